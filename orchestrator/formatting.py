@@ -107,6 +107,11 @@ def some(names: Sequence[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + more
 
 
+def rough(value: float) -> str:
+    """Hours as whole numbers, or with two digits where they are few: `1,536`, `0.033`."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
 _WHOLE: Final = 1e9
 """Above it a figure is a power of ten: nobody counts its digits."""
 

@@ -123,15 +123,15 @@ def _require_trust(submission: Submission) -> None:
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Marks these runs, or all, as cancelled; returns those that this ends.
+    """Marks these runs, or all, as cancelled; returns those that are still to end, whoever asked for it first.
 
     One that has failed is marked too: a larger budget, or another measurement of memory, would have it tried again.
     """
     with store.write() as conn:
         runs = _chosen(conn, campaign, names)
-        ending = [run for run in runs if run.state not in ENDED_RUN and run.desired != "cancel"]
+        ending = [run for run in runs if run.state not in ENDED_RUN]
         ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired == "run"]
-        marked = [run.id for run in (*ending, *ended)]
+        marked = [run.id for run in (*ending, *ended) if run.desired != "cancel"]
         for some in in_pieces("runs marked", marked):
             queries.update_runs(conn, some, desired="cancel")
             asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run_id) for run_id in some)
@@ -145,8 +145,7 @@ def why_settled(store: Store, campaign: CampaignRow, names: Collection[str]) -> 
         runs = _chosen(conn, campaign, names)
     if len(runs) > 1 or not runs:
         return f"{'none of them' if names else f'no run of {campaign.name}'} is queued or running"
-    (run,) = runs
-    return f"{run.name} is {'being cancelled' if run.state not in ENDED_RUN else f'already {run.state}'}"
+    return f"{runs[0].name} is already {runs[0].state}"
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

@@ -152,7 +152,7 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float | None:
-        """The maximum that the submitted attempts can use within their time limits; None without Slurm."""
+        """The maximum that one attempt of each can use within its time limit; None without Slurm."""
         if self.executor != "slurm":
             return None
         return sum(map(most_gpu_hours, self.starting))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,12 @@ from pathlib import Path
 from ...db import queries
 from ...db.campaigns import delete_campaign, delete_measurements
 from ...db.records import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN, CampaignRow
+from ...db.rows import pieces
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import UserError
 from ..formatting import count
+from ..progress import counted
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
 
@@ -67,12 +69,23 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
         _remove_folder(found.folder, writer)
-        for attempt_id in found.attempts:  # each by itself: one may have millions of rows, and others write too
+        for some in counted("attempts removed", _together(store, found.attempts), len):
             with writer.write() as conn:
-                delete_measurements(conn, [attempt_id])
+                delete_measurements(conn, some)
         with writer.write() as conn:
             delete_campaign(conn, campaign.id)
     return found
+
+
+def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
+    """Attempts by id, as many at a time as one transaction may remove: one may have millions of rows, and others write.
+
+    Those that never reported a step have hardly any.
+    """
+    with store.read() as conn:
+        reported = {row.id for row in queries.attempts_of(conn, attempt_ids) if row.last_step is not None}
+    silent = [attempt_id for attempt_id in attempt_ids if attempt_id not in reported]
+    return [*pieces(silent), *([attempt_id] for attempt_id in attempt_ids if attempt_id in reported)]
 
 
 @contextmanager
@@ -91,7 +104,8 @@ def _remove_folder(folder: Path, writer: FencedWriter) -> None:
     if not folder.exists():
         return
     marker = CampaignPaths(folder.parent, folder.name).marker
-    for place in writer.renewing(sorted(folder.glob("runs/*")) + sorted(folder.iterdir())):
+    places = sorted(folder.glob("runs/*")) + sorted(folder.iterdir())
+    for place in writer.renewing(counted("folders removed", places)):
         if place != marker:
             remove_tree(place)
     marker.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from .common import (
 from .completion import campaign_names
 from .output_format import TABLE, echo_rows, format_options
 from .pages.text import Cell, Page, table
+from .progress import progress_shown
 
 if TYPE_CHECKING:
     from ..campaign.garbage import Garbage, Item
@@ -75,6 +76,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
     """
     from ..campaign.lookup import open_campaign
     from ..campaign.removal import removal_of, remove
+    from .watch import terminated_as_interrupted
 
     opened, campaign = open_campaign(dir, store, name)
     found = removal_of(opened, campaign)
@@ -87,7 +89,13 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
     if not agreed(f"removes {what}", "Remove it?", yes):
         echo_err("nothing was removed")
         return EXIT_FAILED
-    remove(opened, campaign)
+    with terminated_as_interrupted():
+        try:
+            with progress_shown(quiet=as_json):
+                remove(opened, campaign)
+        except KeyboardInterrupt:
+            echo_err(f"interrupted: a part of {campaign.name} is gone. `campaign rm {campaign.name}` finishes it")
+            raise
     if as_json:
         echo_json({"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True})
     else:

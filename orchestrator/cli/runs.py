@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import click
 from ...db.records import CANCELLING
 from ..campaign.location import Location, locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
-from ..formatting import count
+from ..formatting import count, rough
 from ..settings import Settings
 from .common import (
     echo_err,
@@ -84,7 +85,8 @@ def submit(
         )
     with progress_shown(quiet=as_json):
         read = read_submission(spec, sets, dir, store)
-        recorded = _record(spec, *read, yes=yes, everything=everything)
+        again = shlex.join(["campaign", "submit", str(spec), *(word for one in sets for word in ("--set", one))])
+        recorded = _record(again, *read, yes=yes, everything=everything)
         del read
     if recorded is None:
         echo_err("nothing was submitted")
@@ -94,9 +96,9 @@ def submit(
 
 
 def _record(
-    spec: Path, submission: Submission, where: Location, *, yes: bool, everything: bool
+    again: str, submission: Submission, where: Location, *, yes: bool, everything: bool
 ) -> tuple[Store, CampaignRow] | None:
-    """Shows the plan, and records its runs where the user agrees; None where not.
+    """Shows the plan, and records its runs where the user agrees; None where not. `again` is the command.
 
     A function of its own: of thousands of runs, what was read of the spec takes more memory than the pass that follows.
     """
@@ -128,7 +130,7 @@ def _record(
             opened = existing or where.open(create=True)
             return opened, record(opened, submission)
         except KeyboardInterrupt:
-            echo_err(f"interrupted before anything was submitted; `campaign submit {spec}` begins again")
+            echo_err(f"interrupted before anything was submitted; `{again}` begins again")
             raise
 
 
@@ -253,7 +255,7 @@ def _large(planned: Plan, settings: Settings) -> str | None:
     if planned.all_runs > settings.ask_above_runs:
         return f"{count(planned.all_runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
     if hours > settings.ask_above_gpu_hours:
-        return f"{hours:,.0f} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+        return f"{rough(hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
     return None
 
 

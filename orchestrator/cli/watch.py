@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
-from ...db.records import UNSETTLED_RUN, CampaignRow, RunState
+from ...db.records import CANCELLING, UNSETTLED_RUN, CampaignRow, RunState
 from ...db.store import Store
 from ..campaign.documents import status_document
 from ..campaign.status import CampaignStatus, Selection, read_status
@@ -149,7 +149,12 @@ def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -
 def interrupted(status: CampaignStatus | None, name: str) -> str:
     """What an interrupted command leaves behind, and how to go on."""
     go_on = f"`campaign reconcile {name} --watch`"
-    waiting = [run for run in status.runs if run.state in UNSETTLED_RUN and not run.job_id] if status else []
+    unsettled = [run for run in status.runs if run.state in UNSETTLED_RUN] if status else []
+    if unsettled and all(run.shown == CANCELLING for run in unsettled):
+        return (
+            f"interrupted: {count(len(unsettled), 'run')} to be cancelled, whose jobs may still run. {go_on} sees to it"
+        )
+    waiting = [run for run in unsettled if not run.job_id]
     if status is None or not waiting:
         return f"stopped; the jobs keep running. {go_on} resumes"
     submitted = sum(run.job_id is not None for run in status.runs)

@@ -52,7 +52,7 @@ def accumulation(global_batch: int, micro_batch: int, world_size: int) -> int:
         allowed = ", ".join(str(d) for d in divisors(share))
         raise ValueError(
             f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {world_size} ranks; "
-            f"use one of {allowed}"
+            f"use {'one of ' if share > 1 else ''}{allowed}"
         )
     return share // micro_batch
 

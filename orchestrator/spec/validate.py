@@ -140,7 +140,7 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
         if problem := option_problem(name, value):
             yield Finding((("slurm", name),), *problem, at_key=True)
     if slurm.signal_delay_s >= slurm.time_min * 60:
-        hint = "leave the run time to train and to save a checkpoint"
+        hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
         message = (
             f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
         )

@@ -80,7 +80,7 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["submit", spec]) == 0
     out, err = capsys.readouterr()
     assert "Plan: 2 to submit, 0 kept, 0 to cancel · on this machine, 2 at a time" in err
-    assert re.search(r"depth-1: submitted as local-\S+, attempt 1\n", err)
+    assert re.search(r"depth-1: submitted as job local-\S+, attempt 1\n", err)
     assert "next: campaign reconcile demo --watch" in err
     assert out == "demo · 2 runs: 2 queued\n"
 
@@ -116,6 +116,20 @@ def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Plac
     assert "-  depth-1" in capsys.readouterr().out
     assert main(["submit", spec]) == 2
     assert "it cancels 1 run, and there is no terminal to confirm on" in capsys.readouterr().err
+
+
+def test_an_interruption_before_the_submission_says_the_whole_command(
+    place: Place, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    spec = place.write("exec sleep 60")
+    with monkeypatch.context() as patched:
+        patched.setattr("dscampaign.orchestrator.campaign.desired.record", interrupt)
+        assert main(["submit", spec, "--set", "name=trial", "--set", "train.steps=2"]) == 130
+    said = capsys.readouterr().err
+    assert f"`campaign submit {spec} --set name=trial --set train.steps=2` begins again" in said
 
 
 def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:

@@ -50,7 +50,7 @@ def action_lines(
     started = {action.run.id for action in starting}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, started)}
     said = [
-        _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]), _cancelled(action))
+        _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]), _job(action, after))
         for action in done.actions
         if id(action) not in silent
         for text in _say(action, before, after, page)
@@ -80,12 +80,16 @@ def _shared(same: Sequence[_Line], page: Page) -> list[str]:
     if len(same) <= _SAME_LINES:
         return [f"{page.paint(line.run, Style.BOLD)}: {line.text}" for line in same]
     who = page.paint(count(len(same), "run"), Style.BOLD)
-    text = f"cancelling {_jobs([line.job for line in same])}" if same[0].job else same[0].text
+    text = (
+        same[0].text.replace(f"job {same[0].job}", _jobs([line.job for line in same])) if same[0].job else same[0].text
+    )
     return [f"{who} ({some([line.run for line in same], 2)}): {text}"]
 
 
-def _cancelled(action: Action) -> str:
-    return action.job_id if isinstance(action, CancelJob) else ""
+def _job(action: Action, after: Mapping[int, RunStatus]) -> str:
+    if isinstance(action, CancelJob):
+        return action.job_id
+    return after[action.run.id].job_id or "" if isinstance(action, Submit) else ""
 
 
 def _jobs(job_ids: Sequence[str]) -> str:
@@ -149,7 +153,7 @@ def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: P
         reduced = again and action.micro_batch not in (None, micro_batch)
         micro = f" at micro-batch {action.micro_batch}" if reduced else ""
         why = f": {clean(action.why)}" if again else ""
-        yield f"submitted as {now.job_id}{micro}, attempt {action.generation}{why}"
+        yield f"submitted as job {now.job_id}{micro}, attempt {action.generation}{why}"
 
 
 def _ending(action: Finish) -> str:

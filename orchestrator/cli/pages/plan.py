@@ -13,7 +13,7 @@ from typing import Any, Final
 from ....db.records import RunState
 from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
-from ...formatting import clean, count, short_number
+from ...formatting import clean, count, rough, short_number
 from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
 from ...memory.prediction import HEADROOM
@@ -89,7 +89,7 @@ def summary(plan: Plan, page: Page) -> str:
         parts += [f"on this machine, {most} at a time"] if start else []
     elif start:
         likely = "" if plan.likely_gpu_hours is None else f", likely {plan.likely_gpu_hours:,.3g}"
-        parts += [count(plan.arrays, "sbatch array"), f"up to {plan.gpu_hours or 0:,.0f} GPU-hours{likely}"]
+        parts += [count(plan.arrays, "sbatch array"), f"up to {rough(plan.gpu_hours or 0.0)} GPU-hours{likely}"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
 
 
@@ -99,7 +99,7 @@ def _screening(plan: Plan) -> list[str]:
     if stages is None or not stages.most:
         return []
     points = f"{count(stages.open, 'point')} of {stages.steps:,} steps each"
-    hours = "" if stages.gpu_hours is None else f", up to {stages.gpu_hours:,.0f} GPU-hours"
+    hours = "" if stages.gpu_hours is None else f", up to {rough(stages.gpu_hours)} GPU-hours"
     return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}", ""]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from ...formatting import clean
+from ...formatting import clean, some
 from ...report.compare.advice import unread_config
 from ...report.compare.difference import ComparedOperands, Comparison, verdict
 from ...report.compare.results import Results, WorkloadResults
@@ -13,6 +13,9 @@ from ...report.page.elements import Table
 from ...report.page.summary import answer_table, next_best
 from ...report.page.tables import comparison_tables
 from .text import Page, Style, table
+
+_SAME_ROWS = 20
+"""More conditions than this that are out for the same reason share a row."""
 
 
 def recommendation_page(results: Results, configs: Mapping[str, str] | None, page: Page) -> str:
@@ -37,7 +40,7 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)
     if said.excluded:
-        yield from _lines(Table(("not considered", "because"), tuple(said.excluded.items())), page)
+        yield from _lines(Table(("not considered", "because"), tuple(_alike(said.excluded))), page)
         yield ""
     yield clean(said.sentence)
     if said.answer and said.answer.runner_up:
@@ -53,6 +56,19 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
         yield ""
         yield page.paint(f"DeepSpeed configuration of {said.chosen.name}", Style.DIM)
         yield configs[said.chosen.name]
+
+
+def _alike(excluded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Conditions with why each is out, one by one unless very many are for the same reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in excluded.items():
+        names.setdefault(why, []).append(name)
+    for name, why in excluded.items():
+        same = names[why]
+        if len(same) <= _SAME_ROWS:
+            yield name, why
+        elif name == same[0]:
+            yield some(same, 2), why
 
 
 def _comparison(one: Comparison, page: Page) -> Iterator[str]:

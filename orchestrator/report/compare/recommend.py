@@ -318,7 +318,7 @@ def _nothing(
     else:
         out = {one.condition.name for one in comparisons if is_screened_out(one.condition)}
         name, why = next((pair for pair in excluded.items() if pair[0] not in out), next(iter(excluded.items())))
-        more = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
+        more = f" (and {len(excluded) - 1:,} more)" if len(excluded) > 1 else ""
         said.append(f"Nothing can be recommended: {name}: {why}{more}.")
     return Recommendation(
         learner=lowest.condition if lowest and len(said) > 1 else None,

@@ -138,8 +138,8 @@ def test_folders_are_for_the_user_alone(world: World, tmp_path: Path) -> None:
 def test_cancel_takes_what_is_not_over_and_is_asked_once(world: World) -> None:
     world.record()
     set_run(world, "depth-2", state=RunState.COMPLETED)
-    assert [run.name for run in campaigns.cancel(world.store, world.campaign, None)] == ["depth-1"]
-    assert campaigns.cancel(world.store, world.campaign, None) == []
+    for _ in range(2):  # whoever asks again, as after an interruption, sees to it again
+        assert [run.name for run in campaigns.cancel(world.store, world.campaign, None)] == ["depth-1"]
     assert [event.kind for event in world.events("cancel.asked")] == ["cancel.asked"]
     assert {run.desired for run in world.runs().values()} == {"cancel", "run"}
 

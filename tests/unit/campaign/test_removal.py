@@ -161,6 +161,39 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
     assert not world.paths.dir.exists()
 
 
+def test_attempts_that_measured_nothing_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, removed = make_world(tmp_path), []
+    made.record(matrix={"depth": list(range(20))}, limits={"running": 18})
+    made.run_pass()
+    [waiting, *_] = [array for array in made.cluster.submitted if array.size > 1]
+    made.cluster.cancel([f"1_{task}" for task in range(2, waiting.size)])
+    made.run_jobs()
+    desired.cancel(made.store, made.campaign, None)
+    for _ in range(3):
+        made.run_pass()
+    original = removal.delete_measurements
+    monkeypatch.setattr(
+        removal, "delete_measurements", lambda conn, some: (removed.append(list(some)), original(conn, some))
+    )
+    removal.remove(made.store, made.campaign)
+    assert sorted(map(len, removed)) == [1, 1, 16]
+    assert rows(made) == {}
+    made.store.close()
+
+
+def test_an_interrupted_removal_says_how_to_finish_it(
+    world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, "delete_campaign", interrupt)
+        assert cli(world, "rm", "c", "--yes") == 130
+    assert "interrupted: a part of c is gone. `campaign rm c" in capsys.readouterr().err
+    assert cli(world, "rm", "c", "--yes") == 0
+
+
 # -- gc ----------------------------------------------------------------------------------------------------------------
 
 

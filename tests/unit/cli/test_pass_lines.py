@@ -27,7 +27,7 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     """The run has a job already, that of its attempt before."""
     world = make_world(tmp_path)
     world.record(matrix={"depth": [1]})
-    assert said_of_a_pass(world) == ["depth-1: submitted as 1_0, attempt 1"]
+    assert said_of_a_pass(world) == ["depth-1: submitted as job 1_0, attempt 1"]
     world.run_jobs("FAILED", exit_code=1)
     folder = world.paths.run("depth-1").dir
     folder.rename(folder.with_name("aside"))
@@ -93,7 +93,7 @@ def test_a_further_try_names_the_micro_batch_only_where_it_is_another(
     said = said_of_a_pass(world)
     assert world.attempts("depth-1")[0].node_list == "n0", "no pass saw it run"
     [line] = [line for line in said if "submitted as" in line]
-    assert line.startswith(f"depth-1: submitted as {micro}, attempt 2: ")
+    assert line.startswith(f"depth-1: submitted as job {micro}, attempt 2: ")
     world.store.close()
 
 
@@ -113,10 +113,13 @@ def test_jobs_that_are_submitted_or_cancelled_together_are_all_named(tmp_path: P
     world = make_world(tmp_path)
     world.record(matrix={"depth": list(range(8)), "slurm.nodes": [1, 2]})
     assert said_of_a_pass(world) == ["16 runs: submitted as jobs 1, 2"]
+    world.run_jobs("PREEMPTED", exit_code=None)
+    [line] = [line for line in said_of_a_pass(world) if "submitted" in line]
+    assert ": submitted as jobs 3, 4, attempt 2: " in line
     campaigns.cancel(world.store, world.campaign, None)
     [line] = [line for line in said_of_a_pass(world) if "cancelling" in line]
     assert line.startswith("16 runs (")
-    assert line.endswith(" and 14 more): cancelling jobs 1, 2")
+    assert line.endswith(" and 14 more): cancelling jobs 3, 4")
     world.store.close()
 
 

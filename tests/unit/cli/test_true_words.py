@@ -118,5 +118,16 @@ def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
     )
 
 
+def test_an_interrupted_cancel_does_not_say_that_jobs_go_on(world: World) -> None:
+    seen = status(world)
+    rows = [row._replace(state=RunState.QUEUED, job_id=f"7_{i}", desired="cancel") for i, row in enumerate(seen.runs)]
+    said = interrupted(_of(seen, rows), "sweep")
+    assert said == (
+        "interrupted: 4 runs to be cancelled, whose jobs may still run. `campaign reconcile sweep --watch` sees to it"
+    )
+    rows[0] = rows[0]._replace(desired="run")
+    assert interrupted(_of(seen, rows), "sweep").startswith("stopped; the jobs keep running.")
+
+
 def _of(seen: CampaignStatus, rows: list[RunStatus]) -> CampaignStatus:
     return CampaignStatus(seen.campaign, tuple(rows), {}, Lease("", "h:1:x", 1, 0.0), seen.now_s)
