@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -24,6 +24,9 @@ from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunSt
 from .rows import fetch, pieces
 from .store import database_now, now_s
 from .stored_document import EMPTY, StoredDocument
+
+_FEW: Final = 10
+"""Rows that get the same values, up to which one statement for all is not worth the making."""
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
@@ -55,10 +58,13 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
     zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
     returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
     ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
-    to = bindparam("to_generation", type_=Integer)
-    newest = and_(schema.run.c.id == bindparam("of_run", type_=BigInteger), schema.run.c.generation < to)
-    newer = [{"of_run": one.run_id, "to_generation": one.generation} for one in new]
-    conn.execute(update(schema.run).where(newest).values(generation=to), newer)
+    run, of_generation = schema.run.c, defaultdict[int, list[int]](list)
+    for one in new:
+        of_generation[one.generation].append(one.run_id)
+    for generation, run_ids in of_generation.items():
+        for some in pieces(run_ids):
+            older = and_(run.id.in_(some), run.generation < generation)
+            conn.execute(update(schema.run).where(older).values(generation=generation))
     return list(ids)
 
 
@@ -156,9 +162,18 @@ def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) 
 
 
 def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """As `change_attempts`, of runs, with the time of the change."""
-    now = database_now(conn)
-    _change(conn, schema.run, {run_id: {"updated_s": now, **values} for run_id, values in changes.items()})
+    """As `change_attempts`, of runs, with the time of the change; many that get the same values in one statement."""
+    now, alike, others = database_now(conn), defaultdict[Any, list[int]](list), {}
+    for run_id, values in changes.items():
+        same = alike[frozenset(values.items())] if all(isinstance(one, Hashable) for one in values.values()) else []
+        same.append(run_id)
+        others[run_id] = {"updated_s": now, **values}
+    for run_ids in alike.values():
+        if len(run_ids) > _FEW:
+            update_runs(conn, run_ids, **changes[run_ids[0]])
+            for run_id in run_ids:
+                del others[run_id]
+    _change(conn, schema.run, others)
 
 
 def _change(conn: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]]) -> None:

@@ -48,6 +48,20 @@ def test_each_row_gets_values_of_its_own(store: Store, campaign_id: int) -> None
     assert runs[0].updated_s >= runs[1].updated_s
 
 
+def test_many_runs_that_get_the_same_and_few_that_do_not(store: Store, campaign_id: int) -> None:
+    with store.write() as conn:
+        ids = [run.id for run in queries.runs(conn, campaign_id)]
+        same = {"state": RunState.CANCELLED, "reason": "", "not_before_s": None}
+        own = {number: {"state": RunState.PENDING, "not_before_s": 1.0 + number} for number in ids[:5]}
+        queries.change_runs(conn, dict.fromkeys(ids, same) | own | {ids[5]: {"config": {"new": 1}}})
+    with store.read() as conn:
+        runs = queries.runs(conn, campaign_id)
+    assert [run.not_before_s for run in runs] == [1.0 + number for number in ids[:5]] + [None] * (RUNS - 5)
+    assert [run.name for run in runs if run.state is RunState.PENDING] == [f"r{i}" for i in range(6)]
+    assert {run.state for run in runs[6:]} == {RunState.CANCELLED}
+    assert runs[5].config == {"new": 1}
+
+
 def test_states_and_evidence_of_many_attempts(store: Store, campaign_id: int) -> None:
     with store.write() as conn:
         ids = [row.id for row in queries.attempts(conn, campaign_id)]
