@@ -95,10 +95,19 @@ def _next_command(facts: RunDetails) -> str:
     return f"campaign report {campaign}" if facts.status.settled else watch
 
 
+def _turn(facts: RunDetails) -> str:
+    """Why a run does not start that is allowed to: as many as may run at once do."""
+    limit = facts.campaign.limits.get("running")
+    active = sum(one.state in (RunState.QUEUED, RunState.RUNNING) for one in facts.status.runs)
+    waits = facts.run.state is RunState.PENDING and limit is not None and active >= limit
+    return f"waits for its turn, limits.running = {limit}" if waits else ""
+
+
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest = facts.run, facts.latest
     look = state_cell(run.state, early=facts.early)
-    reason = "".join(f": {text}" for text in (doing(facts.now, facts.status), clean(run.reason)) if text)
+    said = doing(facts.now, facts.status), clean(run.reason) or _turn(facts)
+    reason = "".join(f": {text}" for text in said if text)
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",

@@ -108,6 +108,15 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "next: campaign logs sweep bad" in out
 
 
+@pytest.mark.parametrize(("limit", "said"), [(1, ": waits for its turn, limits.running = 1"), (2, ""), (None, "")])
+def test_explain_says_that_a_run_waits_for_its_turn(world: World, capsys: Output, limit: int | None, said: str) -> None:
+    with world.store.write() as conn:
+        queries.update_campaign(conn, world.campaign_id, limits={} if limit is None else {"running": limit})
+        queries.update_run(conn, world.run_id("small"), state=RunState.RUNNING)
+    out = shown(capsys, "explain", "sweep", "new")
+    assert [line.partition("pending")[2] for line in out if line.startswith("state")] == [said]
+
+
 def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: World, capsys: Output) -> None:
     with world.store.read() as conn:
         [first] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
