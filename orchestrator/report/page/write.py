@@ -28,6 +28,9 @@ _OURS: Final = re.compile(
 )
 """Names of figures."""
 
+_READ_RUNS: Final = 200
+"""So many runs somebody may read in report.json; that of more is not indented."""
+
 
 def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
     """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
@@ -44,7 +47,7 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, svgs, list(looks_of(results).values()), made_s),
         "report.md": markdown_page(results, sections, pictures, made_s),
-        "report.json": json.dumps(document, indent=1, allow_nan=False) + "\n",
+        "report.json": _json(document),
         "conditions.csv": _csv(*condition_rows(document)),
         "runs.csv": _csv(*run_rows(document)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
@@ -85,6 +88,11 @@ def _write(folder: Path, files: Mapping[str, str | bytes]) -> list[Path]:
         if path not in written and _OURS.fullmatch(path.name):  # of an earlier report: it may have had more workloads
             path.unlink()
     return written
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """Indented, which of a thousand runs would alone take half a second, where it is for people too."""
+    return json.dumps(document, indent=1 if len(document["runs"]) <= _READ_RUNS else None, allow_nan=False) + "\n"
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
