@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -24,9 +24,6 @@ from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunSt
 from .rows import fetch, pieces
 from .store import database_now, now_s
 from .stored_document import EMPTY, StoredDocument
-
-_FEW: Final = 10
-"""Rows that get the same values, up to which one statement for all is not worth the making."""
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
@@ -162,18 +159,9 @@ def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) 
 
 
 def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """As `change_attempts`, of runs, with the time of the change; many that get the same values in one statement."""
-    now, alike, others = database_now(conn), defaultdict[Any, list[int]](list), {}
-    for run_id, values in changes.items():
-        same = alike[frozenset(values.items())] if all(isinstance(one, Hashable) for one in values.values()) else []
-        same.append(run_id)
-        others[run_id] = {"updated_s": now, **values}
-    for run_ids in alike.values():
-        if len(run_ids) > _FEW:
-            update_runs(conn, run_ids, **changes[run_ids[0]])
-            for run_id in run_ids:
-                del others[run_id]
-    _change(conn, schema.run, others)
+    """As `change_attempts`, of runs, with the time of the change."""
+    now = database_now(conn)
+    _change(conn, schema.run, {run_id: {"updated_s": now, **values} for run_id, values in changes.items()})
 
 
 def _change(conn: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]]) -> None:
