@@ -107,10 +107,8 @@ def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> 
 
 def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
     """Postgres' fastest way: a binary COPY into a private table, from there one INSERT."""
-    stage, columns = (
-        f"stage_{table.name}",
-        ", ".join(table.columns.keys()),
-    )  # by name: a migrated table has another order
+    stage = f"stage_{table.name}"
+    columns = ", ".join(table.columns.keys())  # by name: a migrated table has them in another order
     # Gone after it: behind a pooler the connection is soon another's, perhaps after an upgrade of the table.
     conn.exec_driver_sql(f"CREATE TEMP TABLE {stage} (LIKE {table.name}) ON COMMIT DROP")
     cursor: Any = conn.connection.cursor()

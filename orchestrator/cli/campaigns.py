@@ -94,7 +94,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
             with progress_shown(quiet=as_json):
                 remove(opened, campaign)
         except KeyboardInterrupt:
-            echo_err(f"interrupted: a part of {campaign.name} is gone. `campaign rm {campaign.name}` finishes it")
+            echo_err(f"interrupted: a part of {campaign.name} may be gone. `campaign rm {campaign.name}` finishes it")
             raise
     if as_json:
         echo_json({"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True})
