@@ -59,7 +59,7 @@ def measure(request: Request) -> Measured:
 
 def spec(request: Request) -> dict[str, Any]:
     """The campaign's spec: one run, one rank, one micro-batch a step, and no second try, which would hide a failure."""
-    work, on = request.work, request.variant == "ours"
+    work, on = request.work, request.variant != "ours_off"
     train = {
         # as a user writes it: to pad the vocabulary is the trainer's own affair
         "model": {"model_type": "gpt2", **work.model.fields(work.model.vocab)},
@@ -74,6 +74,7 @@ def spec(request: Request) -> dict[str, Any]:
         "lr": LEARNING_RATE,
         # off is a line at the window's beginning and end, and the few between that this implies
         "log_every": 1 if on else request.warmup,
+        **({"cuda_graphs": True} if request.variant == "ours_graphs" else {}),
     }
     document = {
         "name": NAME,

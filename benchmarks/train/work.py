@@ -84,6 +84,7 @@ WORKS = {
 YARDSTICK = "plain_compile"
 VARIANTS = {
     "ours": "ours",
+    "ours_graphs": "ours",
     "ours_off": "ours",
     YARDSTICK: "plain",
     "hf_trainer": "hf_trainer",

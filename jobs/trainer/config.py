@@ -78,6 +78,7 @@ class TrainerConfig:
         engine: DeepSpeed's, or PyTorch's data parallel (ddp) or sharded (fsdp2) training without it.
         offload: what lies in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
         deepcompile: DeepSpeed's own compiler passes.
+        cuda_graphs: record the compiled passes once, and replay them.
         attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
         fused_loss: output layer and cross-entropy in one, without whole logits.
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
@@ -124,6 +125,7 @@ class TrainerConfig:
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     nvme_path: str | None = None
     deepcompile: bool = False
+    cuda_graphs: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False
     profile_at: int | None = None

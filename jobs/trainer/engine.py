@@ -28,6 +28,7 @@ from .tensor_parallel import mark_gradients, norm_of_parts
 from .whole_blocks import gather_whole_blocks
 
 LET_GO_S: Final = 0.1
+_REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
 
 
 Engine: TypeAlias = DeepSpeedEngine | PlainEngine | ShardedEngine
@@ -86,10 +87,12 @@ def create_engine(
     else:
         if not config.deepcompile:
             gather_whole_blocks(model, ds_config)
-        engine = _deepspeed_engine(
-            FlatModel(model, device) if joins_parameters(asdict(config)) else model, ds_config, universal
-        )
-    if config.compile or config.deepcompile:
+        joined = joins_parameters(asdict(config))
+        trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
+        engine = _deepspeed_engine(trained, ds_config, universal)
+    if config.cuda_graphs and config.search is None:  # which tries many sizes, each only a few times
+        engine.compile(compile_kwargs=_REPLAYED)
+    elif config.compile or config.deepcompile:
         engine.compile()
     return engine
 

@@ -41,8 +41,16 @@ class FlatModel(nn.Module):
     matrices: nn.Parameter
     vectors: nn.Parameter
 
-    def __init__(self, inner: nn.Module, device: torch.device) -> None:
-        """Takes the inner model's parameters away from it. Its buffers stay with it, as they are, on ``device``."""
+    def __init__(self, inner: nn.Module, device: torch.device, *, copy_gradients: bool = False) -> None:
+        """Takes the inner model's parameters away from it. Its buffers stay with it, as they are, on ``device``.
+
+        Args:
+            inner: the model.
+            device: where its parameters are to lie.
+            copy_gradients: into memory of their own. A replayed CUDA graph writes them where the next replay will,
+                which others may still hold: what is accumulated over micro-batches, and what the optimizer has yet to
+                read.
+        """
         super().__init__()
         named = list(inner.named_parameters())
         self._parts: dict[str, list[_Part]] = {}
@@ -55,6 +63,8 @@ class FlatModel(nn.Module):
             self.register_parameter(flat, nn.Parameter(joined.to(device)))
             for _, parameter in found:
                 parameter.data = torch.empty(0)
+            if copy_gradients:
+                getattr(self, flat).register_hook(torch.clone)
         # Not registered as a part: it has nothing to be trained, moved or saved.
         self._hidden = (inner.to(device),)
         self.register_state_dict_post_hook(_to_names)  # type: ignore[no-untyped-call]

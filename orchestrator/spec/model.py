@@ -152,6 +152,9 @@ class TrainConfig(SpecSection):
     DeepSpeed's overhead per parameter."""
     deepcompile: bool = False
     """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; implies `compile`."""
+    cuda_graphs: bool = False
+    """Record forward and backward pass once as CUDA graphs and replay them, so that small micro-batches do not wait for
+    the host ([when](training.md#what-makes-it-fast)). Needs `compile`, ZeRO 0 to 2 and whole layers, on GPUs."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation. `auto` uses PyTorch's causal attention without a mask tensor, its fastest kernels, if
     the model's attention allows it, else `sdpa`. `flash_attention_2` needs the package flash-attn."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...jobs.shared.state_layout import joins_parameters
 from ..errors import FieldPath, Finding
 from .model import RunConfig, TrainConfig
 
@@ -72,6 +73,7 @@ def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
     else:
         yield from _offload(train)
         yield from _compilers(train, on_gpus)
+    yield from _graphs(train, on_gpus)
     yield from _kernels(train, on_gpus)
 
 
@@ -126,6 +128,20 @@ def _compilers(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
         yield _finding("deepcompile", "needs GPUs: its operators are written in CUDA", "write compile: true on CPUs")
     if train.offload != "none":
         yield _finding("deepcompile", "does not support offloaded states", "remove one of them")
+
+
+def _graphs(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
+    if not train.cuda_graphs:
+        return
+    if not on_gpus:
+        yield _finding("cuda_graphs", "needs GPUs", "leave it out on CPUs")
+    elif not joins_parameters(train.model_dump()) or train.sequence_parallel > 1:
+        message = "needs a forward and a backward pass that are compiled as a whole"
+        hint = (
+            "compile: true with ZeRO 0 to 2, without deepcompile, offload, activation_checkpointing,"
+            " sequence_parallel and tensor_parallel"
+        )
+        yield _finding("cuda_graphs", message, hint)
 
 
 def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:

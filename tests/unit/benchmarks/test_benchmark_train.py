@@ -157,12 +157,13 @@ def test_overhead_is_of_the_windows() -> None:
 
 
 @pytest.mark.parametrize("work", WORKS)
-@pytest.mark.parametrize("variant", ["ours", "ours_off"])
+@pytest.mark.parametrize("variant", ["ours", "ours_graphs", "ours_off"])
 def test_the_spec_is_one_that_the_campaign_takes(tmp_path: Path, work: str, variant: str) -> None:
     document = ours.spec(request(tmp_path, work=WORKS[work], variant=variant))
     spec = Spec.model_validate(document)
     assert spec.train.micro_batch == spec.train.global_batch == WORKS[work].micro_batch
-    assert spec.train.log_every == (1 if variant == "ours" else 5)
+    assert spec.train.log_every == (5 if variant == "ours_off" else 1)
+    assert spec.train.cuda_graphs == (variant == "ours_graphs")
     assert spec.train.compile
     assert OURS.keys() == WORKS.keys()
 
@@ -254,13 +255,13 @@ def test_every_variant_has_a_repeat_before_any_has_the_next(start: Start, calls:
 
 def test_a_killed_one_has_its_rows_and_goes_on(start: Start, calls: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        start(kill_at=6)
+        start(kill_at=len(VARIANTS) + 1)
     rows = json.loads((tmp_path / "rows.json").read_text())
-    once = dict.fromkeys(VARIANTS, 1)
+    once, again = dict.fromkeys(VARIANTS, 1), [f"{variant} 1" for variant in reversed(VARIANTS)]
     assert {each["variant"]: len(each["runs"]) for each in rows} == {**once, "tutorial": 2}
     calls.clear()
     assert start("--resume") == 0
-    assert calls == ["tutorial 0", "tutorial 1", "hf_trainer 1", "plain_compile 1", "ours_off 1", "ours 1"]
+    assert calls == ["tutorial 0", *again]
 
 
 def test_only_the_same_measurement_is_resumed(start: Start) -> None:

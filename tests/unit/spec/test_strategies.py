@@ -135,6 +135,17 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
+        *(
+            ({"cuda_graphs": True, **others}, "train.cuda_graphs: needs a forward and a backward pass that are compiled")
+            for others in (
+                {},
+                {"compile": True, "zero_stage": 3},
+                {"compile": True, "zero_stage": 2, "offload": "optimizer"},
+                {"compile": True, "activation_checkpointing": True},
+                {"compile": True, "engine": "ddp"},
+                {"compile": True, "sequence_parallel": 2},
+            )
+        ),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
         ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not work"),
@@ -156,6 +167,7 @@ def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refus
     "train",
     [
         {"zero_stage": 1, "deepcompile": True},
+        {"compile": True, "cuda_graphs": True},
         {"precision": "tf32"},
         {"attention": "flash_attention_2"},
     ],
