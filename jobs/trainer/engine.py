@@ -90,11 +90,17 @@ def create_engine(
         joined = joins_parameters(asdict(config))
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
         engine = _deepspeed_engine(trained, ds_config, universal)
-    if config.cuda_graphs and config.search is None:  # which tries many sizes, each only a few times
-        engine.compile(compile_kwargs=_REPLAYED)
-    elif config.compile or config.deepcompile:
-        engine.compile()
+    if config.compile or config.deepcompile:
+        _compile(engine, config)
     return engine
+
+
+def _compile(engine: Any, config: TrainerConfig) -> None:
+    """A search tries many sizes, each a few times: none is worth being recorded."""
+    if config.cuda_graphs and config.search is None:
+        engine.compile(compile_kwargs=_REPLAYED)
+    else:
+        engine.compile()
 
 
 def set_learning_rate(engine: Engine, rate: float) -> None:

@@ -14,7 +14,8 @@ from .statistics import Order, Sameness, contrast, loss_test, order, ratio
 from .wording import times
 
 FIELDS: Final = (
-    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "activation_checkpointing", "fused_loss",
+    "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
+    "fused_loss",
 )  # fmt: skip
 """Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
 

@@ -135,17 +135,6 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
-        *(
-            ({"cuda_graphs": True, **others}, "train.cuda_graphs: needs a forward and a backward pass that are compiled")
-            for others in (
-                {},
-                {"compile": True, "zero_stage": 3},
-                {"compile": True, "zero_stage": 2, "offload": "optimizer"},
-                {"compile": True, "activation_checkpointing": True},
-                {"compile": True, "engine": "ddp"},
-                {"compile": True, "sequence_parallel": 2},
-            )
-        ),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
         ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not work"),
@@ -154,6 +143,22 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
 def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
     [found] = problems(tmp_path, train=train)
     assert found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"compile": False},
+        {"zero_stage": 3},
+        {"zero_stage": 2, "offload": "optimizer"},
+        {"activation_checkpointing": True},
+        {"engine": "ddp"},
+        {"sequence_parallel": 2},
+    ],
+)
+def test_cuda_graphs_need_passes_that_are_compiled_as_a_whole(tmp_path: Path, others: dict[str, Any]) -> None:
+    [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": True, **others})
+    assert found.startswith("train.cuda_graphs: needs a forward and a backward pass that are compiled as a whole")
 
 
 def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refused(tmp_path: Path) -> None:
