@@ -24,7 +24,7 @@ class Asked:
 
 def asked_for(config: TrainerConfig) -> dict[str, Any] | None:
     asked = Asked()
-    engine._compile(asked, config)  # noqa: SLF001
+    engine._compile(asked, config)
     return asked.options
 
 
