@@ -7,7 +7,8 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config
+from ..formatting import count
 from ..progress import in_pieces
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.origin import Origin, that_matter
@@ -139,13 +141,65 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     return ending
 
 
-def why_settled(store: Store, campaign: CampaignRow, names: Collection[str]) -> str:
+def why_settled(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> str:
     """Why cancelling these runs, or all, changes nothing."""
     with store.read() as conn:
         runs = _chosen(conn, campaign, names)
     if len(runs) > 1 or not runs:
         return f"{'none of them' if names else f'no run of {campaign.name}'} is queued or running"
     return f"{runs[0].name} is already {runs[0].state}"
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Runs that a retry begins again, and those that it leaves as they are."""
+
+    again: Sequence[RunRow]
+    left: Sequence[RunRow]
+
+    @property
+    def text(self) -> str:
+        """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and what stays as it is."""
+        counted = (
+            ", ".join(f"{number:,} {what}" for what, number in _by_state(runs)) for runs in (self.again, self.left)
+        )
+        again, left = (f": {text}" if text else "" for text in counted)
+        return f"retrying {count(len(self.again), 'run')}{again}" + (f"\nleft as they are{left}" if left else "")
+
+    @property
+    def gpu_hours(self) -> float:
+        """The maximum that one attempt of each can use within its time limit; 0 without Slurm."""
+        configs = map(run_config, self.again)
+        return sum(config.slurm.most_gpu_hours for config in configs if config.executor == "slurm")
+
+
+def _by_state(runs: Iterable[RunRow]) -> Iterable[tuple[str, int]]:
+    return Counter("no longer in the spec" if run.desired == ABSENT else str(run.state) for run in runs).items()
+
+
+def what_retries(
+    store: Store, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False
+) -> Retry:
+    """Which of these runs can be retried, or which of all failed or are held; with `cancelled` also those that were.
+
+    Of all, those stay as they are that the spec no longer names, or that the screening left out.
+    """
+    with store.read() as conn:
+        return _what_retries(conn, campaign, names, cancelled=cancelled)
+
+
+def _what_retries(
+    conn: Connection, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False
+) -> Retry:
+    runs = _chosen(conn, campaign, names)
+    if names is not None:
+        early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
+        again = [run for run in runs if run.state in RETRYABLE_RUN or run.id in early]
+    else:
+        states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
+        again = [run for run in runs if run.state in states and run.desired != ABSENT]
+    chosen = {run.id for run in again}
+    return Retry(again, [run for run in runs if run.id not in chosen])
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
@@ -175,16 +229,11 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 
 
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    chosen = _chosen(conn, campaign, names)
-    early = {run.run_id for run in queries.status(conn, campaign.id) if run.early} if names else set()
-    wrong = [run for run in chosen if run.state not in RETRYABLE_RUN and run.id not in early]
-    if names and wrong:
+    found = _what_retries(conn, campaign, names)
+    if names is not None and found.left:
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"
-        raise UserError(f"run {wrong[0].name} is {wrong[0].state}", hint)
-    if names:
-        return chosen
-    again = (RunState.FAILED, RunState.HELD)
-    return [run for run in chosen if run.state in again and run.desired != ABSENT]
+        raise UserError(f"run {found.left[0].name} is {found.left[0].state}", hint)
+    return list(found.again)
 
 
 def _code_now(run: RunRow, copies: CodeCopies) -> str:
@@ -207,11 +256,12 @@ def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[Ru
 
 def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     runs = queries.runs(conn, campaign.id)
-    if not names:
+    if names is None:
         return runs
     if unknown := set(names) - {run.name for run in runs}:
         raise UserError(f"no run named {min(unknown)} in {campaign.name}", f"see `campaign status {campaign.name}`")
-    return [run for run in runs if run.name in names]
+    wanted = frozenset(names)
+    return [run for run in runs if run.name in wanted]
 
 
 def check_kept(campaign: CampaignRow) -> None:

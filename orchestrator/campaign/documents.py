@@ -25,7 +25,8 @@ from ...jobs.shared.rank_groups import ranks_per_sample
 from ..reconcile.lease import LeaseHolder
 from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
-from .status import CampaignStatus, Selection, read_status
+from .selection import Selection
+from .status import CampaignStatus, read_status
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints."""
@@ -103,7 +104,7 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
         "left_s": status.all_left_s,
         "reconciler": _reconciler(status.reconciler),
         **status.counted.document(),
-        "runs": Documents((chosen.of(status) if chosen else status).runs, of_run),
+        "runs": Documents((status.of(chosen) if chosen else status).runs, of_run),
     }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...db import queries
 from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
-from ..errors import UserError, did_you_mean
+from ..errors import UserError
 from ..formatting import some
 from .location import locate
+from .selection import Selection
 
 
 def open_campaign(dir: str | None, store: str | None, name: str | None) -> tuple[Store, CampaignRow]:
@@ -21,9 +23,27 @@ def open_campaign(dir: str | None, store: str | None, name: str | None) -> tuple
 
 def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
     """As `open_campaign`, with the runs that were named, as `find_with_runs`."""
+    opened, campaign, chosen = open_selection(dir, store, words)
+    return opened, campaign, names_of(opened, campaign, chosen) or []
+
+
+def open_selection(
+    dir: str | None, store: str | None, words: Sequence[str], chosen: Selection | None = None
+) -> tuple[Store, CampaignRow, Selection]:
+    """As `open_campaign`, of `[NAME] [RUN...]`, with what was chosen there and otherwise."""
     where = locate(dir, store, words)
     opened = where.open()
-    return opened, *find_with_runs(opened, where.words)
+    campaign, patterns = _find_with_patterns(opened, where.words)
+    chosen = chosen or Selection()
+    return opened, campaign, replace(chosen, patterns=[*patterns, *chosen.patterns])
+
+
+def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str] | None:
+    """The runs that were chosen, None where that was left out; raises UserError as `Selection.of`."""
+    if not chosen:
+        return None
+    with store.read() as conn:
+        return [run.name for run in chosen.of(queries.status(conn, campaign.id), campaign.name)]
 
 
 def find(store: Store, name: str | None) -> CampaignRow:
@@ -59,22 +79,12 @@ def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
 
 
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
-    """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign.
+    """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign, a run may be a pattern.
 
     Raises UserError as `find`, or if a run does not exist.
     """
-    known = _known(store)
-    if words and words[0] not in known and len(known) == 1:
-        words = [next(iter(known)), *words]
-    campaign = find(store, words[0] if words else None)
-    names = list(dict.fromkeys(words[1:]))
-    with store.read() as conn:
-        existing = [row.name for row in queries.status(conn, campaign.id)]
-    for name in names:
-        if name not in existing:
-            hint = did_you_mean(name, existing, f"`campaign status {campaign.name}` lists them")
-            raise UserError(f"no run named {name} in {campaign.name}", hint)
-    return campaign, names
+    campaign, patterns = _find_with_patterns(store, words)
+    return campaign, names_of(store, campaign, Selection(patterns=patterns)) or []
 
 
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
@@ -89,6 +99,13 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
         hint = f"add one of: {some([run.name for run in runs], 5)}"
         raise UserError("one run at a time" if names else f"which run of {campaign.name}?", hint)
     return campaign, runs[0]
+
+
+def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow, Sequence[str]]:
+    known = _known(store)
+    if words and words[0] not in known and len(known) == 1:
+        words = [next(iter(known)), *words]
+    return find(store, words[0] if words else None), words[1:]
 
 
 def _known(store: Store) -> dict[str, CampaignRow]:

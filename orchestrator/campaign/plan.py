@@ -174,8 +174,7 @@ class Plan:
 
 def most_gpu_hours(run: Run) -> float:
     """What an attempt of a run on Slurm can use within its time limit."""
-    slurm = run.config.slurm
-    return slurm.nodes * slurm.gpus * slurm.time_min / 60
+    return run.config.slurm.most_gpu_hours
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:

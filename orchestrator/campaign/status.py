@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Self
 
 from sqlalchemy import Connection
 
@@ -21,6 +20,7 @@ from ..reconcile.lease import LeaseHolder, lease_name
 from ..spec.slurm_time import slurm_minutes
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
+from .selection import Selection
 
 HOUR_S = 3600.0
 LONGEST: Final = 5
@@ -73,6 +73,10 @@ class CampaignStatus:
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
     ended_last_hour: int = 0
     limits_s: Mapping[int, float] = field(default_factory=dict)
+
+    def of(self, chosen: Selection) -> Self:
+        """The status with these runs alone; raises UserError as `Selection.of`."""
+        return replace(self, runs=tuple(chosen.of(self.runs, self.campaign.name)))
 
     @property
     def counted(self) -> RunCounts:
@@ -144,25 +148,6 @@ class ConditionStatus:
         """Sorts conditions, worst first: by their worst run, then by how many are like it."""
         state = min((run.state for run in self.runs), key=_rank)
         return _rank(state), -self.counts[state]
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs a user wants to see: in one of these states, with a name that matches one of these patterns."""
-
-    states: Collection[RunState] = ()
-    patterns: Collection[str] = ()
-
-    def of(self, status: CampaignStatus) -> CampaignStatus:
-        """The status with these runs alone."""
-        return replace(status, runs=tuple(filter(self._wants, status.runs)))
-
-    def __bool__(self) -> bool:
-        return bool(self.states or self.patterns)
-
-    def _wants(self, run: RunStatus) -> bool:
-        named = not self.patterns or any(fnmatchcase(run.name, pattern) for pattern in self.patterns)
-        return named and (not self.states or run.state in self.states)
 
 
 def conditions_of(runs: Sequence[RunStatus]) -> list[ConditionStatus]:

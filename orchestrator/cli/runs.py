@@ -29,13 +29,14 @@ from .common import (
 )
 from .completion import campaign_argument, campaign_then_runs
 from .progress import progress_shown
+from .selection import selection_options
 from .spec import set_option, spec_argument
 
 if TYPE_CHECKING:
     from ...db.records import CampaignRow
     from ...db.store import Store
     from ..campaign.desired import Submission
-    from ..campaign.plan import Plan
+    from ..campaign.selection import Selection
     from ..campaign.status import CampaignStatus
 
 _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=campaign_then_runs)
@@ -104,7 +105,7 @@ def _record(
     """
     from ...jobs.shared.files import make_private
     from ..campaign.desired import record
-    from ..campaign.plan import make_plan
+    from ..campaign.plan import Sign, make_plan
     from ..doctor.before_submit import Look
     from ..executors.storage import require_room
     from .pages.plan import plan_page
@@ -121,7 +122,9 @@ def _record(
     if planned.starting:
         look.require_accepted()
     echo_err(plan_page(planned, page_for(sys.stderr), everything=everything))
-    if not _agreed(planned, where.settings, yes):
+    ends = planned.count(Sign.CANCEL)
+    large = _large(where.settings, planned.all_runs, planned.all_gpu_hours)
+    if not _agreed(f"it cancels {count(ends, 'run')}" if ends else large, yes):
         return None
     with terminated_as_interrupted():
         try:
@@ -180,65 +183,96 @@ def reconcile(
 @verb
 @_words
 @click.option("--all", "everything", is_flag=True, help="Cancel the whole campaign.")
+@selection_options
 @store_options
 @json_option
-def cancel(words: Sequence[str], everything: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+def cancel(
+    words: Sequence[str], everything: bool, chosen: Selection, dir: str | None, store: str | None, as_json: bool
+) -> int:
     """Cancel runs and their jobs.
 
-    They keep their metrics, and are not submitted again until `campaign retry` resumes them from their last checkpoint.
+    RUN may be a pattern. They keep their metrics, and are not submitted again until `campaign retry` resumes them from
+    their last checkpoint.
 
     Examples:
       campaign cancel sweep zero_stage-3
+      campaign cancel sweep 'zero_stage-3*' --state queued
       campaign cancel sweep --all
     """
     from ..campaign import desired
     from ..campaign.documents import status_document
-    from ..campaign.lookup import open_runs
+    from ..campaign.lookup import names_of, open_selection
 
-    opened, campaign, names = open_runs(dir, store, words)
-    if bool(names) is everything:
+    opened, campaign, chosen = open_selection(dir, store, words, chosen)
+    if bool(chosen) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
+    names = names_of(opened, campaign, chosen)
     with progress_shown(quiet=as_json):
-        changed = desired.cancel(opened, campaign, names or None)
+        changed = desired.cancel(opened, campaign, names or None) if names or everything else []
     if not changed:
-        echo_err(f"nothing to cancel: {desired.why_settled(opened, campaign, names)}")
+        why = desired.why_settled(opened, campaign, names) if names or everything else chosen.none(campaign.name)
+        echo_err(f"nothing to cancel: {why}")
         if as_json:
             echo_json(status_document(opened, campaign))
         return EXIT_OK
     echo_err(f"cancelling {count(len(changed), 'run')}")
-    code = _one_pass(opened, campaign, as_json, until_cancelled=True)
+    again = f"campaign retry {campaign.name} {'--all' if everything else 'RUN'}, for what is to go on after all"
+    code = _one_pass(opened, campaign, as_json, until_cancelled=True, then=again)
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
 @verb
 @_words
+@click.option("--all", "everything", is_flag=True, help="Retry every failed, held or cancelled run of the spec.")
+@selection_options
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @store_options
 @json_option
-def retry(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
+def retry(
+    words: Sequence[str],
+    everything: bool,
+    chosen: Selection,
+    yes: bool,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    every failed or held run; name a cancelled run to retry it.
+    every failed or held run; with --all also every cancelled one, and asks first if these are many. RUN may be a
+    pattern: of the runs that match, those are retried that can be. What a screening has left out, what the spec no
+    longer names, and what completed early, only RUN or an option that chooses runs retries.
 
     Examples:
       campaign retry sweep
       campaign retry sweep zero_stage-3
+      campaign retry sweep --state cancelled --run 'zero_stage-3*'
+      campaign retry sweep --all
     """
     from ..campaign import desired
-    from ..campaign.lookup import open_runs
+    from ..campaign.lookup import names_of, open_selection
 
-    opened, campaign, names = open_runs(dir, store, words)
+    opened, campaign, chosen = open_selection(dir, store, words, chosen)
+    if chosen and everything:
+        raise UserError("which runs?", "--all, or those that are chosen, not both")
     opened.check_writable()
-    changed = desired.retry(opened, campaign, names or None)
-    echo_err(f"retrying {count(len(changed), 'run')}")
-    if not changed:
+    names = names_of(opened, campaign, chosen)
+    found = desired.what_retries(opened, campaign, names, cancelled=everything)
+    if names and not found.again:
+        desired.retry(opened, campaign, names)  # says why it cannot
+    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else found.text)
+    if everything and not _agreed(_large(locate(dir, store, words).settings, len(found.again), found.gpu_hours), yes):
+        echo_err("nothing was retried")
+        return EXIT_FAILED
+    desired.retry(opened, campaign, [run.name for run in found.again])
+    if not found.again:
         echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or is no longer in the spec")
     return _one_pass(opened, campaign, as_json)
 
 
-def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
-    """Whether to submit; asks only if the plan is large or cancels runs. Raises UserError if there is no terminal."""
-    reason = _large(planned, settings)
+def _agreed(reason: str | None, yes: bool) -> bool:
+    """Whether to submit; asks only if there is a reason to. Raises UserError if there is no terminal."""
     if yes or reason is None:
         return True
     if not sys.stdin.isatty():
@@ -246,26 +280,28 @@ def _agreed(planned: Plan, settings: Settings, yes: bool) -> bool:
     return click.confirm(f"{reason}. Submit?", err=True)
 
 
-def _large(planned: Plan, settings: Settings) -> str | None:
-    from ..campaign.plan import Sign
-
-    hours, ends = planned.all_gpu_hours, planned.count(Sign.CANCEL)
-    if ends:
-        return f"it cancels {count(ends, 'run')}"
-    if planned.all_runs > settings.ask_above_runs:
-        return f"{count(planned.all_runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
-    if hours > settings.ask_above_gpu_hours:
-        return f"{rough(hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
+def _large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
+    """Why it is to be confirmed that so much is submitted, if it is."""
+    if runs > settings.ask_above_runs:
+        return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
+    if gpu_hours > settings.ask_above_gpu_hours:
+        return f"{rough(gpu_hours)} GPU-hours exceed ask_above_gpu_hours = {settings.ask_above_gpu_hours:g}"
     return None
 
 
 def _one_pass(
-    store: Store, campaign: CampaignRow, as_json: bool, *, say_unsettled: bool = False, until_cancelled: bool = False
+    store: Store,
+    campaign: CampaignRow,
+    as_json: bool,
+    *,
+    say_unsettled: bool = False,
+    until_cancelled: bool = False,
+    then: str | None = None,
 ) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
     Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` further
-    passes see that jobs have left the queue.
+    passes see that jobs have left the queue. `then` is what to type next where no further pass is needed.
     """
     from .watch import print_end, run_one_pass
 
@@ -279,6 +315,8 @@ def _one_pass(
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:
         echo_next(f"campaign reconcile {campaign.name} --watch")
+    elif then:
+        echo_next(then)
     if told.troubled:
         return EXIT_UNREACHABLE
     if not status.settled:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ..campaign.location import Location, locate
-from ..errors import EXIT_FAILED, EXIT_OK, UserError, did_you_mean
+from ..errors import EXIT_FAILED, EXIT_OK, UserError
 from .common import (
     echo_either,
     echo_err,
@@ -26,10 +26,11 @@ from .common import (
 from .completion import campaign_argument, campaign_then_runs
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
+from .selection import selection_options
 
 if TYPE_CHECKING:
-    from ...db.records import RunState
     from ...db.store import Store
+    from ..campaign.selection import Selection
 
 _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_complete=campaign_then_runs)
 
@@ -37,9 +38,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 @verb
 @campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
-@click.option("--state", "states", metavar="STATE,...", help="Show only runs in these states.")
-@click.option("--failed", is_flag=True, help="Show only runs that failed or are held.")
-@click.option("--run", "patterns", metavar="GLOB", multiple=True, help="Show only runs with such a name; repeatable.")
+@selection_options
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
 @click.option("--wide", is_flag=True, help="Show every run with all columns, however wide the screen.")
 @store_options
@@ -47,9 +46,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 def status(
     name: str | None,
     watch: bool,
-    states: str | None,
-    failed: bool,
-    patterns: Sequence[str],
+    chosen: Selection,
     everything: bool,
     wide: bool,
     dir: str | None,
@@ -72,34 +69,25 @@ def status(
     """
     from ..campaign.documents import status_document
     from ..campaign.lookup import open_campaign
-    from ..campaign.status import TROUBLED, Selection, read_status
+    from ..campaign.status import read_status
     from .pages.status import status_page
 
-    chosen = Selection({*_states(states), *(TROUBLED if failed else ())}, patterns)
     opened, campaign = open_campaign(dir, store, name)
     if watch:
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
     seen, page = read_status(opened, campaign), page_for(sys.stdout)
+    shown = seen.of(chosen)
+    if chosen and not shown.runs:
+        echo_err(chosen.none(campaign.name))
     if form != TABLE:
         echo_rows(form, status_document(opened, campaign, chosen), lambda found: map(row_of_run, found["runs"]))
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
-        echo_screen(status_page(chosen.of(seen), page, height, seen if chosen else None))
+        echo_screen(status_page(shown, page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
-
-
-def _states(words: str | None) -> list[RunState]:
-    """States as `--state` names them; raises UserError for a word that is none."""
-    from ...db.records import RunState
-
-    known = [str(state) for state in RunState]
-    for word in words.split(",") if words else []:
-        if word.strip() not in known:
-            raise UserError(f"no state named {word}", did_you_mean(word, known, f"one of: {', '.join(known)}"))
-    return [RunState(word.strip()) for word in words.split(",")] if words else []
 
 
 @verb

@@ -15,7 +15,8 @@ from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.records import CANCELLING, UNSETTLED_RUN, CampaignRow, RunState
 from ...db.store import Store
 from ..campaign.documents import status_document
-from ..campaign.status import CampaignStatus, Selection, read_status
+from ..campaign.selection import Selection
+from ..campaign.status import CampaignStatus, read_status
 from ..errors import UserError
 from ..formatting import count, duration
 from ..reconcile.actions import CancelJob
@@ -209,7 +210,7 @@ def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
-            shown.update(chosen.of(status))
+            shown.update(status.of(chosen))
             time.sleep(STATUS_POLL_S)
 
 

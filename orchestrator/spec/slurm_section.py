@@ -184,6 +184,11 @@ class SlurmConfig(SpecSection):
         return parse_time_min(self.time)
 
     @property
+    def most_gpu_hours(self) -> float:
+        """What an attempt can use within its time limit."""
+        return self.nodes * self.gpus * self.time_min / 60
+
+    @property
     def mem_mb(self) -> int | None:
         """Memory of one node in MB; None where the cluster decides, 0 for the whole node."""
         return None if self.mem is None else parse_mem_mb(self.mem)

@@ -146,6 +146,30 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     assert "next: campaign retry demo RUN, for a run that was cancelled" in capsys.readouterr().err
 
 
+def test_runs_are_cancelled_and_retried_by_pattern_and_state(
+    place: Place, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["submit", place.write("exec sleep 60", "[1, 2, 13]")])
+    assert main(["cancel", "demo", "deph-1*"]) == 2
+    assert 'did you mean "depth-1*"?' in capsys.readouterr().err
+    assert main(["cancel", "demo", "--state", "held"]) == 0
+    assert capsys.readouterr().err == "nothing to cancel: no run of demo is held\n"
+    assert main(["cancel", "demo", "depth-1*"]) == 0
+    assert main(["cancel", "demo", "--run", "depth-2"]) == 0
+    main(["reconcile", "--watch"])
+    assert set(place.states(capsys).values()) == {"cancelled"}
+    assert main(["cancel", "demo", "--all"]) == 0
+    assert main(["retry", "--state", "cancelled", "--run", "*3"]) == 0
+    assert "retrying 1 run: 1 cancelled\n" in capsys.readouterr().err
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "1")
+    assert main(["retry", "demo", "--all"]) == 2
+    err = capsys.readouterr().err
+    assert "retrying 2 runs: 2 cancelled\nleft as they are: 1 queued\n" in err
+    assert "2 runs exceed ask_above_runs = 1, and there is no terminal to confirm on\nhint: add --yes" in err
+    assert main(["retry", "demo", "--all", "--yes"]) == 0
+    assert "cancelled" not in place.states(capsys).values()
+
+
 def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, capsys: Output) -> None:
     spec = place.write("exec sleep 60", "[1]")
     main(["submit", spec])

@@ -83,7 +83,7 @@ def _page(
 ) -> list[str]:
     left = _left_text(whole or status)
     lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
-    lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run matches'}"] if whole else []
+    lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
     lines += [*rates, "", *rows]
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []

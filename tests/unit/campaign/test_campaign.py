@@ -166,6 +166,23 @@ def test_retry_takes_failed_and_held_runs_and_by_name_cancelled_ones(world: Worl
         campaigns.retry(world.store, world.campaign, ["depth-4"])
 
 
+def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
+    world.record(matrix={"depth": [1, 2, 3, 4, 5, 6]})
+    states = ("failed", "held", "cancelled", "completed", "screened", "cancelled")
+    for depth, state in enumerate(states, 1):
+        set_run(world, f"depth-{depth}", state=RunState(state), desired=ABSENT if depth == 6 else "run")
+
+    def text(names: list[str] | None, *, cancelled: bool = False) -> str:
+        return campaigns.what_retries(world.store, world.campaign, names, cancelled=cancelled).text
+
+    left = "1 completed, 1 screened, 1 no longer in the spec"
+    assert text(None) == f"retrying 2 runs: 1 failed, 1 held\nleft as they are: 1 cancelled, {left}"
+    assert text(None, cancelled=True) == f"retrying 3 runs: 1 failed, 1 held, 1 cancelled\nleft as they are: {left}"
+    named = [f"depth-{depth}" for depth in (4, 5, 6)]
+    assert text(named) == "retrying 2 runs: 1 screened, 1 no longer in the spec\nleft as they are: 1 completed"
+    assert text([]) == "retrying 0 runs"
+
+
 def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
     world.record(matrix={"depth": [1]})
     run = world.runs()["depth-1"]

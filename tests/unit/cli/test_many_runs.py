@@ -13,7 +13,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptState, Lease, NewAttempt, NewRun, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.status import CampaignStatus, Selection, conditions_of, failures_of, read_status
+from dscampaign.orchestrator.campaign.selection import Selection
+from dscampaign.orchestrator.campaign.status import CampaignStatus, conditions_of, failures_of, read_status
 from dscampaign.orchestrator.cli import common
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
@@ -195,7 +196,7 @@ def test_every_command_of_a_full_screen_carries_the_folder(
 
 
 def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:
-    few = Selection(patterns=("lr-1?",)).of(status)
+    few = status.of(Selection(patterns=("lr-1?",)))
     rows = status_page(few, Page(width=100), 30).split("\n\n")[1].splitlines()[1:]
     assert [row.split()[0] for row in rows] == [run.name for run in few.runs] == [f"lr-1{n}" for n in range(10)]
 
@@ -214,9 +215,12 @@ def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
     assert len(names("--failed")) == 20
     assert len(names("--state", "failed,running")) == 40
     assert names("--failed", "--run", "lr-0", "--run", "lr-9*") == ["lr-0", "lr-90", "lr-95"]
-    assert names("--run", "nothing") == []
-    assert main(["status", "--dir", str(folder), "--run", "nothing"]) == 0
-    assert "shown: no run matches" in capsys.readouterr().out
+    assert names("--state", "held") == []
+    assert main(["status", "--dir", str(folder), "--state", "held", "--run", "lr-9*"]) == 0
+    out, err = capsys.readouterr()
+    assert ("shown: no run\n" in out, err) == (True, "no run of sweep that matches lr-9* is held\n")
+    assert main(["status", "--dir", str(folder), "--run", "rl-9*"]) == 2
+    assert 'no run matches rl-9* in sweep\nhint: did you mean "lr-9*"?' in capsys.readouterr().err
     assert main(["status", "--dir", str(folder), "--state", "faild"]) == 2
     assert 'did you mean "failed"?' in capsys.readouterr().err
 

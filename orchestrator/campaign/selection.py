@@ -1,0 +1,79 @@
+"""Which runs a user means: by state, by names and patterns, and what was probably meant where there are none. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, Protocol, TypeVar
+
+from ...db.records import RunState
+from ..errors import UserError, nearest
+
+_PATTERN: Final = frozenset("*?[")
+_WORD: Final = re.compile(r"[A-Za-z0-9.=-]+")
+"""Of a run's name, or of a pattern, what stands between underscores."""
+
+
+class _Run(Protocol):
+    """What is selected."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def state(self) -> RunState:
+        """Where it stands."""
+
+
+_SomeRun = TypeVar("_SomeRun", bound=_Run)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs in one of these states, with a name that matches one of these patterns; a name is a pattern, too."""
+
+    states: Collection[RunState] = ()
+    patterns: Collection[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.states or self.patterns)
+
+    def of(self, runs: Iterable[_SomeRun], campaign: str) -> list[_SomeRun]:
+        """These runs of the campaign. Raises UserError for a name or pattern that none of its runs has."""
+        known = list(runs)
+        named = self._named(known, campaign) if self.patterns else {run.name for run in known}
+        return [run for run in known if run.name in named and (not self.states or run.state in self.states)]
+
+    def none(self, campaign: str) -> str:
+        """That there is no such run: `no run of sweep is failed or held`."""
+        which = f" that matches {' or '.join(self.patterns)}" if self.patterns else ""
+        return f"no run of {campaign}{which} is {' or '.join(state for state in RunState if state in self.states)}"
+
+    def _named(self, runs: Sequence[_Run], campaign: str) -> set[str]:
+        names = dict.fromkeys(run.name for run in runs)
+        found = {name for name in self.patterns if name in names}  # thousands may be named
+        for pattern in (one for one in self.patterns if one not in names):
+            matching = [name for name in names if fnmatchcase(name, pattern)]
+            if not matching:
+                what = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
+                near = _meant(pattern, names)
+                hint = f'did you mean "{near}"?' if near else f"`campaign status {campaign}` lists them"
+                raise UserError(f"no run {what} in {campaign}", hint)
+            found.update(matching)
+        return found
+
+
+def _meant(pattern: str, names: Iterable[str]) -> str | None:
+    """The nearest name; of a pattern, the same one with words that runs have in place of those that none has."""
+    if not _PATTERN & set(pattern):
+        return nearest(pattern, names)
+    known = dict.fromkeys(word for name in names for word in name.split("_"))
+
+    def corrected(found: re.Match[str]) -> str:
+        return found[0] if any(found[0] in word for word in known) else nearest(found[0], known) or found[0]
+
+    meant = _WORD.sub(corrected, pattern)
+    return meant if any(fnmatchcase(name, meant) for name in names) else None
