@@ -84,8 +84,8 @@ Each is taken from the first place that gives it: the command line, an environme
 | `ask_above_runs` | | `CAMPAIGN_ASK_ABOVE_RUNS` | `20` |
 | `ask_above_gpu_hours` | | `CAMPAIGN_ASK_ABOVE_GPU_HOURS` | `100` |
 
-`submit` and `retry --all` ask before they submit more than that, and `submit` before it ends a run. Without a terminal to
-confirm on, they need `--yes`.
+`submit` and `retry --all` ask before they submit more than that, `submit` also before it ends a run. Without a terminal
+to confirm on, they need `--yes`.
 """
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
+from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, own_python, owner
 from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
@@ -39,9 +40,6 @@ SCRIPT = "submission.sh"
 
 NAMES_AT_ONCE = 2000
 """Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
-
-IDS_AT_ONCE = 5000
-"""Jobs in one scancel: Linux takes 2 MiB as all arguments."""
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
@@ -120,8 +118,8 @@ class SlurmExecutor:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Runs one scancel for thousands."""
-        for start in range(0, len(job_ids), IDS_AT_ONCE):
-            done = ask(["scancel", *job_ids[start : start + IDS_AT_ONCE]])
+        for some in in_pieces("jobs cancelled", job_ids):
+            done = ask(["scancel", *some])
             if done.returncode and "Invalid job id" not in done.stderr:
                 raise Unreachable(f"scancel: {done.stderr.strip()}", "the jobs go on; the next pass tries again")
 

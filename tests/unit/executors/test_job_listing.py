@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dscampaign.orchestrator.cli.progress import Progress
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import slurm as slurm_module
 from dscampaign.orchestrator.executors import slurm_commands
@@ -17,6 +19,7 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.progress import shown_by
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 
@@ -379,6 +382,13 @@ def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.
     monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.2)
     with pytest.raises(Unreachable, match="did not respond"):
         look({"abc": {0}})
+
+
+def test_how_many_jobs_are_cancelled_is_told(slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter(range(0, 1000, 6))
+    with shown_by(Progress(sys.stderr, lambda: next(clock))):
+        SlurmExecutor().cancel([f"12_{index}" for index in range(2500)])
+    assert "1,000 of 2,500 jobs cancelled" in capsys.readouterr().err
 
 
 def test_many_jobs_are_one_scancel(slurm: FakeSlurm) -> None:
