@@ -35,6 +35,12 @@ _OUTPUTS: Final = re.compile(
     r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
 )
 """How files are named that runs read and write; copied only where git keeps them."""
+TEXTS: Final = (".txt", ".html", ".htm")
+"""How files end in which people keep what a program has printed; copied only where git keeps or the code names them."""
+_NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+"""How files of the code end that may name others."""
+_DOCUMENT: Final = re.compile(rb'\s*\{\s*"schema_version":')
+"""How the JSON begins that `campaign` prints."""
 _FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
 _FIELDS_OF_SPECS: Final = ({"name"}, {"matrix", "repeats"}, {"command", "train"})
 """A spec has one of each, which hardly a configuration of a script has."""
@@ -111,13 +117,14 @@ def _within_limits(
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     tracked = set(listing.tracked)
     own = _campaigns_own(dir, root)
+    notes = _notes(root, listing, always | named, own)
     for path in {*tracked, *listing.untracked}:
         place = root / path
         if f"{path}/".startswith(own) or not os.path.lexists(place):
             continue
         linked = inner_link(root, path) is not None
         bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
-        written = path not in tracked and (_is_output(path) or _is_of_a_report(place))
+        written = path in notes or (path not in tracked and (_is_output(path) or _is_a_result(place)))
         no_code = (
             place == spec or path.endswith(_DOCUMENTS) or written or (path not in named and _is_a_spec(place, spec))
         )
@@ -162,9 +169,26 @@ def _is_a_spec(place: Path, spec: Path) -> bool:
     return beside or all(map(fields.intersection, _FIELDS_OF_SPECS))
 
 
-def _is_of_a_report(place: Path) -> bool:
-    """Whether `campaign report` wrote the file: it writes where it is called, often beside the script."""
-    return place.name in _REPORT and all((place.parent / name).exists() for name in _REPORT)
+def _is_a_result(place: Path) -> bool:
+    """Whether `campaign` wrote the file: where it is called, and that is often beside the script."""
+    if place.name in _REPORT and all((place.parent / name).exists() for name in _REPORT):
+        return True
+    if place.suffix != ".json" or not _readable(place):
+        return False
+    with place.open("rb") as file:
+        return _DOCUMENT.match(file.read(100)) is not None
+
+
+def _notes(root: Path, listing: _Listing, named: Collection[str], own: tuple[str, ...]) -> set[str]:
+    """Texts that nobody reads but people: git does not keep them, and no file of the code has their names."""
+    texts = {path for path in listing.untracked if path.endswith(TEXTS) and path not in named}
+    if not texts:
+        return texts
+    paths = (path for path in (*listing.tracked, *listing.untracked) if path.endswith(_NAMING))
+    places = (root / path for path in paths if not f"{path}/".startswith(own))
+    small = (place for place in places if _readable(place) and place.stat().st_size <= FILE_LIMIT_BYTES)
+    said = b"\0".join(place.read_bytes() for place in small if not _is_a_result(place))
+    return {path for path in texts if os.fsencode(Path(path).name) not in said}
 
 
 def _readable(place: Path) -> bool:

@@ -124,7 +124,7 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
         "out/step.pt",
         "wandb/r",
     ):
-        project.write(name)
+        project.write(name, "open('settings.txt')")
     project.write("large.txt", "x" * 1001)
     monkeypatch.setattr(code_tree, "FOLDER_LIMIT_FILES", 3)
     for number in range(4):
@@ -216,10 +216,29 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
         project.write(name)
     for name in ("report.html", "report.json", "conditions.csv", "figures/loss.svg"):
         project.write(f"sweep-report/{name}")  # by `campaign report`, in the folder where it was called
+    for name in ("status.txt", "page.html"):
+        project.write(name, "train.py: status.txt, page.html")  # by hand, or by a shell
+    project.write("status.json", '{\n  "schema_version": 4,\n  "campaign": "status.txt"\n}')
     assert project.code().hash == first.hash
     for name in ("conf.yaml", "results/__init__.py"):
         project.write(name)
     assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml", "results/__init__.py"]
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_a_text_that_the_code_or_the_command_names_is_code(project: Project, *, git: bool) -> None:
+    if git:
+        project.git("init", "-q")
+    project.write("pkg/read.py", "open('prompts.txt')")
+    first = project.code()
+    for name in ("prompts.txt", "words.txt", "notes.txt"):
+        project.write(name)
+    second = project.code("train.py", "--words=words.txt")
+    assert changed_files(first.hash, second, project.dir) == ["prompts.txt", "words.txt"]
+    assert (project.copy(second).folder / "notes.txt").read_text() == "x"
+    if git:
+        project.git("add", "notes.txt")
+        assert changed_files(second.hash, project.code("train.py", "--words=words.txt"), project.dir) == ["notes.txt"]
 
 
 @pytest.mark.parametrize("git", [True, False])
