@@ -24,6 +24,8 @@ from .oom_policy import Fit, Ledgers, NoFit
 from .snapshot import RunView
 
 MEM_GROWTH = 1.5
+_OUT_OF_TIME = (FailureClass.TIME_LIMIT, FailureClass.STOPPED)
+"""Ends that more time may put off: one that was asked to stop mostly was so before its time limit."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,10 @@ def _used_up(view: RunView, history: Sequence[EndedAttempt]) -> str:
     """The setting whose budget the last attempt exceeds, "" for none."""
     budget = _budget(history, len(history) - 1)
     allowed = int(getattr(view.retry, budget)) if budget else 0
-    return f"retry.{budget} = {allowed} is used up" if budget and _tries(history, budget) > allowed else ""
+    if not budget or _tries(history, budget) <= allowed:
+        return ""
+    longer = "; raise slurm.time" if history[-1].kind in _OUT_OF_TIME else ""
+    return f"retry.{budget} = {allowed} is used up{longer}"
 
 
 def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
@@ -114,10 +119,11 @@ def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext
 
 def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """Resumes from the newest checkpoint, unless the run makes no progress."""
+    last, how = history[-1], "resumed" if view.checkpoint_step else "started again"
     if makes_no_progress(history, view.checkpoint_step):
-        yield from _held(view, history[-1])
+        yield from _held(view, last)
     else:
-        yield from _submit(view, history, _Next(f"{history[-1].reason}, resumed", history[-1].ended_s), context)
+        yield from _submit(view, history, _Next(f"{last.reason}, {how}", last.ended_s), context)
 
 
 def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
@@ -139,6 +145,8 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
     )
     if view.config.command:
         hint = "let the script resume from checkpoints of its own"
+    if last.kind in _OUT_OF_TIME and view.config.executor == "slurm":
+        hint += ", or raise slurm.time"
     ended = f"{NO_PROGRESS_LIMIT} attempts ended without a new checkpoint"
     reason = f"{ended}; {hint}, then retry the run (last: {last.reason})"
     if last.kind is FailureClass.CRASH:  # fix the crash, not the checkpoint interval

@@ -319,6 +319,30 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
     assert hint in change.reason
 
 
+@pytest.mark.parametrize("kind", ["time_limit", "stopped"])
+def test_what_time_may_mend_is_to_have_more_time(kind: str) -> None:
+    past = [ended_row(i, kind, start_step=20, last_step=30) for i in (1, 2, 3)]
+    _, change = after(*past, checkpoint_every=50, checkpoint_step=20)
+    assert change is not None
+    assert "lower train.checkpoint_every, or raise slurm.time, then retry the run" in change.reason
+
+
+def test_a_run_that_makes_no_step_within_its_time_is_to_have_more() -> None:
+    _, change = after(*(ended_row(i, "time_limit", start_step=0, last_step=0) for i in range(1, 5)))
+    assert change is not None
+    assert change.state is RunState.FAILED
+    assert change.reason.endswith("retry.crash = 3 is used up; raise slurm.time")
+
+
+@pytest.mark.parametrize(("checkpoint_step", "how"), [(0, "started again"), (30, "resumed")])
+def test_only_what_has_a_checkpoint_is_called_resumed(checkpoint_step: int, how: str) -> None:
+    submit, change = after(ended_row(1, "preempted", start_step=0, last_step=30), checkpoint_step=checkpoint_step)
+    assert submit is not None
+    assert change is not None
+    assert submit.why.endswith(f", {how}")
+    assert change.reason == submit.why
+
+
 def test_a_script_that_makes_no_progress_is_to_save_for_itself() -> None:
     view = run_view(*(ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)))
     config = view.config.model_copy(update={"command": ("train.py",)})
@@ -621,7 +645,7 @@ def test_what_the_store_knew_counts_where_no_agent_could_say_it() -> None:
     assert (finish.verdict.kind, finish.ended.start_step, finish.ended.last_step) == ("time_limit", 40, 60)
     assert isinstance(change, SetRun)
     assert isinstance(submit, Submit)
-    assert "resumed" in submit.why
+    assert submit.why == "reached Slurm's time limit, started again"  # its checkpoint is gone
 
 
 # -- what is noticed of a running attempt -------------------------------------------------------------------------
