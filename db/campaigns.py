@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
-from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, THINNED, UNSETTLED_RUN, RunState
+from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, THINNED, UNSETTLED_RUN, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
 """Of an event that says where the metrics of a script come from that does not report them."""
@@ -20,12 +20,14 @@ class CampaignTotals(NamedTuple):
 
     Attributes:
         counts: how many runs are in each state.
+        shown: the same, with those that are being cancelled by themselves.
         early: how many of those that completed did so before their target step.
         gpu_seconds: of all attempts until now.
         active_s: when a run changed or an attempt was last heard of; None for never.
     """
 
     counts: dict[RunState, int]
+    shown: dict[str, int]
     early: int
     gpu_seconds: float
     active_s: float | None
@@ -34,11 +36,14 @@ class CampaignTotals(NamedTuple):
 def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]:
     """The totals of every campaign that has runs, by its id. Reads no step."""
     run, attempt = schema.run.c, schema.attempt.c
-    counts: dict[int, dict[RunState, int]] = defaultdict(dict)
+    counts: dict[int, dict[RunState, int]] = defaultdict(Counter)
+    shown: dict[int, dict[str, int]] = defaultdict(Counter)
     active: dict[int, float] = {}
-    states = select(run.campaign_id, run.state, func.count(), func.max(run.updated_s))
-    for campaign_id, state, number, changed_s in conn.execute(states.group_by(run.campaign_id, run.state)):
-        counts[campaign_id][state] = number
+    states = select(run.campaign_id, run.state, run.desired, func.count(), func.max(run.updated_s))
+    grouped = conn.execute(states.group_by(run.campaign_id, run.state, run.desired))
+    for campaign_id, state, desired, number, changed_s in grouped:
+        counts[campaign_id][state] += number
+        shown[campaign_id][shown_state(state, desired)] += number
         active[campaign_id] = max(active.get(campaign_id, 0.0), changed_s)
     since_s = attempt.world_size * (now_s - attempt.started_s)
     running = case((attempt.state.in_(list(ACTIVE_ATTEMPT)), func.coalesce(since_s, 0.0)), else_=0.0)
@@ -50,7 +55,7 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
     early = _completed_early(conn)
     return {
-        key: CampaignTotals(found, early.get(key, 0), seconds.get(key, 0.0), active[key])
+        key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, 0.0), active[key])
         for key, found in counts.items()
     }
 

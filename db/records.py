@@ -51,6 +51,11 @@ DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HE
 """How it ended stays so when the spec names it again."""
 
 
+def shown_state(state: RunState, desired: str) -> str:
+    """A run's state, or that it is to end and has not ended yet."""
+    return CANCELLING if desired != "run" and state in UNSETTLED_RUN else state
+
+
 class AttemptState(StrEnum):
     """Where one attempt stands; an `intent` may or may not have reached Slurm."""
 
@@ -332,7 +337,7 @@ class RunStatus(NamedTuple):
     @property
     def shown(self) -> str:
         """Its state, or that it is to end and has not ended yet."""
-        return CANCELLING if self.desired != "run" and self.state in UNSETTLED_RUN else self.state
+        return shown_state(self.state, self.desired)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def read_overview(store: Store) -> list[CampaignOverview]:
         found, totals, on_gpus = queries.list_campaigns(conn), campaign_totals(conn, now_s), with_gpus(conn)
     rows = []
     for campaign in found:
-        own = totals.get(campaign.id, CampaignTotals({}, 0, 0.0, None))
+        own = totals.get(campaign.id, CampaignTotals({}, {}, 0, 0.0, None))
         quiet_s = max(0.0, now_s - (own.active_s or campaign.created_s))
         has_gpus = campaign.executor != "local" or campaign.id in on_gpus
         rows.append(CampaignOverview(campaign, own, quiet_s, has_gpus))

@@ -161,7 +161,7 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
             f"{row.counts.total:,}",
             f"{row.totals.gpu_seconds / 3600:,.1f}",
             f"{duration(row.quiet_s)} ago",
-            "being removed" if row.removed else counts_line(Page(), row.counts.states, row.counts.early),
+            "being removed" if row.removed else counts_line(Page(), row.totals.shown, row.counts.early),
         ]
         for row in rows
     ]

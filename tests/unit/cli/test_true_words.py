@@ -47,11 +47,16 @@ def learned(world: World, **values: Any) -> None:
         conn.execute(update(lease).values(expires_s=world.store.now(conn) - 600, **values))
 
 
-def test_a_run_is_cancelling_from_the_request_until_its_end(world: World) -> None:
+def test_a_run_is_cancelling_from_the_request_until_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(world.dir.parent)
     with world.store.write() as conn:
         conn.execute(update(run).where(run.c.name == "small").values(desired="cancel"))
     assert "− cancelling" in page(world)
     assert "1 pending, 1 cancelling, 1 completed, 1 failed" in page(world)
+    assert main(["list"]) == 0
+    assert "1 pending, 1 cancelling, 1 completed, 1 failed" in capsys.readouterr().out
     with world.store.write() as conn:
         conn.execute(update(run).where(run.c.name == "small").values(state=RunState.CANCELLED))
     assert "cancelling" not in page(world)
