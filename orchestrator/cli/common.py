@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -200,11 +203,12 @@ def for_terminal(text: str) -> str:
 
 
 def echo_screen(text: str) -> None:
-    """Prints text, through `$PAGER` where it is longer than the terminal."""
+    """Prints text, through `$PAGER` where it is longer than the terminal, and somebody can press its keys."""
     text = for_terminal(text)
     lines, size = text.splitlines(), terminal_size(sys.stdout)
     pager = shlex.split(os.environ.get("PAGER", "less"))
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb" or len(lines) < size.lines or not pager:
+    dumb = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+    if dumb or len(lines) < size.lines or not pager or not keys_may_come(sys.__stdin__):
         echo(text)
         return
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
@@ -214,6 +218,17 @@ def echo_screen(text: str) -> None:
         echo(text)
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def keys_may_come(stream: IO[str] | None) -> bool:
+    """Whether standard input is a terminal that has not ended: in `script` without a keyboard nobody presses a key."""
+    try:
+        if stream is None or not stream.isatty():
+            return False
+        waiting = fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))
+        return any(waiting) or not select.select([stream], [], [], 0)[0]  # readable, with nothing to read: it has ended
+    except OSError:
+        return False
 
 
 def echo_json(document: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from dscampaign.orchestrator.cli import common
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page, fold
+from dscampaign.tests.support.waiting import wait_until
 
 Output = pytest.CaptureFixture[str]
 
@@ -225,6 +227,22 @@ def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
     assert 'did you mean "failed"?' in capsys.readouterr().err
 
 
+def test_keys_come_from_a_terminal_until_it_ends() -> None:
+    with Path(os.devnull).open() as nothing:
+        assert not common.keys_may_come(nothing)
+    keyboard, end = os.openpty()
+    with os.fdopen(end) as terminal:
+        assert common.keys_may_come(terminal)
+        os.write(keyboard, b"ls\n")
+        wait_until(lambda: bool(select.select([terminal], [], [], 0)[0]), "the line")
+        assert common.keys_may_come(terminal)
+        assert terminal.readline() == "ls\n"
+        os.write(keyboard, b"\x04")
+        wait_until(lambda: not common.keys_may_come(terminal), "the end")
+        os.close(keyboard)
+        assert not common.keys_may_come(terminal)
+
+
 def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     monkeypatch.setenv("PAGER", f"sh -c 'cat > {seen}; echo $LESS >> {seen}'")
@@ -237,6 +255,10 @@ def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     common.echo_screen("short")
     assert not seen.exists()
+    monkeypatch.setattr(common, "keys_may_come", lambda _stream: False)
+    common.echo_screen(text)
+    assert not seen.exists()
+    monkeypatch.setattr(common, "keys_may_come", lambda _stream: True)
     common.echo_screen(text)
     assert seen.read_text() == f"{text}\nFRX\n"
     monkeypatch.setenv("PAGER", "/nowhere/less")
