@@ -1,4 +1,4 @@
-"""Commands that are printed for the user to type: they find the campaign where this one did."""
+"""Commands that are printed for the user to type: they find the campaign, and the spec, where this one did."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""
 
 _FILE: Final = "sqlite:///"
+_SPEC: Final = re.compile(r"\bSPEC\b")
 
 _COMMAND: Final = re.compile(
     r"(?:`|next: |^(?:\x1b\[\d+m)? *)campaign (?P<verb>[a-z]+)(?P<rest>[^`\n\x1b]*?)(?=`|   \(|, for |\x1b|$)",
@@ -23,32 +24,40 @@ _COMMAND: Final = re.compile(
 
 
 def located(text: str) -> str:
-    """The text, its commands with the `--dir` and `--store` that this one was given or took from its spec."""
-    if "campaign " not in text or not (options := _options()):
+    """The text, its commands with the `--dir` and `--store` that this one was given or took from its spec.
+
+    Where this one has a spec, they name it and its overrides in place of `SPEC`.
+    """
+    if "campaign " not in text or not any(place := _place()):
         return text
 
-    verbs = _verbs_with_a_place()
+    verbs, (options, spec) = _verbs_with_a_place(), place
 
     def completed(match: re.Match[str]) -> str:
+        command = _SPEC.sub(lambda _: spec, match[0]) if spec else match[0]
         has_it = any(option in match["rest"] for option in (" --dir ", " --store "))
-        return match[0] if has_it or match["verb"] not in verbs else f"{match[0]}{options}"
+        return command if has_it or match["verb"] not in verbs else f"{command}{options}"
 
     return _COMMAND.sub(completed, text)
 
 
-def _options() -> str:
+def _place() -> tuple[str, str]:
+    """The options that say where the campaign is, and the spec with its overrides; "" for what this command has not."""
     context = click.get_current_context(silent=True)
-    if context is None or "dir" not in context.params:
-        return ""
+    if context is None:
+        return "", ""
     given = context.params
     words = [given.get("spec") or given.get("name"), *(given.get("words") or ())]
     try:
-        settings = locate(given["dir"], given["store"], [str(word) for word in words if word][:1]).settings
+        where = locate(given.get("dir"), given.get("store"), [str(word) for word in words if word][:1])
     except Exception:  # noqa: BLE001 - of whatever is wrong with them, the command itself has told
-        return ""
+        return "", ""
+    settings = where.settings
     values = {"dir": str(settings.dir), "store": _anywhere(settings.store_without_password)}
     carried = [one.name for one in settings.origins if one.name in values and one.source in _CARRIED]
-    return "".join(f" --{name} {shlex.quote(values[name])}" for name in carried)
+    options = "".join(f" --{name} {shlex.quote(values[name])}" for name in carried) if "dir" in given else ""
+    sets = (word for one in given.get("sets") or () for word in ("--set", one))
+    return options, shlex.join([str(where.spec), *sets]) if where.spec else ""
 
 
 def _anywhere(store: str) -> str:

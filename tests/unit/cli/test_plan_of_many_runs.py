@@ -53,7 +53,7 @@ def test_many_runs_are_summed_up_by_axis(spec: Path, capsys: pytest.CaptureFixtu
     assert main(["plan", "sweep.yaml"]) == 0
     text = capsys.readouterr().out
     assert words(text)[2:9] == [*words(SUMMED_UP), []]
-    assert "Every run: `campaign plan SPEC --all`" in text
+    assert "Every run: `campaign plan sweep.yaml --all`" in text
     assert "Plan: 150 to submit" in text
 
 

@@ -123,6 +123,17 @@ def test_next_commands_carry_the_folder_of_the_spec(folder: Path, capsys: Output
     assert f"campaign explain sweep bad --dir '{folder}'\n" in capsys.readouterr().out
 
 
+def test_commands_name_the_spec_and_its_overrides_where_they_are_known(folder: Path, capsys: Output) -> None:
+    Path("a.py").touch()
+    Path("my sweep.yaml").write_text("name: other\ncommand: a.py {x}\nmatrix: {x: [1]}\nrepeats: 70\nexecutor: local\n")
+    assert main(["plan", "my sweep.yaml", "--set", "repeats=71"]) == 0
+    assert "`campaign plan 'my sweep.yaml' --set repeats=71 --all`" in capsys.readouterr().out
+    assert main(["status", "my sweep.yaml", "--store", "sqlite:///none.db"]) == 2
+    assert "`campaign submit 'my sweep.yaml' --store sqlite:///" in capsys.readouterr().err
+    assert main(["status", "--store", "sqlite:///none.db"]) == 2
+    assert "`campaign submit SPEC --store sqlite:///" in capsys.readouterr().err
+
+
 def test_hints_of_errors_carry_it_too(folder: Path, capsys: Output) -> None:
     assert main(["explain", "sweep", "zzz", "--dir", str(folder)]) == 2
     assert f"`campaign status sweep --dir '{folder}'` lists them" in capsys.readouterr().err
