@@ -350,7 +350,7 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
 def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:
     """The finding at the matrix's value that set the field, if one did."""
     finding = replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
-    for place in finding.places:
+    for place in finding.places[:1] if finding.at_key else finding.places:
         for setting in reversed(point.settings):
             path = setting.path
             if path and place[: len(path)] == path:

@@ -120,9 +120,9 @@ def _misspelt(model: Mapping[str, Any], kind: str, known: ConfigClass) -> Iterat
     for name in model:
         meant = None if name in known.names or name.startswith("_") else _meant(name, known)
         if meant is not None:
-            place = ("train", "model", name)
+            places = (("train", "model", name), ("train", "model", meant))
             message = f"is no field of {kind}, which would ignore it"
-            yield Finding((place,), message, f'did you mean "{meant}"?', at_key=True)
+            yield Finding(places, message, f'did you mean "{meant}"?', at_key=True)
 
 
 def _meant(name: str, known: ConfigClass) -> str | None:

@@ -129,7 +129,8 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
     for name, count in sizes.items():
         if count % size:
             message = f"{size} does not divide the model's {kind.divided[name].format(count)} ({name})"
-            yield Finding(places, message, _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many"))
+            hint = _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many")
+            yield Finding((*places, ("train", "model", name)), message, hint)
             return
 
 

@@ -14,8 +14,9 @@ from pydantic import (
     model_validator,
 )
 
+from ..errors import FieldPath
 from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
-from .other_names import hint_for
+from .other_names import hint_for, meant
 from .slurm_time import slurm_minutes
 
 OWNED_OPTIONS: Final = {
@@ -199,14 +200,26 @@ class SlurmConfig(SpecSection):
         return {name: value for name, value in (self.model_extra or {}).items() if value is not False}
 
 
+def option_meant(name: str) -> FieldPath:
+    """The field that an option without a field of its own stands for, by `option_problem`; () for none."""
+    name = name.replace("-", "_")
+    said = re.search(r"\buse (\w+)", OWNED_OPTIONS.get(name, ""))
+    known = name in OWNED_OPTIONS or name in PASSED_OPTIONS
+    field = said[1] if said else None if known else meant(name, _known_options())
+    return ("slurm", field) if field in SlurmConfig.model_fields else (field,) if field else ()
+
+
+def _known_options() -> list[str]:
+    return [*SlurmConfig.model_fields, *PASSED_OPTIONS]
+
+
 def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
     """What is wrong with an option of sbatch that has no field of its own, and a hint; None where nothing is."""
     name = name.replace("-", "_")
     if name in OWNED_OPTIONS:
         return "is set by this program", OWNED_OPTIONS[name]
     if name not in PASSED_OPTIONS:
-        known = [*SlurmConfig.model_fields, *PASSED_OPTIONS]
-        return "unknown field", hint_for(name, known, "it is not a long option of sbatch")
+        return "unknown field", hint_for(name, _known_options(), "it is not a long option of sbatch")
     if not isinstance(value, Scalar):
         return "expected one value", None
     try:

@@ -10,14 +10,14 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
-from ..errors import FieldPath, Finding, did_you_mean
+from ..errors import FieldPath, Finding, concerns, did_you_mean
 from . import batch_size, deepspeed_sections, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
 from .normalize import is_section, section
 from .other_names import hint_for, meant, our_name
-from .slurm_section import option_problem
+from .slurm_section import option_meant, option_problem
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
@@ -44,7 +44,13 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
-    return found
+    return _first_causes(found)
+
+
+def _first_causes(found: Sequence[Finding]) -> list[Finding]:
+    """Those that would stay if each misspelt name were the one that is meant: its default may contradict others."""
+    meant = {place for finding in found if finding.at_key for place in finding.places[1:]}
+    return [finding for finding in found if finding.at_key or not concerns(finding, meant)]
 
 
 def remarks(spec: Spec) -> list[str]:
@@ -138,7 +144,8 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
     slurm = config.slurm
     for name, value in (slurm.model_extra or {}).items():
         if problem := option_problem(name, value):
-            yield Finding((("slurm", name),), *problem, at_key=True)
+            places = (("slurm", name), option_meant(name))
+            yield Finding(tuple(filter(None, places)), *problem, at_key=True)
     if slurm.signal_delay_s >= slurm.time_min * 60:
         hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
         message = (

@@ -121,6 +121,28 @@ def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> Non
     assert (problem.hint or "").startswith(hint)
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("slurm: {gpus_per_nod: 4}\n", "slurm.gpus_per_nod"),
+        ("slurm: {gpus-per-nod: 4}\n", "slurm.gpus_per_nod"),
+        ("slurm: {gpus: 4}\n", "slurm.gpus"),
+        ("slurm: {num_nodes: 3}\n", "slurm.num_nodes"),
+        ("slurm: {gpus_per_nod: 4}\nmatrix: {gpus_per_node: [2, 8]}\n", "slurm.gpus_per_nod"),
+        ("slurm: {gpus_per_node: four}\n", "slurm.gpus_per_node"),
+        ("ranks_per_nod: 4\n", "ranks_per_nod"),
+    ],
+)
+def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path, text: str, field: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("global_batch: 8", "global_batch: 12, micro_batch: 3") + text)
+    assert problem.field == field
+
+
+def test_what_follows_from_a_misspelt_field_of_the_model_alone_is_not_told(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("gpt2", "{model_type: gpt2, n_emb: 100, n_head: 5}"))
+    assert problem.field == "train.model.n_emb"
+
+
 def test_names_of_other_tools_lead_to_fields() -> None:
     assert [name for name in other_names.FIELD.values() if field_path(name) is None] == []
     assert [name for name in other_names.FIELD if field_path(name)] == []
