@@ -54,11 +54,21 @@ def _first_causes(found: Sequence[Finding]) -> list[Finding]:
 
 
 def remarks(spec: Spec) -> list[str]:
-    """What is no error, but surely not meant: a section that the executor does not use."""
+    """What is no error, but hardly meant: a section that the executor does not use, seeds as an axis."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return found + rank_groups.remarks(spec)
+    return [*found, *_seeds(spec), *rank_groups.remarks(spec)]
+
+
+def _seeds(spec: Spec) -> Iterator[str]:
+    """Runs of one point that differ in their seed are its repeats only where the spec calls them so."""
+    for name, values in spec.matrix.items():
+        if our_name(name.rpartition(".")[2]) == "seed" and isinstance(values, list) and len(values) > 1:
+            yield (
+                f"axis {name}: each seed is compared as a condition of its own; `repeats: {len(values)}` in its place "
+                "runs each point with as many seeds and gives it intervals over them"
+            )
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:

@@ -171,3 +171,18 @@ def test_a_section_that_is_not_used() -> None:
     local = Spec.model_validate({**fields, "executor": "local", "slurm": {"partition": "a"}})
     assert remarks(local) == ["`slurm:` is not used with `executor: local`"]
     assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("matrix", "said"),
+    [
+        ({"seed": [1, 2, 3], "lr": [0.1]}, "axis seed: each seed is compared as a condition of its own; `repeats: 3` "),
+        ({"train.seed": [1, 2]}, "axis train.seed: each seed is compared as a condition of its own; `repeats: 2` "),
+        ({"random_seed": [1, 2]}, "axis random_seed: "),
+        ({"seed": [1]}, ""),
+        ({"lr": [1, 2]}, ""),
+    ],
+)
+def test_seeds_as_an_axis_are_better_repeats(matrix: dict[str, list[float]], said: str) -> None:
+    found = remarks(Spec.model_validate({"name": "x", "train": {"steps": 1}, "matrix": matrix}))
+    assert [remark.startswith(said) for remark in found] == ([True] if said else [])
