@@ -17,7 +17,7 @@ QUIET_S, QUIET_STEPS = 120.0, 20.0
 """A run that has been silent for longer may not go on as it did."""
 
 ALIKE = 2.0
-"""Where the slowest condition takes longer than so many times the fastest, nobody knows how long another one takes."""
+"""Where slow conditions take longer than so many times the fast ones, nobody knows how long another one takes."""
 
 
 def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:
@@ -87,9 +87,14 @@ def _paces(
 
 
 def _usual_s(paces: Mapping[str, float]) -> float | None:
-    """The pace of a condition of which nothing is known; None where they differ too much to say."""
-    alike = paces and max(paces.values()) <= ALIKE * min(paces.values())
-    return statistics.median(paces.values()) if alike else None
+    """The pace of a condition of which nothing is known; None where they differ too much to say.
+
+    Among many, the slowest and the fastest quarter count for nothing: some run was always retried, or had a slow node.
+    """
+    ordered = sorted(paces.values())
+    ends = len(ordered) // 4
+    usual = ordered[ends : len(ordered) - ends]
+    return statistics.median(usual) if usual and usual[-1] <= ALIKE * usual[0] else None
 
 
 def _needed_s(run: RunStatus, paces: Mapping[str, float], usual_s: float | None, now_s: float) -> float | None:
@@ -98,5 +103,7 @@ def _needed_s(run: RunStatus, paces: Mapping[str, float], usual_s: float | None,
     if pace_s is None:
         return None
     needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))
+    if not needed_s:  # it evaluates, or saves
+        return 0.0
     runs_s = now_s - run.started_s if run.state is RunState.RUNNING and run.started_s else 0.0
     return needed_s if runs_s <= max(QUIET_S, ALIKE * needed_s) else None

@@ -85,6 +85,22 @@ def test_nothing_is_said_of_a_campaign_of_which_too_little_is_known(
     assert campaign_left_s(runs, left, spent, NOW_S) is None
 
 
+@pytest.mark.parametrize("odd_s", [100.0, 9000.0])
+def test_one_run_that_is_not_like_the_many_others_hides_nothing(odd_s: float) -> None:
+    """The seventh that completed was retried, or lost its node."""
+    runs = [run(1), waiting(2), *(done(n) for n in range(3, 10))]
+    spent = dict.fromkeys(range(3, 9), 1000.0)
+    assert campaign_left_s(runs, {1: 100.0}, spent, NOW_S) == pytest.approx(1100.0)
+    assert campaign_left_s(runs, {1: 100.0}, {**spent, 9: odd_s}, NOW_S) == pytest.approx(1100.0)
+    kinds = {n: 1000.0 if n % 2 else 9000.0 for n in range(3, 10)}
+    assert campaign_left_s(runs, {1: 100.0}, kinds, NOW_S) is None  # two kinds: which of them is 2 like?
+
+
+def test_a_run_that_saves_at_its_end_hides_nothing_of_the_others() -> None:
+    runs = [done(1), run(2, step=1000), waiting(3)]
+    assert campaign_left_s(runs, {}, {1: 500.0}, NOW_S) == 500.0
+
+
 def test_nothing_is_said_while_points_are_screened() -> None:
     screens, full = run(1, stage=Stage.SCREENING), waiting(2, stage=Stage.FULL)
     assert campaign_left_s([screens, full], {1: 600.0}, {}, NOW_S) is None
