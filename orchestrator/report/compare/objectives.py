@@ -16,6 +16,7 @@ from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison
+from .ranking import ties
 from .statistics import Order, estimate, order, ratio
 from .wording import times
 from .workloads import common_loss, seconds_to_loss
@@ -53,6 +54,7 @@ class Answer:
         runner_up: the next best condition; empty where it stands alone.
         gain: how far ahead of it the chosen one is.
         shown: what is known of that: `established`, `tie` or `not established`; empty without a runner-up.
+        level: whether nothing even looks as if it were ahead.
     """
 
     condition: str
@@ -60,6 +62,7 @@ class Answer:
     runner_up: str = ""
     gain: str = ""
     shown: str = ""
+    level: bool = False
 
 
 def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstick:
@@ -104,8 +107,8 @@ def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[Base
         return Answer(name, said)
     following = max(others, key=lambda one: one.speed.value if one.speed else 0.0)
     gain = ratio(chosen.speeds, following.speeds)
-    shown = _SHOWN[order(chosen.speeds, following.speeds)]
-    return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown)
+    shown, level = _SHOWN[order(chosen.speeds, following.speeds)], ties(chosen, following)
+    return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown, level)
 
 
 _SHOWN: Final = {

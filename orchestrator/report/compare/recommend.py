@@ -191,8 +191,10 @@ def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison])
     following = min(others, key=median_loss)
     test = loss_test(following.losses, chosen.losses)
     gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
-    shown = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
-    return Answer(name, said, following.condition.name, gain, shown.get(test.verdict, "not established"))
+    words = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
+    shown = words.get(test.verdict, "not established")
+    level = shown == TIED or (test.difference is not None and not round(test.difference.value, 4))
+    return Answer(name, said, following.condition.name, gain, shown, level)
 
 
 def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -240,7 +242,9 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
 
 def _pace_beside(fastest: BaselineComparison, learner: BaselineComparison) -> str:
     found = ratio(fastest.speeds, learner.speeds)
-    return f"{fastest.condition.name} is the fastest{f', at {times(found)} × its speed' if found else ''}."
+    if found is None or ties(fastest, learner):
+        return f"{fastest.condition.name} is the fastest{', though hardly' if found else ''}."
+    return f"{fastest.condition.name} is the fastest, at {times(found)} × its speed."
 
 
 def _sentence(

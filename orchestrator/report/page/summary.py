@@ -61,6 +61,8 @@ def next_best(found: Answer) -> str:
     """What comes next after what is recommended, and whether the repeats show it."""
     if found.shown == TIED:
         return f"{found.runner_up} is on a par{f' ({found.gain})' if found.gain else ''}."
+    if found.level:
+        return f"{found.runner_up} looks on a par ({', '.join(filter(None, (found.gain, found.shown)))})."
     behind = f", behind by {found.gain}" if found.gain else ""
     return f"Next comes {found.runner_up}{behind} ({found.shown})."
 

@@ -60,7 +60,7 @@ def test_of_those_that_need_as_little_memory_the_fastest_is_used(planted: Plant)
     assert found.sentence.startswith(
         "Use dense (8.1 GB): as good as lean by this measure, and the fastest of them. base is the fastest, at 1.10"
     )
-    assert found.answer == Answer("dense", "8.1 GB", "lean", "0.99 [0.99, 0.99] ×", "tie")
+    assert found.answer == Answer("dense", "8.1 GB", "lean", "0.99 [0.99, 0.99] ×", "tie", level=True)
 
 
 def test_memory_decides_where_it_differs(planted: Plant) -> None:

@@ -23,6 +23,16 @@ def test_what_is_as_good_is_not_behind(planted_url: PlantStore) -> None:
     assert following == "twin is on a par (1.00 [0.96, 1.04] ×)."
 
 
+def test_what_nothing_shows_to_be_behind_looks_on_a_par(planted_url: PlantStore) -> None:
+    """Of one run each, nothing is established."""
+    *_, following = [
+        line
+        for line in summary_lines(results_at(planted_url(Planted("a", (0.05,)), Planted("b", (0.0501,)))))
+        if "par" in line or "Next" in line
+    ]
+    assert following == "b looks on a par (1.00 ×, not established)."
+
+
 def test_of_the_baseline_the_speed_is_in_the_recommendation_alone(planted_url: PlantStore) -> None:
     use, costs, *_ = summary_lines(results_at(planted_url(FAST, Planted("slow", (0.1,) * 3))))
     assert use.startswith("Use fast (20.1k [19.7k, 20.5k] tokens/s): the fastest of 2")
