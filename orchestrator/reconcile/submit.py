@@ -48,6 +48,8 @@ from .stored import QUEUE_FULL, QUEUE_FULL_S
 REFUSED_BY = "sbatch refused it"
 """How the reason of a run begins whose job was never accepted."""
 WITHDRAWN = "withdrawn"
+_LIMITED = ("partition", "account", "qos")
+"""By what Slurm limits a user's jobs in the queue: a shape that differs in one of these may have room."""
 
 
 class RunUnwritable(Unreachable):
@@ -82,14 +84,18 @@ def submit(
     troubles: list[Unreachable] = []
     shapes, aside = _batches(actions)
     target = _Target(writer, executor, paths)
+    full: dict[tuple[Any, ...], QueueFull] = {}
     for resources, group in counted("runs submitted", shapes, lambda shape: len(shape[1])):
+        queue = tuple(map(resources.get, _LIMITED))
+        if queue in full:
+            continue
         try:
             _submit_apart(group, resources, target, aside)
         except QueueFull as exc:
-            return [*troubles, exc], aside  # the other shapes are of the same user
+            full[queue] = exc
         except Unreachable as exc:
             troubles.append(exc)
-    return troubles, aside
+    return [*troubles, *full.values()], aside
 
 
 def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _Target, aside: list[SetAside]) -> None:

@@ -237,6 +237,25 @@ def test_what_the_queue_has_no_room_for_waits_and_is_said_once(world: World) -> 
     assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
 
 
+def test_a_queue_that_is_full_keeps_no_other_waiting(world: World) -> None:
+    works = [{"depth": depth, "slurm.mem": f"{depth}G", "label": str(depth)} for depth in (1, 2)]
+    world.record(matrix={"work": works, "slurm.partition": ["full", "free"]})
+    asked: list[str] = []
+
+    def on_submit(batch: JobArray) -> None:
+        asked.append(batch.resources["partition"])
+        if batch.resources["partition"] == "full":
+            raise ArrayTooLarge("no", for_now=True)
+
+    world.cluster.on_submit = on_submit
+    done = world.run_pass()
+    assert [str(trouble) for trouble in done.troubles] == ["1 run waits for room in the queue: no"]
+    assert asked == ["full", "free", "free"]  # of the full one, no second shape is tried
+    world.cluster.on_submit = lambda _: None
+    settle_all(world)
+    assert len(world.ran) == 4
+
+
 def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
     world.record(matrix={"depth": list(range(10))})
     asked: list[int] = []
