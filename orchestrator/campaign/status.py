@@ -176,10 +176,11 @@ def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
-def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
-    """Reads a campaign's status in one transaction."""
+def read_status(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> CampaignStatus:
+    """Reads a campaign's status in one transaction; the limits are those of the chosen runs that run longest."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
+        longest = chosen.of(rows, campaign.name) if chosen else rows
         now_s, left_s, all_left_s = store.now(conn), {}, None
         if any(row.state is RunState.RUNNING for row in rows):
             paces = campaigns.paces(conn, campaign.id)
@@ -196,7 +197,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             all_left_s=all_left_s,
             sources=campaigns.metrics_sources(conn, campaign.id),
             ended_last_hour=campaigns.ended_since(conn, campaign.id, now_s - HOUR_S),
-            limits_s=_limits_s(conn, run_longest(rows)) if campaign.executor == "slurm" else {},
+            limits_s=_limits_s(conn, run_longest(longest)) if campaign.executor == "slurm" else {},
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
 

@@ -77,7 +77,7 @@ def status(
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
-    seen, page = read_status(opened, campaign), page_for(sys.stdout)
+    seen, page = read_status(opened, campaign, chosen), page_for(sys.stdout)
     shown = seen.of(chosen)
     if chosen and not shown.runs:
         echo_err(chosen.none(campaign.name))

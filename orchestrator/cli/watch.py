@@ -209,7 +209,7 @@ def _gist(message: str) -> str:
 def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
-        while not (status := read_status(store, campaign)).settled:
+        while not (status := read_status(store, campaign, chosen)).settled:
             shown.update(status.of(chosen))
             time.sleep(STATUS_POLL_S)
 

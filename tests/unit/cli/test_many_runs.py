@@ -140,7 +140,7 @@ def test_a_screen_says_how_fast_it_goes_and_what_runs_longest(status: CampaignSt
 
 def test_the_limits_of_the_runs_that_run_longest_are_read(folder: Path) -> None:
     store = Store.open(f"sqlite:///{folder}/campaign.db")
-    times = ["30", "4:00:00", "1-12", None]
+    times = ["30", "4:00:00", "1-12", None, "5", "5", "5", "10", "20"]
     with store.write() as conn:
         [campaign] = queries.list_campaigns(conn)
         running = [run for run in queries.runs(conn, campaign.id) if run.state is RunState.RUNNING]
@@ -149,8 +149,11 @@ def test_the_limits_of_the_runs_that_run_longest_are_read(folder: Path) -> None:
             queries.update_attempt(conn, row, state=AttemptState.RUNNING, started_s=float(started_s))
             queries.update_run(conn, run.id, config={"slurm": {"time": time} if time else {}})
     found = read_status(store, campaign)
+    few = read_status(store, campaign, Selection(patterns=[run.name for run in running[7:9]]))
     store.close()
-    assert found.limits_s == {run.id: 60.0 * minutes for run, minutes in zip(running, [30, 240, 2160], strict=False)}
+    limits_s = {run.id: 60.0 * minutes for run, minutes in zip(running, [30, 240, 2160, 0, 5], strict=False) if minutes}
+    assert found.limits_s == limits_s
+    assert few.limits_s == {running[7].id: 600.0, running[8].id: 1200.0}
 
 
 def test_a_speed_of_the_attempt_before_is_not_counted(status: CampaignStatus) -> None:
