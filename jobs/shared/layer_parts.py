@@ -38,6 +38,13 @@ CUTTABLE_MODELS: Final = PLAIN_CAUSAL_MODELS - {"olmo2"}
 """Types whose layers are those above. OLMo 2 normalizes queries and keys over all heads, which no rank has."""
 
 
+UNCUT_FIELDS: Final[Mapping[str, str]] = {
+    "add_cross_attention": "its layers join queries, keys and values otherwise",
+    "layerdrop": "which layers a step leaves out would differ from ranks with whole layers",
+}
+"""Fields of these types' configurations that make other layers, or use them otherwise, and why they are not served."""
+
+
 def cut_of(weight: str) -> Cut | None:
     """How a weight is cut, by its dotted name; None for one that every rank has whole."""
     layer, _, kind = weight.rpartition(".")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ..shared.layer_parts import CUTTABLE_MODELS
+from ..shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 
 DIVIDED: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_dim", "n_inner")
 """What of a model's configuration a group's ranks divide among them."""
@@ -36,6 +36,9 @@ def prepare(model: PreTrainedModel, ranks: int) -> None:
     if config.model_type not in CUTTABLE_MODELS:
         known = ", ".join(sorted(CUTTABLE_MODELS))
         raise ValueError(f"train.tensor_parallel: not for {config.model_type}; it is known to fit {known}")
+    for name, why in UNCUT_FIELDS.items():
+        if getattr(config, name, None):
+            raise ValueError(f"train.tensor_parallel: not with the model's {name}: {why}")
     for name in DIVIDED:
         if (size := getattr(config, name, None)) and size % ranks:
             raise ValueError(f"train.tensor_parallel: {ranks} ranks cannot share {name} {size} equally")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
 from typing import Any, Final, NamedTuple
 
-from ...jobs.shared.layer_parts import CUTTABLE_MODELS
+from ...jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 from ...jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, Shape, find_shape
 from ..errors import FieldPath, Finding
 from . import transformers_source
@@ -27,6 +27,7 @@ class _Kind(NamedTuple):
         shared: what they share.
         models: types of models that are served.
         doubt: of any other, what may be in the way.
+        unserved: fields of these models that are not served, where they are set, and why.
         divided: what a group's ranks divide equally, by the field of the model's configuration, with `{}` for it.
         slow: why a group on several nodes is slow.
     """
@@ -35,6 +36,7 @@ class _Kind(NamedTuple):
     shared: str
     models: frozenset[str]
     doubt: str
+    unserved: Mapping[str, str]
     divided: Mapping[str, str]
     slow: str
 
@@ -58,6 +60,7 @@ _SEQUENCE: Final = _Kind(
     "samples",
     PLAIN_CAUSAL_MODELS,
     "whose attention may not be plain",
+    {"use_sliding_window": "attention sees a window, not the whole sample"},
     _HEADS,
     "ranks that share samples exchange attention's inputs in every layer",
 )
@@ -66,6 +69,7 @@ _TENSOR: Final = _Kind(
     "layers",
     CUTTABLE_MODELS,
     "whose layers may not be cut so",
+    UNCUT_FIELDS,
     _HEADS | _WIDTH,
     "ranks that share layers add up what they have computed four times in each block",
 )
@@ -124,6 +128,10 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
     if model_type not in kind.models:
         hint = f"known to fit: {', '.join(sorted(kind.models))}"
         yield Finding(places, f"is not served for model type {model_type}, {kind.doubt}", hint)
+        return
+    if name := next((name for name in kind.unserved if shape.get(name)), None):
+        message = f"is not served with {kind.field}: {kind.unserved[name]}"
+        yield Finding((("train", "model", name), *places), message, "leave it out")
         return
     sizes = _sizes(shape, config.python, kind.divided)
     for name, count in sizes.items():

@@ -96,6 +96,11 @@ def test_a_loss_that_is_too_large_is_told_a_micro_batch_of_the_groups(tmp_path: 
         ),
         ({"train": {"deepcompile": True, "zero_stage": 1}}, "train.sequence_parallel", "does not go with deepcompile"),
         (
+            {"train": {"model": {"model_type": "qwen2", "use_sliding_window": True}, "tokenizer": "bytes"}},
+            "train.model.use_sliding_window",
+            "is not served with sequence_parallel: attention sees a window",
+        ),
+        (
             {"train": {"model": {"model_type": "mistral"}, "tokenizer": "bytes"}},
             "train.sequence_parallel",
             "is not served for model type mistral",

@@ -136,6 +136,16 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "is not served for model type olmo2",
         ),
         (
+            {"train": {"model": {"model_type": "gpt2", "add_cross_attention": True}, "tokenizer": "bytes"}},
+            "train.model.add_cross_attention",
+            "is not served with tensor_parallel: its layers join",
+        ),
+        (
+            {"train": {"model": {"model_type": "opt", "layerdrop": 0.1}, "tokenizer": "bytes"}},
+            "train.model.layerdrop",
+            "is not served with tensor_parallel: which layers",
+        ),
+        (
             {"train": {"global_batch": 63}},
             "train.global_batch",
             "is not a multiple of 2 groups of 4 ranks | use 62 or 64",
