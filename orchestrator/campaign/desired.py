@@ -167,6 +167,12 @@ class Retry:
         return f"retrying {count(len(self.again), 'run')}{again}" + (f"\nleft as they are{left}" if left else "")
 
     @property
+    def may_follow(self) -> str:
+        """What to type after the campaign's name for those that it leaves, and which these are."""
+        cancelled = any(run.state is RunState.CANCELLED and run.desired != ABSENT for run in self.left)
+        return "--all, for those that were cancelled" if cancelled else "RUN, for a run that is no longer in the spec"
+
+    @property
     def gpu_hours(self) -> float:
         """The maximum that one attempt of each can use within its time limit; 0 without Slurm."""
         configs = map(run_config, self.again)

@@ -267,7 +267,7 @@ def retry(
         return EXIT_FAILED
     desired.retry(opened, campaign, [run.name for run in found.again])
     if not found.again:
-        echo_next(f"campaign retry {campaign.name} RUN, for a run that was cancelled or is no longer in the spec")
+        echo_next(f"campaign retry {campaign.name} {found.may_follow}")
     return _one_pass(opened, campaign, as_json)
 
 

@@ -143,7 +143,7 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     assert main(["cancel", "demo", "depth-9"]) == 2
     capsys.readouterr()
     main(["retry"])
-    assert "next: campaign retry demo RUN, for a run that was cancelled" in capsys.readouterr().err
+    assert "next: campaign retry demo --all, for those that were cancelled" in capsys.readouterr().err
 
 
 def test_runs_are_cancelled_and_retried_by_pattern_and_state(
