@@ -208,9 +208,9 @@ def cancel(
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     names = names_of(opened, campaign, chosen)
     with progress_shown(quiet=as_json):
-        changed = desired.cancel(opened, campaign, names or None) if names or everything else []
+        changed = desired.cancel(opened, campaign, names)
     if not changed:
-        why = desired.why_settled(opened, campaign, names) if names or everything else chosen.none(campaign.name)
+        why = chosen.none(campaign.name) if names == [] else desired.why_settled(opened, campaign, names)
         echo_err(f"nothing to cancel: {why}")
         if as_json:
             echo_json(status_document(opened, campaign))
@@ -241,8 +241,8 @@ def retry(
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
     every failed or held run; with --all also every cancelled one, and asks first if these are many. RUN may be a
-    pattern: of the runs that match, those are retried that can be. What a screening has left out, what the spec no
-    longer names, and what completed early, only RUN or an option that chooses runs retries.
+    pattern: of the runs that match, those are retried that can be. Runs that a screening left out, that the spec no
+    longer names or that completed early are retried only where RUN or an option chooses them.
 
     Examples:
       campaign retry sweep
