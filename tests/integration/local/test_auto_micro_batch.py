@@ -14,15 +14,15 @@ SPEC = """\
 name: auto
 executor: local
 dir: {dir}
-local: {{mem_per_process: 3240M}}
+local: {{mem_per_process: 3100M}}
 ranks_per_node: 1
 repeats: 2
 deepspeed: {{zero_optimization: {{reduce_bucket_size: 1000000, allgather_bucket_size: 1000000}}}}
 train:
-  model: {{model_type: gpt2, n_layer: 4, n_embd: 256, n_head: 4, n_positions: 4096}}
+  model: {{model_type: gpt2, n_layer: 1, n_embd: 16, n_head: 1, vocab_size: 50304}}
   tokenizer: bytes
   dataset: {{path: {text}}}
-  seq_len: 4096
+  seq_len: 512
   global_batch: 8
   micro_batch: auto
   steps: 1
