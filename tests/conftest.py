@@ -27,10 +27,13 @@ _ON_THE_CLUSTER = ("integration/slurm", "faults")
 """Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
 _LONGEST = (
-    *("test_main_job", "test_strategies", "test_attempt", "test_training", "test_machines", "test_local_campaign"),
-    *("test_soak", "test_nvme", "test_reconciler", "test_state_machine", "test_submission", "test_trained_documents"),
-    *("test_torture", "test_states", "test_store_away", "test_examples", "test_by_hand", "test_weights", "test_hang"),
-    *("test_forward", "test_agent", "test_cli_runs", "test_doctor"),
+    *("test_main_job", "test_strategies", "test_machines", "test_tensor_parallel", "test_attempt"),
+    *("test_local_campaign", "test_state_machine", "test_sequence_parallel", "test_submission", "test_any_bytes"),
+    *("test_reconciler", "test_trained_documents", "test_nvme", "test_auto_micro_batch", "test_network"),
+    *("test_training", "test_hang", "test_examples", "test_soak", "test_states", "test_more_steps", "test_by_hand"),
+    *("test_same_attempt", "test_doctor", "test_documents", "test_cli_runs", "test_two_users", "test_forward"),
+    *("test_agent", "test_status_truth", "test_transformers_folder", "test_unchanged_scripts", "test_torture"),
+    *("test_pages", "test_figures", "test_weights", "test_vocabulary", "test_store_away"),
 )
 """Files that take longest; they come first, so that no process is left with a long one at the end. Those that wait for
 Slurm and those that compute come in turn, so that they share the processors."""
