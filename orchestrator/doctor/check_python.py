@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from ...jobs.shared.process_groups import signal_group
 from .check import At, Check
 from .requirements import Requirements
 
@@ -30,11 +31,8 @@ def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[C
 def _python(at: At, python: str, names: Sequence[str], required: Requirements) -> Check:
     config = required.config
     local = config.executor == "local"
-    env = {**os.environ, **config.env}
     try:
-        done = subprocess.run(  # not in this folder, whose files could pass for packages
-            [python, "-c", _ASK, *names], capture_output=True, text=True, env=env, cwd="/", timeout=_WAIT_S, check=False
-        )
+        done = _answer([python, "-c", _ASK, *names], {**os.environ, **config.env})
     except (OSError, subprocess.TimeoutExpired) as exc:
         seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
         return (
@@ -53,3 +51,20 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
     if config.slurm.setup if not local else config.local.setup:
         return at.note("host.packages", seen, f"unless `setup` provides them; {_NODES}")
     return at.problem("host.packages", seen, hint) if local else at.warning("host.packages", seen, f"{hint}; {_NODES}")
+
+
+def _answer(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a program prints. Ended with it is all that it has started: an interpreter may be a script around one.
+
+    Raises:
+        OSError: it cannot be run.
+        subprocess.TimeoutExpired: it did not end in time.
+    """
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Not in this folder, whose files could pass for packages.
+    with subprocess.Popen(command, env=env, cwd="/", text=True, start_new_session=True, **pipes) as child:
+        try:
+            out, err = child.communicate(timeout=_WAIT_S)
+        finally:
+            signal_group(child.pid)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)

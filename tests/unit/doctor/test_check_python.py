@@ -1,6 +1,7 @@
 """Whether the Python of a spec has what the training needs."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from dscampaign.orchestrator.doctor import check_python
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.tests.support.waiting import wait_until
 
 
 def check(**fields: Any) -> Check:
@@ -59,3 +61,23 @@ def test_an_interpreter_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     broken.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(check_python, "_WAIT_S", 0.2)
     assert "did not answer" in check(python=str(broken)).seen
+
+
+def test_nothing_is_left_of_an_interpreter_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = tmp_path / "around"
+    around.write_text('#!/bin/sh\nsh -c "sleep 600; exit" "$0"\n')
+    around.chmod(0o700)
+    monkeypatch.setattr(check_python, "_WAIT_S", 1.0)
+    assert "did not answer" in check(python=str(around)).seen
+    wait_until(lambda: not running(around), "the end of what it had started")
+
+
+def running(program: Path) -> list[Path]:
+    """Processes that have its path among their words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [entry.parent] if str(program).encode() in entry.read_bytes().split(b"\0") else []
+    return found
