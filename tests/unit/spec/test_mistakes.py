@@ -138,11 +138,6 @@ def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path, te
     assert problem.field == field
 
 
-def test_what_follows_from_a_misspelt_field_of_the_model_alone_is_not_told(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("gpt2", "{model_type: gpt2, n_emb: 100, n_head: 5}"))
-    assert problem.field == "train.model.n_emb"
-
-
 def test_names_of_other_tools_lead_to_fields() -> None:
     assert [name for name in other_names.FIELD.values() if field_path(name) is None] == []
     assert [name for name in other_names.FIELD if field_path(name)] == []

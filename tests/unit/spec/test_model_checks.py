@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.spec import model_checks, transformers_source
+from dscampaign.orchestrator.spec.expand import expand
+from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
@@ -117,6 +120,17 @@ def test_a_model_that_cannot_be_built(model: dict[str, Any], field: str, words: 
 )
 def test_a_model_that_can_be_built_passes(model: dict[str, Any]) -> None:
     assert findings(model) == []
+
+
+def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path) -> None:
+    model = {"model_type": "wide", "n_emb": 100, "n_head": 5}
+    assert len(findings(model)) == 2
+    train = {"model": model, "tokenizer": "bytes", "seq_len": 16, "global_batch": 8, "steps": 1, "dataset": "text"}
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"name": "s", "train": train}))
+    with pytest.raises(SpecError) as caught:
+        expand(load_spec(spec))
+    assert [problem.field for problem in caught.value.problems] == ["train.model.n_emb"]
 
 
 def test_without_transformers_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
