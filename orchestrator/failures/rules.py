@@ -223,6 +223,12 @@ _SCRIPT = (
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
     _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
+    # DeepSpeed's launcher, whose argparse looks at all words, also those that follow the script.
+    _early_mistake(
+        "launcher-option",
+        r"^(?:runner|launch)\.py: error: ambiguous option: ",
+        "rename the script's option: the launcher takes it for a short form of its own",
+    ),
     # argparse, click and hydra.
     _early_mistake(
         "argparse",

@@ -112,6 +112,15 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
 
 
+@pytest.mark.parametrize("program", ["runner.py", "launch.py", "train.py"])
+def test_an_option_that_the_launcher_takes_for_its_own_should_have_another_name(program: str) -> None:
+    """Of DeepSpeed's launcher and of what it starts; the script's own argparse says the same of its options."""
+    lines = log_lines(f"{program}: error: ambiguous option: --n could match --num_nodes, --num_gpus")
+    verdict = judge(outcome(*KILLED, lines=lines))
+    assert verdict.kind == "deterministic"
+    assert ("rename" in verdict.hint) == (program != "train.py")
+
+
 def test_prepared_data_of_a_stranger_s_are_not_tried_again() -> None:
     verdict = judge(raised("dscampaign.db.ownership.Distrusted", "/scratch/data belongs to user mallory"))
     assert (verdict.kind, verdict.rule) == ("deterministic", "foreign-data")
