@@ -1,8 +1,18 @@
-"""`python -m dscampaign.orchestrator.cli`: the command `campaign`, whatever PATH says."""
+"""The command `campaign`, also `python -m dscampaign.orchestrator.cli`: what loads it."""
 
 import sys
 
-from .main import main
+from ..errors import EXIT_INTERRUPTED
+
+
+def main() -> int:
+    """Runs the command; returns its exit code. Ctrl-C is quiet while it loads, too: that may take seconds."""
+    try:
+        from .main import main as run
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import RunState
 from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
+from dscampaign.orchestrator.cli import __main__ as entry
 from dscampaign.orchestrator.cli import main as cli
 from dscampaign.orchestrator.cli.common import read_submission
 from dscampaign.orchestrator.cli.main import main
@@ -367,3 +369,14 @@ def test_every_command_has_an_example_of_itself() -> None:
 def test_a_program_can_complete_the_verbs() -> None:
     env = os.environ | {"_CAMPAIGN_COMPLETE": "bash_complete", "COMP_WORDS": "campaign sta", "COMP_CWORD": "1"}
     assert process(env=env).stdout == "plain,status\n"
+
+
+def test_ctrl_c_while_the_command_loads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupts(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.endswith("cli.main"):
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "dscampaign.orchestrator.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    assert entry.main() == 130
