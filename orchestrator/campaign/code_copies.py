@@ -17,7 +17,7 @@ from ...jobs.shared.layout import Beside
 from ..errors import UserError
 from ..executors.job_request import is_copy
 from ..spec.model import RunConfig
-from .code_tree import TEXTS, TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
+from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class CodeCopies:
             return Code("")
         try:
             words = (word.rpartition("=")[2] for word in (*command, *config.env.values()))
-            named = [Path(self.workdir, word) for word in words if word.endswith((".yaml", ".yml", *TEXTS))]
+            named = [Path(self.workdir, word) for word in words]
             tree = tree_around(folder, script, self.dir, self.spec, named)
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"

@@ -32,11 +32,11 @@ _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", Beside.STORE)
 """What only the folder of a Python environment holds, or that of a campaign."""
 _OUTPUTS: Final = re.compile(
     r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl|db|sqlite"
-    r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst)$|tfevents"
+    r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst|bak|orig|old|tmp|rej|sw[op])$|~$|tfevents|(^|/)#[^/]*#$"
 )
-"""How files are named that runs read and write; copied only where git keeps them."""
-TEXTS: Final = (".txt", ".html", ".htm")
-"""How files end in which people keep what a program has printed; copied only where git keeps or the code names them."""
+"""How files are named that runs read and write, and those that editors keep; copied only where git keeps them."""
+_TEXTS: Final = (".txt", ".html", ".htm", ".sbatch", "")
+"""Suffixes of files in which people keep what a program has printed; copied where git keeps or code names them."""
 _NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 """How files of the code end that may name others."""
 _DOCUMENT: Final = re.compile(rb'\s*\{\s*"schema_version":')
@@ -179,9 +179,9 @@ def _is_a_result(place: Path) -> bool:
         return _DOCUMENT.match(file.read(100)) is not None
 
 
-def _notes(root: Path, listing: _Listing, named: Collection[str], own: tuple[str, ...]) -> set[str]:
+def _notes(root: Path, listing: _Listing, named: set[str], own: tuple[str, ...]) -> set[str]:
     """Texts that nobody reads but people: git does not keep them, and no file of the code has their names."""
-    texts = {path for path in listing.untracked if path.endswith(TEXTS) and path not in named}
+    texts = {path for path in listing.untracked if _is_text(Path(path))} - named
     if not texts:
         return texts
     paths = (path for path in (*listing.tracked, *listing.untracked) if path.endswith(_NAMING))
@@ -189,6 +189,10 @@ def _notes(root: Path, listing: _Listing, named: Collection[str], own: tuple[str
     small = (place for place in places if _readable(place) and place.stat().st_size <= FILE_LIMIT_BYTES)
     said = b"\0".join(place.read_bytes() for place in small if not _is_a_result(place))
     return {path for path in texts if os.fsencode(Path(path).name) not in said}
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix in _TEXTS and not path.name.startswith(".")
 
 
 def _readable(place: Path) -> bool:

@@ -216,8 +216,10 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
         project.write(name)
     for name in ("report.html", "report.json", "conditions.csv", "figures/loss.svg"):
         project.write(f"sweep-report/{name}")  # by `campaign report`, in the folder where it was called
-    for name in ("status.txt", "page.html"):
-        project.write(name, "train.py: status.txt, page.html")  # by hand, or by a shell
+    for name in ("train.py~", "#train.py#", "train.py.bak", "pkg/net.py.orig", "pkg/.net.py.swp"):
+        project.write(name)  # by an editor
+    for name in ("status.txt", "page.html", "reconcile.sbatch", "typescript", "status"):
+        project.write(name, "train.py: status.txt, page.html, reconcile.sbatch, typescript")  # by hand, or by a shell
     project.write("status.json", '{\n  "schema_version": 4,\n  "campaign": "status.txt"\n}')
     assert project.code().hash == first.hash
     for name in ("conf.yaml", "results/__init__.py"):
@@ -231,14 +233,15 @@ def test_a_text_that_the_code_or_the_command_names_is_code(project: Project, *, 
         project.git("init", "-q")
     project.write("pkg/read.py", "open('prompts.txt')")
     first = project.code()
-    for name in ("prompts.txt", "words.txt", "notes.txt"):
+    for name in ("prompts.txt", "words.txt", "notes.txt", "vocabulary"):
         project.write(name)
-    second = project.code("train.py", "--words=words.txt")
-    assert changed_files(first.hash, second, project.dir) == ["prompts.txt", "words.txt"]
+    second = project.code("train.py", "--words=words.txt", "vocabulary")
+    assert changed_files(first.hash, second, project.dir) == ["prompts.txt", "vocabulary", "words.txt"]
     assert (project.copy(second).folder / "notes.txt").read_text() == "x"
     if git:
         project.git("add", "notes.txt")
-        assert changed_files(second.hash, project.code("train.py", "--words=words.txt"), project.dir) == ["notes.txt"]
+        third = project.code("train.py", "--words=words.txt", "vocabulary")
+        assert changed_files(second.hash, third, project.dir) == ["notes.txt"]
 
 
 @pytest.mark.parametrize("git", [True, False])
