@@ -159,9 +159,9 @@ def recommend(
     """Recommend a configuration, and explain why not the others.
 
     Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
-    loss) and takes the fastest; of equally fast ones, that with the least memory. Where another one is established to
-    learn better than the fastest, both are named, and --by decides. By another objective, takes the one that does best
-    by it, and of several that do as well the fastest.
+    loss) and takes the fastest; of equally fast ones, that which learns better, else that with the least memory. Where
+    a slower one is established to learn better than the fastest, both are named, and --by decides. By another
+    objective, takes the one that does best by it, and of several that do as well the fastest.
 
     Examples:
       campaign recommend sweep

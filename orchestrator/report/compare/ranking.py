@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from ...formatting import some
@@ -17,14 +17,19 @@ _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
-    """The thriftiest condition that ties with the fastest and that no other is faster than: ties are not transitive.
+    """Of those that tie with the fastest and that no other is faster than, the one to use: ties are not transitive.
 
-    Memory is rounded to a tenth of a GB here, so those that no other beats come first, as long as there is one.
+    One that is established to learn better than the thriftiest of them comes first: it costs no speed.
     """
     by_pace = sorted(left, key=pace, reverse=True)
-    front = pareto_front(left)
     thrifty = sorted((one for one in by_pace if ties(one, by_pace[0])), key=_thrift)
     able = [one for one in thrifty if not any(faster(other, one) for other in by_pace)]
+    front = pareto_front(left)
+    return _thriftiest(best_learners(able, _thriftiest(able, front)), front)
+
+
+def _thriftiest(able: Sequence[BaselineComparison], front: Collection[str]) -> BaselineComparison:
+    """The first, but memory is rounded to a tenth of a GB: those that no other beats come first, if there is one."""
     return next((one for one in able if one.condition.name in front), able[0])
 
 

@@ -95,9 +95,10 @@ class _Choice:
 def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
     """Chooses among conditions that were measured beside the same baseline.
 
-    Speeds that tie are decided by memory, then by the lower ZeRO stage, then by joules per token. What another one is
-    faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count as the tests of
-    `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no speed is needed.
+    Speeds that tie are decided by who learns better, then by memory, by the lower ZeRO stage, by joules per token. What
+    another one is faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count
+    as the tests of `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no
+    speed is needed.
     """
     excluded = {one.condition.name: why for one in comparisons if (why := unfit(one))}
     fit = [one for one in comparisons if one.condition.name not in excluded]

@@ -207,6 +207,18 @@ def test_what_wins_both_is_used_whatever_counts(planted: Plant) -> None:
         assert "good learns best: its held-out loss is 0.500 nats below that of quick. Use good" in found.sentence
 
 
+@pytest.mark.parametrize("by", [None, Objective.SPEED])
+def test_of_those_that_are_as_fast_the_one_that_learns_better_is_used(planted: Plant, by: Objective | None) -> None:
+    """Although it needs more memory, and is a little slower than another by what is no more than a tie."""
+    lean = replace(SLOW_LEARNER, reserved_gb=2.0)
+    found = advice(planted(lean, replace(LEARNER, step_s=(0.101, 0.1012, 0.1009))), by)
+    assert names(found) == ["good", "good", "good"]
+    assert found.sentence == (
+        "good learns best: its held-out loss is 0.500 nats below that of quick. "
+        "Use good (0.99 [0.99, 0.99] × baseline): as fast as quick."
+    )
+
+
 def test_of_those_that_learn_best_the_fastest_counts(planted: Plant) -> None:
     """Also where both are better than the baseline, and the slower of them by less than repeats differ."""
     other = Planted("other", (0.3,) * 3, (2.4995, 2.501, 2.499))
