@@ -45,8 +45,8 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
     yield clean(said.sentence)
     if said.answer and said.answer.runner_up:
         yield clean(next_best(said.answer))
-    if len(said.front) > 1:
-        yield f"Pareto-optimal in speed, memory and energy: {', '.join(said.front)}."
+    if said.trade_off:
+        yield said.trade_off
     yield from (clean(sentence) for sentence in (*said.advice, *said.effects))
     if configs is None or said.chosen is None:
         return

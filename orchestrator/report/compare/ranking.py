@@ -12,8 +12,8 @@ from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
 from .statistics import TIE, Order, Sameness, estimate, loss_test, order
 
-_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
-"""Metrics by which a configuration may be better than a faster one."""
+_BESIDE_SPEED: Final = {"mem_reserved_gb": "memory", "j_per_token": "energy"}
+"""Metrics, in words, by which a configuration may be better than a faster one."""
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
@@ -135,6 +135,12 @@ def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
     points = {one.condition.name: _point(one) for one in left}
     ordered = dict(sorted(points.items(), key=lambda item: item[1][0] or 0.0))  # most are beaten by one of the fastest
     return tuple(name for name, point in ordered.items() if not any(_beats(other, point) for other in ordered.values()))
+
+
+def weighed(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
+    """In what conditions can beat each other: in speed, memory and energy, as far as these were measured."""
+    known = {word: any(one.condition.value(name) is not None for one in left) for name, word in _BESIDE_SPEED.items()}
+    return tuple(word for word, is_known in {"speed": any(one.speed for one in left), **known}.items() if is_known)
 
 
 _Point = tuple[float | None, ...]

@@ -29,6 +29,7 @@ from .ranking import (
     pace,
     pareto_front,
     ties,
+    weighed,
 )
 from .statistics import LEAST_REPEATS, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import times
@@ -49,6 +50,7 @@ class Recommendation:
         established: the repeats suffice for what is said of the chosen one, or of both.
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
+        weighed: which of these three were measured.
         answer: the chosen one with its figure, beside the next one; None where none is chosen.
         sentence: all of it in plain words.
         advice: sentences on what follows for the next run.
@@ -65,12 +67,21 @@ class Recommendation:
     established: bool = False
     tied: tuple[str, ...] = ()
     front: tuple[str, ...] = ()
+    weighed: tuple[str, ...] = ()
     answer: Answer | None = None
 
     @property
     def undecided(self) -> bool:
         """Whether the fastest and the one that learns best are two, and nobody has said what counts."""
         return self.chosen is None and self.learner is not None
+
+    @property
+    def trade_off(self) -> str:
+        """Which conditions none beats, where these are several and speed alone does not order them; else ""."""
+        if len(self.front) < 2 or len(self.weighed) < 2:
+            return ""
+        *first, last = self.weighed
+        return f"Pareto-optimal in {', '.join(first)} and {last}: {', '.join(self.front)}."
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         tied=tuple(one.condition.name for one in made.tied),
         excluded=excluded,
         front=pareto_front(left),
+        weighed=weighed(left),
         answer=made.answer,
         sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
         advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),

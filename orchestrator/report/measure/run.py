@@ -15,6 +15,7 @@ from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG
 from ...formatting import clean
+from ...spec.slurm_section import SlurmConfig
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
@@ -202,7 +203,9 @@ class MeasuredRun:
         """Whether it trained on GPUs: as it says, else as its jobs ask for them."""
         if self.device_names:
             return not self.on_cpus
-        return self.config.get("executor") != "local" and bool(self.slurm.get("gpus_per_node"))
+        if self.config.get("executor") == "local" or (self.config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
+            return False
+        return bool(SlurmConfig.model_construct(**{"gpus_per_node": "0", **self.slurm}).gpus)
 
     @property
     def samples_per_s(self) -> float | None:

@@ -145,11 +145,9 @@ def _time_to_loss(results: Results) -> Iterator[Section]:
 
 def _recommendation(one: WorkloadResults, ds_configs: dict[str, str]) -> Section:
     found = one.recommendation
-    text = [found.sentence]
-    if len(found.front) > 1:
-        text.append(f"Pareto-optimal in speed, memory and energy: {', '.join(found.front)}.")
     rows = tuple(found.excluded.items())
     excluded = (Table(("not considered", "because"), rows),) if rows else ()
     code = ds_configs.get(found.chosen.name, "") if found.chosen else ""
     unread = unread_config(found.chosen) if found.chosen else ""
-    return Section(_titled("Recommendation", one), (*text, *found.advice, *filter(None, [unread])), excluded, code=code)
+    text = (found.sentence, found.trade_off, *found.advice, unread)
+    return Section(_titled("Recommendation", one), tuple(filter(None, text)), excluded, code=code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -27,6 +28,9 @@ from .tables import HOUR_S
 
 _WHY: Final = 120
 """Characters of a reason in a sentence; the whole text stands in a table."""
+
+_NUMBER: Final = re.compile(r"(?<![\w./:-])([+-]?\d+(?:\.\d+)?)(?!\w|[./:-]\w)")
+"""One that stands for itself, not part of a name or a path."""
 
 _MOST_SAID: Final = 3
 """So many workloads have their sentences on the first screen; more have the table."""
@@ -175,7 +179,20 @@ def _causes(excluded: Mapping[str, str]) -> Iterator[str]:
     """`a, b and 7 more (it failed: KeyError)`: those of one cause together, the whole texts are in the table."""
     for group in alike(excluded.items(), lambda one: gist(one[1].replace(one[0], "#"))):
         names, whys = zip(*group, strict=True)
-        yield f"{some(names, 2)} ({shorten(whys[0], _WHY)})"
+        yield f"{some(names, 2)} ({shorten(_together(whys), _WHY)})"
+
+
+def _together(whys: Sequence[str]) -> str:
+    """Reasons that differ in their numbers, as one: `worse by 0.065 to 0.190`; else the first, as an example."""
+    first, *others = (_NUMBER.split(why) for why in dict.fromkeys(whys))
+    if any(other[::2] != first[::2] for other in others):
+        return f"such as: {whys[0]}"
+    return "".join(_span(same) if index % 2 else same[0] for index, same in enumerate(zip(first, *others, strict=True)))
+
+
+def _span(numbers: Sequence[str]) -> str:
+    low, high = min(numbers, key=float), max(numbers, key=float)
+    return low if float(low) == float(high) else f"{low} to {high}"
 
 
 def _hours(seconds: float, unit: str) -> str:

@@ -132,8 +132,57 @@ def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore)
     ]
     said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
     (line,) = [line for line in said if line.startswith("Not considered: ")]
-    assert line.startswith("Not considered: lost0, lost1 and 3 more (it failed: KeyError: 'config' at step 0 ")
+    assert line.startswith("Not considered: lost0, lost1 and 3 more (it failed: KeyError: 'config' at step 0 to 4 ")
     assert len(line) < 200
+
+
+def test_what_is_out_for_one_reason_is_told_with_all_its_numbers(planted_url: PlantStore) -> None:
+    bad = [
+        Planted(name, held_out=(loss, loss + 0.001, loss - 0.001))
+        for name, loss in (("first", 3.065), ("second", 3.19))
+    ]
+    base = Planted("base", held_out=(3.0, 3.001, 2.999))
+    said = summary_lines(results_at(planted_url(base, *bad)))
+    assert "Not considered: first, second (its held-out loss is worse by 0.065 to 0.190 nats)." in said
+
+
+def test_reasons_that_differ_in_words_are_told_by_an_example(planted_url: PlantStore) -> None:
+    lost = [
+        Planted(name, (0.1,), (None,), tries=(Try(ended="crash"),), state=RunState.FAILED, reason=f"no {name}/data7")
+        for name in ("a1", "b2")
+    ]
+    said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
+    assert "Not considered: a1, b2 (such as: it failed: no a1/data7)." in said
+
+
+@pytest.mark.parametrize(
+    ("config", "unit"),
+    [
+        ({"slurm": {"gpus_per_node": "0"}}, "rank-hours"),
+        ({"slurm": {"gpus_per_node": "h100:0"}}, "rank-hours"),
+        ({"slurm": {"gpus_per_node": "8", "gres": "license:2"}}, "rank-hours"),
+        ({"slurm": {"gpus_per_node": "8"}, "env": {"DS_ACCELERATOR": "cpu"}}, "rank-hours"),
+        ({"slurm": {"gpus_per_node": "h100:2"}}, "GPU-hours"),
+    ],
+)
+def test_hours_are_of_gpus_where_jobs_ask_for_them(planted: Plant, config: dict[str, Any], unit: str) -> None:
+    """Of scripts that say nothing of a device."""
+    (run, *_) = (
+        replace(run, config={**run.config, **config}, start={}) for run in planted(Planted("base", printed=True))
+    )
+    assert run.on_gpus is (unit == "GPU-hours")
+
+
+def test_what_was_not_measured_is_no_part_of_the_front(planted: Plant) -> None:
+    lean, quick = Planted("lean", (0.2,) * 3, reserved_gb=2.0), Planted("quick")
+    found = advice(planted(quick, lean))
+    assert found.trade_off == "Pareto-optimal in speed and memory: quick, lean."
+
+
+def test_speed_alone_has_no_front(planted: Plant) -> None:
+    """Of a script that prints its steps, memory is not known."""
+    printed = [replace(run, memory=replace(run.memory, reserved=None)) for run in planted(Planted("a"), Planted("b"))]
+    assert advice(printed).trade_off == ""
 
 
 def test_repeats_on_other_machines_are_remarked_upon(planted_url: PlantStore) -> None:
