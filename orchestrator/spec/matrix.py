@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -26,6 +28,10 @@ Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
 _MAX_GRID: Final = 100_000
+_CALL: Final = re.compile(r"([\w.]*)\((.*)\)")
+"""An expression, such as `range(1, 3)`, or a Python tuple."""
+_MOST_LISTED: Final = 20
+"""Values that a hint writes out."""
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,
@@ -132,8 +138,7 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
-            hint = f"write {written(_listed(values), flow=True)}" if values is not None else None
-            yield Finding((place,), "expected a list of values", hint)
+            yield Finding((place,), "expected a list of values", _list_hint(values))
         elif not values:
             yield Finding((place,), "has no values", "give at least one, or leave it out")
         elif name in ("include", "exclude"):
@@ -144,6 +149,20 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
             yield from (Finding(((*place, index),), "is given twice") for index in twice)
     if set(matrix) == {"exclude"}:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
+
+
+def _list_hint(value: Any) -> str | None:
+    """What to write instead of a value that is no list; no expression is read, but what `range` stands for is known."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not (call := _CALL.fullmatch(value.strip())):
+        return f"write {written(_listed(value), flow=True)}"
+    items: Sequence[Any] = ()
+    with suppress(ValueError, TypeError):
+        numbers = [int(each) for each in call[2].split(",")]
+        items = range(*numbers) if call[1] == "range" else () if call[1] else numbers
+    few = 0 < len(items) <= _MOST_LISTED
+    return f"write {written(list(items), flow=True)}" if few else "write the values, such as [1, 2]"
 
 
 def _listed(value: Any) -> list[Any]:

@@ -47,7 +47,7 @@ def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, 
         if field not in train:
             moved["train", field] = place
         elif train[field] != value:
-            message = f"says {field} {value}, but train.{field} is {train[field]}"
+            message = f"deepspeed says {field} {value}, but train.{field} is {train[field]}"
             findings.append(Finding((place, ("train", field)), message, f"set it once, in train.{field}"))
         train.setdefault(field, value)
     return result, moved, findings

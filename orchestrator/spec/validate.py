@@ -48,7 +48,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
 
 
 def _first_causes(found: Sequence[Finding]) -> list[Finding]:
-    """Those that would stay if each misspelt name were the one that is meant: its default may contradict others."""
+    """Those that would stay if each misspelt name were the one that is meant, which is missing or has its default."""
     meant = {place for finding in found if finding.at_key for place in finding.places[1:]}
     return [finding for finding in found if finding.at_key or not concerns(finding, meant)]
 
@@ -80,7 +80,7 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
         alternative = finding.message.removeprefix("expected ")
         old = merged.get(place)
         merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
-    return list(merged.values())
+    return _first_causes(list(merged.values()))
 
 
 def _rules(config: RunConfig) -> Iterator[Finding]:
@@ -299,7 +299,7 @@ def _existing(place: FieldPath, data: Any) -> FieldPath:
 def _fields(place: FieldPath) -> list[str]:
     """Names of the fields of the section at a place."""
     sections = Spec.model_fields
-    for part in place:
+    for part in (part for part in place if not isinstance(part, int)):
         annotation = sections[str(part)].annotation if str(part) in sections else None
         kinds = (annotation, *getattr(annotation, "__args__", ()))  # such as `DatasetConfig | None`
         section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)

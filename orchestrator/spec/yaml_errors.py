@@ -10,6 +10,7 @@ from typing import Final
 import yaml
 
 _NO_SPACE: Final = re.compile(r"\s*(?:- +)?[A-Za-z_][\w.-]*(:)[^\s:/]")
+_TWO_WORDS: Final = re.compile(r"\s*([A-Za-z_][\w.-]*)\s+([^\s:]+)\s*")
 _BRACES: Final = re.compile(r"""[^\s,\[\]{}'"]*(?:\{[\w.]+\}[^\s,\[\]{}'"]*)+""")
 _SPACE: Final = "put a space after the colon"
 _QUOTE: Final = "put the text in quotes"
@@ -96,10 +97,14 @@ class _Place:
         if before >= 0 and len(_indentation(line)) > len(_indentation(self._line(before))):
             message = f"is indented further than line {before + 1}, which has a value of its own"
             return self._at(mark.line, len(_indentation(line)), message, _ALIKE)
-        number = mark.line if ":" not in line or before < 0 else before
-        return self._at(
-            number, len(_indentation(self._line(number))), "expected a field and its value", "write `field: value`"
-        )
+        return self._no_colon(mark.line if ":" not in line or before < 0 else before)
+
+    def _no_colon(self, line: int) -> SyntaxMistake:
+        """A line that is neither a field nor part of a value."""
+        found = _TWO_WORDS.fullmatch(self._line(line).partition(" #")[0])
+        hint = f"write `{found[1]}: {found[2]}`" if found else "write `field: value`"
+        message = "expected a field and its value: a colon is missing" if found else "expected a field and its value"
+        return self._at(line, len(_indentation(self._line(line))), message, hint)
 
     def _block_end(self) -> SyntaxMistake:
         """Something that belongs to nothing around it: mostly for its indentation."""
@@ -111,6 +116,8 @@ class _Place:
         if column == (own := len(_indentation(text))) and above >= 0:
             if own != len(_indentation(self._line(above))):
                 return self._at(line, own, f"is indented differently from line {above + 1}", _ALIKE)
+            if not any(one.lstrip().startswith("- ") for one in (text, self._line(above))):
+                return self._no_colon(above)
             return self._at(line, own, "a list and fields stand side by side", "indent what belongs to the field above")
         quote = text[:column].rstrip()[-1:]
         if quote in ("'", '"') and text[:column].count(quote) % 2:  # which line 1 opened, and an apostrophe closed

@@ -29,6 +29,10 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
         ("train:\n  model: a\n\n  # why\n steps: 10\n", 5, 2, "differently from line 2"),
         ("  name: x\ntrain:\n  model: a\n", 2, 1, "differently from line 1"),
         ("a:\n  - b\n  c: 1\n", 3, 3, "side by side"),
+        ("a:\n  b c  # why\n  d: 1\n", 2, 3, "a colon is missing"),
+        ("a:\n  e: 1\n  b c\n  d: 1\n", 3, 3, "a colon is missing"),
+        ("a:\n  b c\n  d: 1\n", 2, 3, "a colon is missing"),
+        ("a:\n  e: 1\n  b c\nd: 1\n", 3, 3, "a colon is missing"),
         ('name: "x\ntrain:\n  model: a\n', 1, 7, "quote is never closed"),
         ("name: 'x\ntrain:\n  model: a's\n", 1, 7, "quote is not closed"),
         ("train:\n  model:gpt2\n  steps: 4\n", 2, 8, "space is missing"),
@@ -68,6 +72,24 @@ def test_a_misspelt_field_is_not_also_missing(tmp_path: Path) -> None:
     assert (problem.field, problem.hint) == ("matrix.globalbatch", 'did you mean "global_batch"?')
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("screen: {step: 5}\nmatrix: {lr: [1, 2]}\n", 'did you mean "steps"?'),
+        ("retry: {rules: [{match: a, acton: stop}]}\n", 'did you mean "action"?'),
+    ],
+)
+def test_what_a_section_needs_is_not_missing_where_it_is_misspelt(tmp_path: Path, text: str, hint: str) -> None:
+    assert [problem.hint for problem in problems(tmp_path, BUILT_IN + text)] == [hint]
+
+
+def test_a_contradiction_says_which_section_says_what(tmp_path: Path) -> None:
+    text = "deepspeed: {zero_optimization: {stage: 2}}\nmatrix: {zero_stage: [0, 2]}\n"
+    (problem,) = problems(tmp_path, BUILT_IN + text)
+    assert problem.field == "matrix.zero_stage[0]"
+    assert problem.message == "deepspeed says zero_stage 2, but train.zero_stage is 0"
+
+
 def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOPE", raising=False)
     text = BUILT_IN.replace("wikitext", '"${NOPE}/text.txt"') + 'dir: ${NOPE}\nslurm: {time: "${NOPE}"}\n'
@@ -86,6 +108,12 @@ def test_two_axes_for_one_field_are_one_error(tmp_path: Path) -> None:
         ("include: {zero_stage: 3, offload: none}", "write [{zero_stage: 3, offload: none}]"),
         ('zero_stage: "0, 1"', "write [0, 1]"),
         ('zero_stage: "0"', "write [0]"),
+        ('zero_stage: "range(1, 3)"', "write [1, 2]"),
+        ('zero_stage: "range(4)"', "write [0, 1, 2, 3]"),
+        ('zero_stage: "(0, 1)"', "write [0, 1]"),
+        ('lr: "logspace(-4, -3, 5)"', "write the values, such as [1, 2]"),
+        ('seed: "range(1000)"', "write the values, such as [1, 2]"),
+        ('seed: "range(1, 2, 0)"', "write the values, such as [1, 2]"),
         ("precision: bf16", "write [bf16]"),
         ('dataset: "a]b"', "write ['a]b']"),
     ],
