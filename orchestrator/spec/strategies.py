@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ...jobs.shared.state_layout import joins_parameters
 from ..errors import FieldPath, Finding
 from .model import RunConfig, TrainConfig
 
@@ -23,6 +22,8 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
 }
 """The fields that a word stands for."""
+
+_GRAPHS: Final[FieldPath] = ("train", "cuda_graphs")
 
 
 def spell_out(train: dict[str, Any]) -> tuple[dict[FieldPath, FieldPath], list[Finding]]:
@@ -63,10 +64,13 @@ def _forget_unused_path(train: dict[str, Any]) -> None:
 
 
 def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
-    """What of a run with so many GPUs a node cannot work together; of a command, only what DeepSpeed refuses."""
+    """What of a run with so many GPUs a node cannot work together; of a command, only what is not its own to decide."""
     train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
     if config.command is not None:
         yield from _offload(train)
+        if train.cuda_graphs:
+            hint = "leave it out, and let the script record its own passes"
+            yield _finding("cuda_graphs", "is for the built-in training", hint)
         return
     if train.engine != "deepspeed":
         yield from _without_deepspeed(config)
@@ -135,13 +139,34 @@ def _graphs(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
         return
     if not on_gpus:
         yield _finding("cuda_graphs", "needs GPUs", "leave it out on CPUs")
-    elif not joins_parameters(train.model_dump()) or train.sequence_parallel > 1:
+        return
+    if not train.compile and not train.deepcompile:
         message = "needs a forward and a backward pass that are compiled as a whole"
-        hint = (
-            "compile: true with ZeRO 0 to 2, without deepcompile, offload, activation_checkpointing,"
-            " sequence_parallel and tensor_parallel"
-        )
-        yield _finding("cuda_graphs", message, hint)
+        yield Finding((_GRAPHS, ("train", "compile"), ("train",)), message, "write compile: true")
+    for name, what, why, hint in _uncaptured(train):
+        message = f"{what} is not served with cuda_graphs: {why}"
+        yield Finding((("train", name), _GRAPHS, ("train",)), message, f"{hint}, or leave cuda_graphs out")
+
+
+def _uncaptured(train: TrainConfig) -> Iterator[tuple[str, str, str, str]]:
+    """What keeps the passes from being recorded as one: its field, what it says, why, and what to write instead.
+
+    With `compile`, these are the conditions of `joins_parameters`, and that no ranks share a sample.
+    """
+    if train.engine != "deepspeed":
+        yield "engine", f"engine {train.engine}", "its passes are not compiled as a whole", "write engine: deepspeed"
+    if train.zero_stage == 3:
+        yield "zero_stage", "ZeRO 3", "it gathers parameters within the passes", "use zero_stage 0, 1 or 2"
+    if train.offload != "none":
+        yield "offload", f"offload {train.offload}", "states are not on the GPU", "write offload: none"
+    if train.deepcompile:
+        yield "deepcompile", "deepcompile", "it compiles the passes in its own way", "write compile: true instead"
+    if train.activation_checkpointing:
+        name = "activation_checkpointing"
+        yield name, name, "blocks are computed again one by one", f"write {name}: false"
+    for name in ("sequence_parallel", "tensor_parallel"):
+        if (size := getattr(train, name)) > 1:
+            yield name, f"{name} {size}", "its ranks exchange data within the passes", "leave it out"
 
 
 def _kernels(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:

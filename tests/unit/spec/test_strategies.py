@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 import yaml
 
 from dscampaign.jobs.shared.ds_config import render
+from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
+from dscampaign.orchestrator.spec import strategies
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.strategies import STRATEGIES
 
 NVME = {"nvme_path": "/local/nvme"}
@@ -146,19 +150,58 @@ def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[
 
 
 @pytest.mark.parametrize(
-    "others",
+    ("others", "expected"),
     [
-        {"compile": False},
-        {"zero_stage": 3},
-        {"zero_stage": 2, "offload": "optimizer"},
-        {"activation_checkpointing": True},
-        {"engine": "ddp"},
-        {"sequence_parallel": 2},
+        ({"zero_stage": 3}, "train.zero_stage: ZeRO 3"),
+        ({"strategy": "zero3"}, "train.strategy: ZeRO 3"),
+        ({"zero_stage": 2, "offload": "optimizer"}, "train.offload: offload optimizer"),
+        ({"activation_checkpointing": True}, "train.activation_checkpointing: activation_checkpointing"),
+        ({"engine": "ddp"}, "train.engine: engine ddp"),
+        ({"zero_stage": 1, "deepcompile": True}, "train.deepcompile: deepcompile"),
+        ({"sequence_parallel": 2}, "train.sequence_parallel: sequence_parallel 2"),
+        ({"tensor_parallel": 2}, "train.tensor_parallel: tensor_parallel 2"),
     ],
 )
-def test_cuda_graphs_need_passes_that_are_compiled_as_a_whole(tmp_path: Path, others: dict[str, Any]) -> None:
+def test_what_is_in_the_way_of_cuda_graphs_is_named(tmp_path: Path, others: dict[str, Any], expected: str) -> None:
     [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": True, **others})
-    assert found.startswith("train.cuda_graphs: needs a forward and a backward pass that are compiled as a whole")
+    assert found.startswith(f"{expected} is not served with cuda_graphs")
+
+
+def test_cuda_graphs_need_compiled_passes(tmp_path: Path) -> None:
+    [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": False})
+    assert found.startswith("train.cuda_graphs: needs a forward and a backward pass that are compiled")
+
+
+def test_what_is_in_the_way_of_cuda_graphs_is_told_one_by_one_and_where_it_varies(tmp_path: Path) -> None:
+    train = {"cuda_graphs": True, "compile": True, "activation_checkpointing": True}
+    found = problems(tmp_path, train=train, matrix={"zero_stage": [0, 1, 2, 3]})
+    assert [one.partition(": ")[0] for one in found] == ["matrix.zero_stage[3]", "train.activation_checkpointing"]
+    found = problems(tmp_path, train={"compile": True, "zero_stage": 3}, matrix={"cuda_graphs": [True, False]})
+    assert [one.partition(": ")[0] for one in found] == ["matrix.cuda_graphs[0]"]
+
+
+def test_cuda_graphs_are_served_where_the_parameters_are_joined() -> None:
+    """Every combination of what the trainer asks."""
+    choices = {
+        "engine": ("deepspeed", "ddp"),
+        "zero_stage": (2, 3),
+        "offload": ("none", "optimizer"),
+        "compile": (True, False),
+        "deepcompile": (True, False),
+        "activation_checkpointing": (True, False),
+        "tensor_parallel": (1, 2),
+    }
+    for values in product(*choices.values()):
+        train = dict(zip(choices, values, strict=True))
+        config = RunConfig.model_validate({"train": {"cuda_graphs": True, **train}})
+        told = any(("train", "cuda_graphs") in finding.places for finding in strategies.check(config, 8))
+        assert told is not joins_parameters(train)
+
+
+def test_a_script_of_one_s_own_records_its_own_passes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    [found] = problems(tmp_path, command="train.py", train={"cuda_graphs": True})
+    assert found.startswith("train.cuda_graphs: is for the built-in training")
 
 
 def test_checkpoints_of_states_that_deepspeed_s_section_puts_on_a_disk_are_refused(tmp_path: Path) -> None:
