@@ -134,8 +134,12 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: floa
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | None:
-    """What a misspelt word is most likely meant to be; short words are soon alike by chance."""
-    return next(iter(get_close_matches(word, known, 1, max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0))), None)
+    """What a misspelt word is most likely meant to be, in upper case or not; short words are soon alike by chance."""
+    known, least = list(known), max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0)
+    if found := get_close_matches(word, known, 1, least):
+        return found[0]
+    plain = {one.lower(): one for one in known}
+    return next((plain[one] for one in get_close_matches(word.lower(), plain, 1, least)), None)
 
 
 def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:

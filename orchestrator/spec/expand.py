@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...db.records import Stage
 from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
-from ..errors import FieldPath, Finding, InvalidSpec, concerns
+from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean
 from ..formatting import count
 from ..progress import counted
 from . import batch_size, strategies
@@ -108,7 +108,7 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     Raises:
         InvalidSpec: With everything that is wrong in any point.
     """
-    found, findings = points(spec.matrix, _placeholders(spec))
+    found, findings = points(spec.matrix, _used(spec))
     if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
@@ -291,8 +291,15 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 
 def _placeholders(config: RunConfig) -> set[str]:
     """Names in braces that the command or the environment uses."""
-    texts = [*(config.command or ()), *config.env.values()]
-    return {short_name(name) for text in texts for name in _PLACEHOLDER.findall(text)} - {_OF_A_RANK}
+    return set(_used(config))
+
+
+def _used(config: RunConfig) -> dict[str, FieldPath]:
+    """The same, with the place that uses each."""
+    texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
+    texts += [(("command",), text) for text in config.command or ()]
+    found = {short_name(name): place for place, text in texts for name in _PLACEHOLDER.findall(text)}
+    return {name: place for name, place in found.items() if name != _OF_A_RANK}
 
 
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
@@ -344,7 +351,8 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
             yield Finding((place,), f"{{{name}}} is not known before an attempt starts", hint)
         elif name not in values:
             hint = "use a parameter of the matrix, a field of train, {run}, {repeat} or {local_rank}"
-            yield Finding((place,), f"{{{name}}} stands for nothing in some point", hint)
+            near = did_you_mean(name, values, hint)
+            yield Finding((place,), f"{{{name}}} stands for nothing in some point", near)
 
 
 def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,11 +11,12 @@ from hashlib import sha256
 from itertools import product
 from json import dumps
 from math import prod
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ..errors import FieldPath, Finding, SpecError
+from ..errors import FieldPath, Finding, SpecError, did_you_mean, nearest
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
@@ -30,6 +30,8 @@ Path = tuple[str, ...]
 _MAX_GRID: Final = 100_000
 _CALL: Final = re.compile(r"([\w.]*)\((.*)\)")
 """An expression, such as `range(1, 3)`, or a Python tuple."""
+_ALWAYS: Final = ("run", "repeat")
+"""Placeholders that stand for something in every run."""
 _MOST_LISTED: Final = 20
 """Values that a hint writes out."""
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
@@ -81,12 +83,13 @@ class Point:
 
 
 def points(
-    matrix: Mapping[str, Any], placeholders: AbstractSet[str] = frozenset()
+    matrix: Mapping[str, Any], placeholders: Mapping[str, FieldPath] = MappingProxyType({})
 ) -> tuple[list[Point], list[Finding]]:
     """All points of a matrix, the last axis varying fastest; one empty point without a matrix.
 
     Args:
-        placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own.
+        placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own; with
+            the places that use them.
 
     Returns:
         The points, and everything that is wrong in the matrix. There are no points where part of it says nothing: the
@@ -267,11 +270,19 @@ def _same(one: Any, other: Any) -> bool:
 
 def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
     for index, entry in entries.items():
-        if not any(_matches(point, entry) for point in grid):
-            yield Finding((("matrix", "exclude", index),), "excludes nothing", "its values must be values of axes")
+        if any(_matches(point, entry) for point in grid):
+            continue
+        place: FieldPath = ("matrix", "exclude", index)
+        strange = [key for key in entry if not any(_sets(point, key) for point in grid)]
+        for key in strange:
+            names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
+            hint = did_you_mean(key, sorted(names), "name an axis, or what one sets")
+            yield Finding(((*place, key),), "is no axis, so this excludes nothing", hint, at_key=True)
+        if not strange:
+            yield Finding((place,), "excludes nothing", "its values must be values of axes")
 
 
-def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Iterator[Finding]:
+def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
     """Keys that mean no field that can vary; each once, where it is first used."""
     settings = [s for point in found for s in point.settings]
     for key, place in {s.key: s.place for s in reversed(settings)}.items():
@@ -282,12 +293,21 @@ def _key_findings(found: Sequence[Point], placeholders: AbstractSet[str]) -> Ite
         elif field_path(key) is None and len(ends) > 1:
             both = " or ".join(".".join(path) for path in ends)
             yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
+        elif field_path(key) is None and (used := _misspelt(short_name(key), settings, placeholders)):
+            hint = f'did you mean "{short_name(key)}"?'
+            yield Finding((placeholders[used], (*where,)), f"{{{used}}} stands for nothing", hint)
         elif field_path(key) is None and short_name(key) not in placeholders:
             path = field_path(meant(key, _names()) or "")
             places = (where, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field, such as train.lr, or use {{{short_name(key)}}} in `command`"
             yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
+
+
+def _misspelt(name: str, settings: Sequence[AxisSetting], placeholders: Mapping[str, FieldPath]) -> str | None:
+    """The placeholder that stands for nothing else and is meant to be this name, which none uses; None for none."""
+    known = {*TrainConfig.model_fields, *_ALWAYS, *(short_name(s.key) for s in settings)}
+    return None if name in placeholders else nearest(name, [used for used in placeholders if used not in known])
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
             hint = f"leave it out, and let the script share its {kind.shared}"
             yield Finding((kind.place,), "is for the built-in training", hint)
             continue
-        yield from _undivided_ranks(kind, kind.size(config), world_size)
+        yield from _undivided_ranks(kind, config, world_size)
         if kind is _SEQUENCE:
             yield from _undivided_samples(config.train)
         yield from _unfit_model(kind, config, world_size)
@@ -102,11 +102,14 @@ def remarks(config: RunConfig) -> list[str]:
     ]
 
 
-def _undivided_ranks(kind: _Kind, size: int, world_size: int) -> Iterator[Finding]:
+def _undivided_ranks(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Finding]:
+    size = kind.size(config)
     if world_size % size:
         places = (kind.place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
         message = f"{size} does not divide the {world_size} ranks of the run"
-        yield Finding(places, message, _one_of(world_size))
+        shape = _shape(config)
+        sizes = _sizes(shape, config.python, kind.divided) if shape and shape.get("model_type") in kind.models else {}
+        yield Finding(places, message, _one_of(gcd(world_size, *sizes.values())))
 
 
 def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
@@ -120,8 +123,7 @@ def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
 
 def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Finding]:
     """A finding where a group cannot share the run's model, as far as that is known without loading it."""
-    size, model = kind.size(config), config.train.model
-    shape = find_shape(model) if isinstance(model, str) else model
+    size, shape = kind.size(config), _shape(config)
     if shape is None or not isinstance(model_type := shape.get("model_type"), str):
         return
     places: tuple[FieldPath, ...] = (kind.place, ("train", "model"))
@@ -140,6 +142,11 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
             hint = _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many")
             yield Finding((*places, ("train", "model", name)), message, hint)
             return
+
+
+def _shape(config: RunConfig) -> Shape | None:
+    model = config.train.model
+    return find_shape(model) if isinstance(model, str) else model
 
 
 def _one_of(number: int, why: str = "") -> str:

@@ -242,7 +242,7 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    hint = _hint(kind, detail["input"], known)
+    hint = _to_compare(place, detail["input"]) or _hint(kind, detail["input"], known)
     return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
 
 
@@ -256,6 +256,16 @@ def _unknown(place: FieldPath) -> Finding:
     ours = meant(name, known)
     places = (place, (*place[:-1], ours)) if ours else (place,)
     return Finding(places, "unknown field", hint_for(name, known, None), at_key=True)
+
+
+def _to_compare(place: FieldPath, given: Any) -> str | None:
+    """Where several values of a field belong that takes one."""
+    key = ".".join(map(str, place))
+    return f"to compare several values, list them under `matrix`, as {key}" if _may_vary(key, given) else None
+
+
+def _may_vary(key: str, given: Any) -> bool:
+    return isinstance(given, list) and len(given) > 0 and field_path(key) is not None
 
 
 def _hint(kind: str, given: Any, known: Sequence[str]) -> str | None:

@@ -90,6 +90,20 @@ def test_a_contradiction_says_which_section_says_what(tmp_path: Path) -> None:
     assert problem.message == "deepspeed says zero_stage 2, but train.zero_stage is 0"
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('command: [-m, x, "--d={depht}"]\nmatrix: {depth: [1, 2]}\n', "command"),
+        ('command: [-m, x]\nenv: {D: "{depht}"}\nmatrix: {depth: [1, 2]}\n', "env.D"),
+        ('command: [-m, x, "{depth}", "--d={depht}"]\nmatrix: {depth: [1, 2]}\n', "command"),
+    ],
+)
+def test_a_misspelt_placeholder_is_one_error(tmp_path: Path, text: str, field: str) -> None:
+    (problem,) = problems(tmp_path, OWN + text)
+    assert (problem.field, problem.hint) == (field, 'did you mean "depth"?')
+    assert problem.message.startswith("{depht} stands for nothing")
+
+
 def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOPE", raising=False)
     text = BUILT_IN.replace("wikitext", '"${NOPE}/text.txt"') + 'dir: ${NOPE}\nslurm: {time: "${NOPE}"}\n'
@@ -141,6 +155,13 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("  context_parallel: 2", 'did you mean "sequence_parallel"?'),
         ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: '1e-3'", "write 1e-3 without quotes"),
+        ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
+        ("slurm: {nodes: [1, 2]}", "to compare several values, list them under `matrix`, as slurm.nodes"),
+        ("  strategy: ZeRO3", 'did you mean "zero3"?'),
+        ("  strategy: FSDP", 'did you mean "fsdp2"?'),
+        ("  precision: BF16", 'did you mean "bf16"?'),
+        ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", 'did you mean "zero_stage"?'),
+        ("matrix: {zero_stage: [0, 1], exclude: [{lr: 1, zero_stage: 1}]}", "name an axis, or what one sets"),
     ],
 )
 def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> None:

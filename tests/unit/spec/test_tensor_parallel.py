@@ -110,7 +110,11 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "said"),
     [
-        ({"train": {"tensor_parallel": 3}}, "train.tensor_parallel", "3 does not divide the 8 ranks of the run | "),
+        (
+            {"train": {"tensor_parallel": 3}},
+            "train.tensor_parallel",
+            "3 does not divide the 8 ranks of the run | use one of 1, 2, 4",
+        ),
         (
             {"train": {"tensor_parallel": 8}},
             "train.tensor_parallel",
