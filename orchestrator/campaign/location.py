@@ -41,18 +41,28 @@ class Location:
         try:
             return Store.open(self.settings.store, create=create)
         except StoreMissing as error:
-            error.hint = self.beside_spec or error.hint
+            error.hint = self.beside_spec or self._elsewhere or error.hint
             raise
 
     @property
     def beside_spec(self) -> str:
         """How to use the store in the spec's folder, where none is in this one and no setting names any; else ""."""
-        by_default = all(one.source.startswith("default") for one in self.settings.origins if one.name in _PLACES)
-        if self.spec is None or not by_default or (self.settings.dir / Beside.STORE).exists():
+        if self.spec is None or not self._by_default or (self.settings.dir / Beside.STORE).exists():
             return ""
         dir = self.spec.parent / self.settings.dir.name
         found = (dir / Beside.STORE).is_file()
         return f"there is one beside the spec: add `--dir {shlex.quote(str(dir))}`" if found else ""
+
+    @property
+    def _elsewhere(self) -> str:
+        """How to name a store that may be elsewhere, where neither a spec nor a setting named any; else ""."""
+        if self.spec is not None or not self._by_default:
+            return ""
+        return "`campaign submit SPEC` creates one; if yours is elsewhere, name its spec file, or give --dir or --store"
+
+    @property
+    def _by_default(self) -> bool:
+        return all(one.source.startswith("default") for one in self.settings.origins if one.name in _PLACES)
 
     def open_if_any(self) -> Store | None:
         """Opens the store; None where a SQLite file has yet to be made."""

@@ -124,6 +124,22 @@ def test_a_store_beside_the_spec_is_named_where_this_folder_has_none(
     assert named is (verb != "list")  # which is given no spec
 
 
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [(["status"], True), (["list"], True), (["status", "--dir", "x"], False), (["status", "../a/spec.yaml"], False)],
+)
+def test_a_store_that_nothing_names_may_be_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: list[str], is_told: bool
+) -> None:
+    """As where the spec says `dir:`, and the command does not name the spec."""
+    spec_elsewhere(tmp_path, monkeypatch)
+    (tmp_path / "a" / "campaign" / "campaign.db").unlink()
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "hint: `campaign submit " in err
+    assert ("give --dir" in err) is is_told
+
+
 def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
