@@ -154,7 +154,8 @@ class TrainConfig(SpecSection):
     """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; implies `compile`."""
     cuda_graphs: bool = False
     """Record forward and backward pass once as CUDA graphs and replay them, so that small micro-batches do not wait for
-    the host ([when](training.md#what-makes-it-fast)). Needs `compile`, ZeRO 0 to 2 and whole layers, on GPUs."""
+    the host ([when](training.md#what-makes-it-fast)). Needs `compile`, ZeRO 0 to 2 and whole layers, on GPUs. Built-in
+    training only."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation. `auto` uses PyTorch's causal attention without a mask tensor, its fastest kernels, if
     the model's attention allows it, else `sdpa`. `flash_attention_2` needs the package flash-attn."""
