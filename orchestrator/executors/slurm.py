@@ -99,8 +99,8 @@ class SlurmExecutor:
         found = [_list(_Question({token: expected[token] for token in part}, user), since_s) for part in parts]
         jobs = {key: views for part in found for key, views in part.jobs.items()}
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
-        if not all(part.kept for part in found):
-            jobs |= self._waiting.cancelled(jobs, wanted - jobs.keys(), _shown_after_end_s)
+        in_queue = (view for part in found for views in part.queue.values() for view in views.values())
+        jobs |= self._waiting.cancelled(in_queue, wanted - jobs.keys(), _shown_after_end_s)
         self._waiting.note(jobs, wanted)
         return JobListing(
             jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
@@ -220,18 +220,18 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Found:
-    """The answer; whether all places were looked at, and whether there is an accounting, as far as it was asked."""
+    """The answer, what of it squeue gave, and whether all places were looked at."""
 
     jobs: Jobs
+    queue: Jobs
     complete: bool = True
-    kept: bool = True
 
 
 def _list(question: _Question, since_s: float) -> _Found:
-    jobs = _squeue(question)
+    jobs = queue = _squeue(question)
     dead = [key for key in question.wanted if key not in jobs or any(job.terminal for job in jobs[key].values())]
     if not dead:
-        return _Found(jobs)
+        return _Found(jobs, queue)
     # only the batches of these: of a hundred thousand jobs that wait, a database would look each up in every pass
     asked = _Question({token: question.expected[token] for token in {token for token, _ in dead}}, question.user)
     history = _sacct(asked, since_s, {key for key in dead if key not in jobs})
@@ -241,12 +241,14 @@ def _list(question: _Question, since_s: float) -> _Found:
             for key, views in jobs.items()
         }
     if history is None:
-        return _Found(jobs, complete=False)
+        return _Found(jobs, queue, complete=False)
     # what squeue does not show is over: that sacct takes it for alive means that it lags, or will never know
+    jobs = dict(jobs)
     for key, views in history.jobs.items():
-        shown = jobs.setdefault(key, {})
-        shown |= {n: job for n, job in views.items() if job.terminal and (n not in shown or shown[n].terminal)}
-    return _Found({key: views for key, views in jobs.items() if views}, kept=history.kept)
+        shown = jobs.get(key, {})
+        told = {n: job for n, job in views.items() if job.terminal and (n not in shown or shown[n].terminal)}
+        jobs[key] = shown | told
+    return _Found({key: views for key, views in jobs.items() if views}, queue)
 
 
 def _shown_after_end_s() -> float:

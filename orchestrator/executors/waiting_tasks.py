@@ -1,13 +1,14 @@
-"""Tasks that were seen to wait: without accounting, one that is cancelled alone in the queue leaves no trace.
+"""Tasks that were seen to wait: one that is cancelled alone in the queue leaves no trace.
 
-Slurm shows what has ended for a while, its MinJobAge. What waited a shorter time ago, and is not shown although others
-of its array are, never began: it was cancelled.
+The accounting has no line of it either, and says of its array what was submitted. But Slurm shows
+what has ended for a while, its MinJobAge. What waited a shorter time ago, and is not shown although others of its array
+are, never began: it was cancelled.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from .array_tasks import Jobs, Key
 from .base import JobView
@@ -20,9 +21,15 @@ class WaitingTasks:
         self._clock = clock
         self._seen: dict[Key, tuple[JobView, float]] = {}
 
-    def cancelled(self, jobs: Jobs, absent: Collection[Key], shown_s: Callable[[], float]) -> Jobs:
-        """Those of the absent tasks that were cancelled; `shown_s`: for how long Slurm shows what has ended."""
-        arrays = {_array(job) for views in jobs.values() for job in views.values()}
+    def cancelled(self, shown: Iterable[JobView], absent: Collection[Key], shown_s: Callable[[], float]) -> Jobs:
+        """Those of the absent tasks that were cancelled.
+
+        Args:
+            shown: what squeue shows: that the accounting knows an array does not say that Slurm still does.
+            absent: what neither squeue nor the accounting knows.
+            shown_s: for how long Slurm shows what has ended.
+        """
+        arrays = {_array(job) for job in shown}
         seen = {key: self._seen[key] for key in absent if key in self._seen and _array(self._seen[key][0]) in arrays}
         since_s = self._clock() - shown_s() if seen else 0.0
         gone = [

@@ -124,9 +124,9 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
         return
     with writer.write() as conn:
         if action.wanted:
-            writer.end_unrun(conn, row, FailureClass.LOST, "the submission led to no job")
+            writer.end_unrun(conn, row, FailureClass.LOST, action.why)
         else:
-            writer.end_unrun(conn, row, FailureClass.CANCELLED, "cancelled before it began")
+            writer.end_unrun(conn, row, FailureClass.CANCELLED, action.why)
             queries.update_run(conn, row.run_id, state=RunState.CANCELLED, reason="")
 
 

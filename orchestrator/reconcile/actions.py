@@ -78,6 +78,14 @@ class Revoke:
     attempt: AttemptRow
     wanted: bool = True
 
+    @property
+    def why(self) -> str:
+        """Why it is over. A job that had a number was in the queue."""
+        if not self.wanted:
+            return "cancelled before it began"
+        job = self.attempt.job_id
+        return f"job {job} disappeared from the queue before it began" if job else "the submission led to no job"
+
 
 @dataclass(frozen=True, slots=True)
 class SetRun:

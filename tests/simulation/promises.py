@@ -124,7 +124,8 @@ class Promises:
             return wish
         if not jobs:
             return {"lost"}
-        if "led to no job" in str(row.evidence.get("reason")):
+        reason = str(row.evidence.get("reason"))
+        if "led to no job" in reason or "disappeared from the queue" in reason:
             assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
         classes = set().union(*(job.classes for job in ran or jobs))

@@ -128,8 +128,7 @@ def _say(action: Action, before: Mapping[int, int | None], after: Mapping[int, R
             why = f"sbatch had named job {named}" if named else "its submission was never confirmed"
             yield f"job {action.job_id} adopted: {why}"
         case Revoke():
-            why = "withdrawn: it never reached the queue" if action.wanted else "cancelled before it began"
-            yield f"attempt {action.attempt.generation} {why}"
+            yield f"attempt {action.attempt.generation} {'withdrawn: ' if action.wanted else ''}{action.why}"
         case CancelJob():
             yield f"cancelling job {action.job_id}"
 

@@ -242,10 +242,14 @@ def test_what_was_cancelled_in_the_queue_is_seen_at_once(
     assert all(job.job_id == f"12_{index}" for (_, index), job in jobs.items())
 
 
-def test_without_accounting_a_task_that_was_cancelled_alone_is_missed_among_the_others(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, accounting: bool
 ) -> None:
-    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
+    if accounting:
+        slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING"))  # it says so as long as one of them waits
+    else:
+        slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
     slurm.answers("scontrol", "Configuration data\nMinJobAge               = 300 sec\n")
     lines = [squeue_line(f"12_{index}", "PENDING", node="") for index in range(4)]
 
@@ -271,8 +275,10 @@ def test_without_accounting_a_task_that_was_cancelled_alone_is_missed_among_the_
     with monkeypatch.context() as patch:
         patch.setattr(slurm_module, "ask", lambda command: away() if command[0] == "scontrol" else ask(command))
         assert looks(lines[0]) == {0: "PENDING"}  # that it does not answer hides nothing
-    slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING"))
-    assert looks(lines[0]) == {0: "PENDING"}  # with accounting that decides
+    if accounting:
+        slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_[1-3]", "PENDING"))
+        slurm.answers("scontrol", "MinJobAge = 300 sec\n")
+        assert looks() == {0: "COMPLETED"}  # so does one whose accounting remembers
 
 
 def test_books_that_slurm_closed_on_a_waiting_array_are_no_wish(slurm: FakeSlurm) -> None:

@@ -454,6 +454,7 @@ def test_an_intent_that_no_job_answers_for_is_revoked_after_its_time() -> None:
     assert about(intent(59)) == []
     [revoke] = about(intent(61))
     assert isinstance(revoke, Revoke)
+    assert revoke.why == "the submission led to no job"
 
 
 @pytest.mark.parametrize("queued_s", [5, 86_400])
@@ -465,6 +466,7 @@ def test_a_job_that_slurm_forgot_before_it_began_is_revoked_much_later(queued_s:
     assert about(AttemptView(row), now_s=NOW_S + 599) == []
     [revoke] = about(AttemptView(row), now_s=NOW_S + 601)
     assert isinstance(revoke, Revoke)
+    assert revoke.why == "job 7_0 disappeared from the queue before it began"
     assert NoteAbsence(row, None) in about(AttemptView(row, job("PENDING")), now_s=NOW_S + 601)
 
 
