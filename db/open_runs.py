@@ -12,7 +12,17 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, cast, func, or_, select
 
 from . import schema
-from .records import COMPLETED_EARLY, SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState, Stage
+from .records import (
+    COMPLETED_EARLY,
+    SETTLED_RUN,
+    TERMINAL_ATTEMPT,
+    WANTED,
+    AttemptRow,
+    AttemptState,
+    RunRow,
+    RunState,
+    Stage,
+)
 from .rows import fetch, pieces
 
 COMPLETED: Final = "completed"
@@ -50,7 +60,7 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
     # as `has_more_steps`: a command says itself when it is done
     longer = and_(_ATTEMPT.last_step < _RUN.target_step, _RUN.config["command"].as_string().is_(None))
     succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present, ~_given(longer))
-    unwanted = [] if cancelled else [_RUN.desired != "run"]
+    unwanted = [] if cancelled else [_RUN.desired.not_in(WANTED)]
     unrun = or_(_ATTEMPT.id.is_(None), and_(over, _ATTEMPT.failure_class.not_in(SUCCESSES)))
     said = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))
     ends = or_(
@@ -76,7 +86,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
         _ATTEMPT.node_list == "",
         cast(_ATTEMPT.evidence, Text) == "{}",
     )
-    wanted = and_(_RUN.desired == "run", _RUN.not_before_s.is_(None), _RUN.stage == Stage.FULL)
+    wanted = and_(_RUN.desired.in_(WANTED), _RUN.not_before_s.is_(None), _RUN.stage == Stage.FULL)
     return _given(and_(_RUN.state == RunState.QUEUED, wanted, as_submitted))
 
 
@@ -118,7 +128,7 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: in
         skipped: How many to leave out at the beginning.
     """
     query = select(_RUN.id).where(_RUN.campaign_id == campaign_id, _FRESH)
-    ordered = query.order_by(_RUN.desired == "run", _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
+    ordered = query.order_by(_RUN.desired.in_(WANTED), _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
     if most is None:
         return list(conn.execute(ordered).scalars()), False
     found = list(conn.execute(ordered.offset(skipped).limit(most + 1)).scalars())

@@ -53,7 +53,7 @@ DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HE
 
 def shown_state(state: RunState, desired: str) -> str:
     """A run's state, or that it is to end and has not ended yet."""
-    return CANCELLING if desired != "run" and state in UNSETTLED_RUN else state
+    return CANCELLING if desired not in WANTED and state in UNSETTLED_RUN else state
 
 
 class AttemptState(StrEnum):
@@ -116,6 +116,15 @@ REMOVED: Final = "removed"
 
 ABSENT: Final = "absent"
 """What a run's `desired` is when the spec no longer names it."""
+
+WANTED_YET: Final = "absent-run"
+"""The same, once its user has retried it all the same."""
+
+WANTED: Final = frozenset({"run", WANTED_YET})
+"""What a run's `desired` is that is to be brought to its end."""
+
+UNNAMED: Final = frozenset({ABSENT, WANTED_YET})
+"""What it is of a run that is not in the spec, until a spec names it again."""
 
 SUBMITTING: Final = "submitting"
 """The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""

@@ -18,7 +18,19 @@ from sqlalchemy import Connection
 from ... import __version__
 from ...db import queries
 from ...db.ownership import distrust
-from ...db.records import ABSENT, ENDED_RUN, REMOVED, RETRYABLE_RUN, CampaignRow, NewRun, RunRow, RunState
+from ...db.records import (
+    ABSENT,
+    ENDED_RUN,
+    REMOVED,
+    RETRYABLE_RUN,
+    UNNAMED,
+    WANTED,
+    WANTED_YET,
+    CampaignRow,
+    NewRun,
+    RunRow,
+    RunState,
+)
 from ...db.store import Store
 from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
@@ -132,11 +144,13 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     with store.write() as conn:
         runs = _chosen(conn, campaign, names)
         ending = [run for run in runs if run.state not in ENDED_RUN]
-        ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired == "run"]
-        marked = [run.id for run in (*ending, *ended) if run.desired != "cancel"]
+        ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired in WANTED]
+        marked = [run for run in (*ending, *ended) if run.desired in WANTED]
         for some in in_pieces("runs marked", marked):
-            queries.update_runs(conn, some, desired="cancel")
-            asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run_id) for run_id in some)
+            queries.change_runs(
+                conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
+            )
+            asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
             queries.add_events(conn, campaign.id, list(asked))
     return ending
 
@@ -169,7 +183,7 @@ class Retry:
     @property
     def may_follow(self) -> str:
         """What to type after the campaign's name for those that it leaves, and which these are."""
-        cancelled = any(run.state is RunState.CANCELLED and run.desired != ABSENT for run in self.left)
+        cancelled = any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in self.left)
         return "--all, for those that were cancelled" if cancelled else "RUN, for a run that is no longer in the spec"
 
     @property
@@ -180,7 +194,7 @@ class Retry:
 
 
 def _by_state(runs: Iterable[RunRow]) -> Iterable[tuple[str, int]]:
-    return Counter("no longer in the spec" if run.desired == ABSENT else str(run.state) for run in runs).items()
+    return Counter("no longer in the spec" if run.desired in UNNAMED else str(run.state) for run in runs).items()
 
 
 def what_retries(
@@ -203,7 +217,7 @@ def _what_retries(
         again = [run for run in runs if run.state in RETRYABLE_RUN or run.id in early]
     else:
         states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
-        again = [run for run in runs if run.state in states and run.desired != ABSENT]
+        again = [run for run in runs if run.state in states and run.desired not in UNNAMED]
     chosen = {run.id for run in again}
     return Retry(again, [run for run in runs if run.id not in chosen])
 
@@ -221,11 +235,12 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
         codes = {run.id: _code_now(run, copies) for run in _to_retry(conn, campaign, names)}
     with store.write() as conn:
         chosen = _to_retry(conn, campaign, names)
-        values: dict[str, Any] = {"desired": "run", "state": RunState.PENDING, "reason": "", "not_before_s": None}
+        values: dict[str, Any] = {"state": RunState.PENDING, "reason": "", "not_before_s": None}
         changed, told = {}, []
         for run in chosen:
             code = codes.get(run.id, run.code)
-            changed[run.id] = {**values, "retry_epoch": run.retry_epoch + 1, "code": code}
+            desired = WANTED_YET if run.desired in UNNAMED else "run"
+            changed[run.id] = {**values, "desired": desired, "retry_epoch": run.retry_epoch + 1, "code": code}
             message = f"retried by the user{f' with code {code}' if code != run.code else ''}"
             told.append(queries.NewEvent("retry.asked", message, run.id))
         queries.change_runs(conn, changed)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...db.records import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, RunRow, RunState
+from ...db.records import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunRow, RunState
 from ...db.stored_document import StoredDocument
 from ..errors import UserError
 from ..executors.job_request import run_config
@@ -89,10 +89,10 @@ def unchanged(row: RunRow, run: Run) -> bool:
 
 def desired_again(row: RunRow) -> RunRow:
     """The row once the spec names its run again: if it was cancelled for its absence, it starts with fresh budgets."""
-    if row.desired != ABSENT:
+    if row.desired not in UNNAMED:
         return row
-    row = replace(row, desired="run")
-    if row.state in DECIDED_RUN:
+    absent, row = row.desired == ABSENT, replace(row, desired="run")
+    if row.state in DECIDED_RUN or not absent:
         return row
     state = RunState.PENDING if row.state is RunState.CANCELLED else row.state
     return replace(row, state=state, reason="", retry_epoch=row.retry_epoch + (row.generation > 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...db.records import REMOVED, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
+from ...db.records import REMOVED, TERMINAL_ATTEMPT, WANTED, AttemptRow, CampaignRow, RunRow
 from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
@@ -226,4 +226,4 @@ class Snapshot:
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Whether the run is still desired."""
-        return view.run.desired == "run" and self.campaign.desired not in ("cancelled", REMOVED)
+        return view.run.desired in WANTED and self.campaign.desired not in ("cancelled", REMOVED)

@@ -16,6 +16,7 @@ from ...db.open_runs import WaitingAttempt
 from ...db.records import (
     SETTLED_RUN,
     TERMINAL_ATTEMPT,
+    WANTED,
     AttemptRow,
     AttemptState,
     CampaignRow,
@@ -211,7 +212,7 @@ def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:
 
 def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
     """Whether a run goes on once its folder can be written."""
-    if not rows or run.desired != "run" or run.state in SETTLED_RUN - {RunState.HELD}:
+    if not rows or run.desired not in WANTED or run.state in SETTLED_RUN - {RunState.HELD}:
         return False
     return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
 

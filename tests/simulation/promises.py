@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from dscampaign.db import queries, schema
-from dscampaign.db.records import TERMINAL_ATTEMPT, AttemptRow, RunRow, RunState
+from dscampaign.db.records import TERMINAL_ATTEMPT, WANTED, AttemptRow, RunRow, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.retry_section import RetryConfig
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
@@ -173,7 +173,7 @@ def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
     mine = [row for row in rows if row.config_hash == run.config_hash]
     if any(row.failure_class == "completed" for row in mine):
         return {RunState.COMPLETED}
-    if run.desired != "run":
+    if run.desired not in WANTED:
         return {RunState.CANCELLED, RunState.FAILED}
     counted = [row for row in mine if row.retry_epoch == run.retry_epoch]
     if not counted:

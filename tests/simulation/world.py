@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import RETRYABLE_RUN, AttemptState, CampaignRow, RunRow, RunState
+from dscampaign.db.records import RETRYABLE_RUN, WANTED, AttemptState, CampaignRow, RunRow, RunState
 from dscampaign.db.schema import lease, metadata
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
@@ -191,7 +191,7 @@ class World:
 
     def cancellable(self) -> list[RunRow]:
         """Runs that are wanted and have not completed: what has failed could still be tried again."""
-        return [run for run in self.runs() if run.desired == "run" and run.state is not RunState.COMPLETED]
+        return [run for run in self.runs() if run.desired in WANTED and run.state is not RunState.COMPLETED]
 
     def retryable(self) -> list[RunRow]:
         """Runs that `campaign retry` takes."""

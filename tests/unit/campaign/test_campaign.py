@@ -215,6 +215,28 @@ def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> 
     assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
 
 
+def test_a_run_that_the_spec_no_longer_names_stays_known_as_such(world: World) -> None:
+    """Whatever its user does with it; once a spec names it again, it is like any other."""
+    world.record()
+    set_run(world, "depth-1", state=RunState.FAILED)
+    world.record(matrix={"depth": [2]})
+    campaigns.retry(world.store, world.campaign, ["depth-1"])
+    world.run_pass()
+    assert world.runs()["depth-1"].state is RunState.QUEUED
+    assert [run.name for run in campaigns.cancel(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
+    for _ in range(3):
+        world.run_pass()
+    assert world.runs()["depth-1"].state is RunState.CANCELLED
+    assert campaigns.retry(world.store, world.campaign, None) == []
+    found = campaigns.what_retries(world.store, world.campaign, None, cancelled=True)
+    assert (found.again, [run.name for run in found.left if run.desired == ABSENT]) == ([], ["depth-1"])
+    campaigns.retry(world.store, world.campaign, ["depth-1"])
+    world.run_pass()
+    world.record()
+    named = world.runs()["depth-1"]
+    assert (named.state, named.desired) == (RunState.QUEUED, "run")
+
+
 def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
