@@ -20,6 +20,7 @@ from ...db import queries
 from ...db.ownership import distrust
 from ...db.records import (
     ABSENT,
+    CANCELLING,
     ENDED_RUN,
     REMOVED,
     RETRYABLE_RUN,
@@ -30,6 +31,7 @@ from ...db.records import (
     NewRun,
     RunRow,
     RunState,
+    shown_state,
 )
 from ...db.store import Store
 from ...jobs.shared.files import make_private
@@ -142,26 +144,54 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     One that has failed is marked too: a larger budget, or another measurement of memory, would have it tried again.
     """
     with store.write() as conn:
-        runs = _chosen(conn, campaign, names)
-        ending = [run for run in runs if run.state not in ENDED_RUN]
-        ended = [run for run in runs if run.state in ENDED_RUN - {RunState.COMPLETED} and run.desired in WANTED]
-        marked = [run for run in (*ending, *ended) if run.desired in WANTED]
+        found = _what_cancels(conn, campaign, names)
+        everything = (*found.ending, *found.given_up, *found.left)
+        marked = [run for run in everything if run.desired in WANTED and run.state is not RunState.COMPLETED]
         for some in in_pieces("runs marked", marked):
             queries.change_runs(
                 conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
             )
             asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
             queries.add_events(conn, campaign.id, list(asked))
-    return ending
+    return list(found.ending)
 
 
-def why_settled(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> str:
-    """Why cancelling these runs, or all, changes nothing."""
+@dataclass(frozen=True)
+class Cancellation:
+    """Runs that are to end, ended ones that are not to be tried again, and those to which nothing happens."""
+
+    ending: Sequence[RunRow]
+    given_up: Sequence[RunRow]
+    left: Sequence[RunRow]
+
+    @property
+    def text(self) -> str:
+        """What a cancellation does: `cancelling 3 runs`, and to which runs it does less or nothing."""
+        nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
+        lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
+        lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
+        lines += [f"left as they are: {_counted(self.left)}"] if self.left and self.ending else []
+        return "\n".join(lines)
+
+    @property
+    def _settled(self) -> str:
+        runs = [*self.given_up, *self.left]
+        return f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no such run is queued or running"
+
+
+def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
+    """What cancelling these runs, or all, does."""
     with store.read() as conn:
-        runs = _chosen(conn, campaign, names)
-    if len(runs) > 1 or not runs:
-        return f"{'none of them' if names else f'no run of {campaign.name}'} is queued or running"
-    return f"{runs[0].name} is already {runs[0].state}"
+        return _what_cancels(conn, campaign, names)
+
+
+def _what_cancels(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
+    runs = _chosen(conn, campaign, names)
+    tried = (RunState.FAILED, RunState.SCREENED)
+    given_up = [run for run in runs if run.state in tried and run.desired in WANTED]
+    chosen = {run.id for run in given_up}
+    left = [run for run in runs if run.state in ENDED_RUN and run.id not in chosen]
+    return Cancellation([run for run in runs if run.state not in ENDED_RUN], given_up, left)
 
 
 @dataclass(frozen=True)
@@ -174,17 +204,19 @@ class Retry:
     @property
     def text(self) -> str:
         """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and what stays as it is."""
-        counted = (
-            ", ".join(f"{number:,} {what}" for what, number in _by_state(runs)) for runs in (self.again, self.left)
-        )
-        again, left = (f": {text}" if text else "" for text in counted)
-        return f"retrying {count(len(self.again), 'run')}{again}" + (f"\nleft as they are{left}" if left else "")
+        number = len(self.again)
+        again = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
+        return again + (f"\nleft as they are: {_counted(self.left)}" if self.left else "")
 
     @property
-    def may_follow(self) -> str:
-        """What to type after the campaign's name for those that it leaves, and which these are."""
-        cancelled = any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in self.left)
-        return "--all, for those that were cancelled" if cancelled else "RUN, for a run that is no longer in the spec"
+    def may_follow(self) -> str | None:
+        """What to type after the campaign's name for those that it leaves, and which these are; None for nothing."""
+        left = [run for run in self.left if run.state in RETRYABLE_RUN]
+        if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
+            return "--all, for those that were cancelled"
+        if any(run.desired in UNNAMED for run in left):
+            return "RUN, for a run that is no longer in the spec"
+        return "RUN, for a run that the screening left out" if left else None
 
     @property
     def gpu_hours(self) -> float:
@@ -193,28 +225,46 @@ class Retry:
         return sum(config.slurm.most_gpu_hours for config in configs if config.executor == "slurm")
 
 
-def _by_state(runs: Iterable[RunRow]) -> Iterable[tuple[str, int]]:
-    return Counter("no longer in the spec" if run.desired in UNNAMED else str(run.state) for run in runs).items()
+def _counted(runs: Iterable[RunRow]) -> str:
+    """`2 failed, 1 cancelling`."""
+    shown = ("no longer in the spec" if run.desired in UNNAMED else _shown(run) for run in runs)
+    return ", ".join(f"{number:,} {what}" for what, number in Counter(shown).items())
+
+
+def _shown(run: RunRow) -> str:
+    return str(shown_state(run.state, run.desired))
 
 
 def what_retries(
-    store: Store, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False
+    store: Store,
+    campaign: CampaignRow,
+    names: Collection[str] | None,
+    *,
+    cancelled: bool = False,
+    unnamed: bool = True,
 ) -> Retry:
     """Which of these runs can be retried, or which of all failed or are held; with `cancelled` also those that were.
 
-    Of all, those stay as they are that the spec no longer names, or that the screening left out.
+    Of all, those stay as they are that the spec no longer names, or that the screening left out. Without `unnamed`, so
+    do the former of these.
     """
     with store.read() as conn:
-        return _what_retries(conn, campaign, names, cancelled=cancelled)
+        return _what_retries(conn, campaign, names, cancelled=cancelled, unnamed=unnamed)
 
 
 def _what_retries(
-    conn: Connection, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool = False
+    conn: Connection,
+    campaign: CampaignRow,
+    names: Collection[str] | None,
+    *,
+    cancelled: bool = False,
+    unnamed: bool = True,
 ) -> Retry:
     runs = _chosen(conn, campaign, names)
     if names is not None:
         early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
-        again = [run for run in runs if run.state in RETRYABLE_RUN or run.id in early]
+        possible = (run for run in runs if run.state in RETRYABLE_RUN or run.id in early)
+        again = [run for run in possible if unnamed or run.desired not in UNNAMED]
     else:
         states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
         again = [run for run in runs if run.state in states and run.desired not in UNNAMED]
@@ -252,8 +302,10 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     found = _what_retries(conn, campaign, names)
     if names is not None and found.left:
+        first = _shown(found.left[0])
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"
-        raise UserError(f"run {found.left[0].name} is {found.left[0].state}", hint)
+        hint = "it can be retried once it has ended" if first == CANCELLING else hint
+        raise UserError(f"run {found.left[0].name} is {first}", hint)
     return list(found.again)
 
 

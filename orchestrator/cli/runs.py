@@ -207,15 +207,14 @@ def cancel(
     if bool(chosen) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     names = names_of(opened, campaign, chosen)
+    found = desired.what_cancels(opened, campaign, names)
     with progress_shown(quiet=as_json):
         changed = desired.cancel(opened, campaign, names)
+    echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else found.text)
     if not changed:
-        why = chosen.none(campaign.name) if names == [] else desired.why_settled(opened, campaign, names)
-        echo_err(f"nothing to cancel: {why}")
         if as_json:
             echo_json(status_document(opened, campaign))
         return EXIT_OK
-    echo_err(f"cancelling {count(len(changed), 'run')}")
     again = f"campaign retry {campaign.name} {'--all' if everything else 'RUN'}, for what is to go on after all"
     code = _one_pass(opened, campaign, as_json, until_cancelled=True, then=again)
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
@@ -240,9 +239,10 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    every failed or held run; with --all also every cancelled one, and asks first if these are many. RUN may be a
-    pattern: of the runs that match, those are retried that can be. Runs that a screening left out, that the spec no
-    longer names or that completed early are retried only where RUN or an option chooses them.
+    every failed or held run; with --all also every cancelled one. On a terminal it asks first if these are many. RUN
+    may be a pattern: of the runs that match, those are retried that can be. Runs that a screening left out or that
+    completed early are retried only where RUN or an option chooses them, those that the spec no longer names only
+    where RUN does.
 
     Examples:
       campaign retry sweep
@@ -258,17 +258,20 @@ def retry(
         raise UserError("which runs?", "--all, or those that are chosen, not both")
     opened.check_writable()
     names = names_of(opened, campaign, chosen)
-    found = desired.what_retries(opened, campaign, names, cancelled=everything)
-    if names and not found.again:
+    unnamed = bool(chosen.patterns) and not chosen.states
+    found = desired.what_retries(opened, campaign, names, cancelled=everything, unnamed=unnamed)
+    if names and not found.again and not found.may_follow:
         desired.retry(opened, campaign, names)  # says why it cannot
     echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else found.text)
-    if everything and not _agreed(_large(locate(dir, store, words).settings, len(found.again), found.gpu_hours), yes):
+    large = _large(locate(dir, store, words).settings, len(found.again), found.gpu_hours)
+    # where nobody is asked, as in a crontab, what failed is retried however much it is
+    if (everything or sys.stdin.isatty()) and not _agreed(large, yes):
         echo_err("nothing was retried")
         return EXIT_FAILED
     desired.retry(opened, campaign, [run.name for run in found.again])
-    if not found.again:
+    if not found.again and found.may_follow:
         echo_next(f"campaign retry {campaign.name} {found.may_follow}")
-    return _one_pass(opened, campaign, as_json)
+    return _one_pass(opened, campaign, as_json, changed=bool(found.again))
 
 
 def _agreed(reason: str | None, yes: bool) -> bool:
@@ -297,15 +300,17 @@ def _one_pass(
     say_unsettled: bool = False,
     until_cancelled: bool = False,
     then: str | None = None,
+    changed: bool = True,
 ) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
     Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` further
-    passes see that jobs have left the queue. `then` is what to type next where no further pass is needed.
+    passes see that jobs have left the queue. `then` is what to type next where no further pass is needed, `changed`
+    whether there is anything that another reconciler is to apply.
     """
     from .watch import print_end, run_one_pass
 
-    told = run_one_pass(store, campaign, quiet=as_json)
+    told = run_one_pass(store, campaign, quiet=as_json, changed=changed)
     for wait_s in told.waits_s if until_cancelled else ():
         if told.troubled or not _cancelling(told.status):
             break
@@ -316,7 +321,7 @@ def _one_pass(
     if not whole and not status.settled and not status.reconciled_now:
         echo_next(f"campaign reconcile {campaign.name} --watch")
     elif then:
-        echo_next(then)
+        echo_next(f"{then}{', once it has ended' if CANCELLING in status.shown_counts else ''}")
     if told.troubled:
         return EXIT_UNREACHABLE
     if not status.settled:

@@ -52,10 +52,11 @@ class Told(NamedTuple):
     waits_s: Sequence[float]
 
 
-def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False) -> Told:
+def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True) -> Told:
     """Runs one pass, or as many as it takes to begin all runs, and prints on stderr what they do.
 
-    Unless `quiet`, also shows how far a long one is.
+    Unless `quiet`, also shows how far a long one is. That another reconciler is at work is said where something has
+    `changed` that it applies.
     """
     reconciler = Reconciler(store, campaign)
     try:
@@ -70,7 +71,8 @@ def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False) ->
     finally:
         reconciler.close()
     status = read_status(store, campaign)
-    for line in (*done_lines(seen, lambda: status), *in_the_way(seen)):
+    obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else ()
+    for line in (*done_lines(seen, lambda: status), *obstacles):
         echo_err(line)
     return Told(status, isinstance(seen, Pass) and bool(seen.troubles), cancel_waits_s(seen))
 

@@ -180,7 +180,40 @@ def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
     assert text(None, cancelled=True) == f"retrying 3 runs: 1 failed, 1 held, 1 cancelled\nleft as they are: {left}"
     named = [f"depth-{depth}" for depth in (4, 5, 6)]
     assert text(named) == "retrying 2 runs: 1 screened, 1 no longer in the spec\nleft as they are: 1 completed"
-    assert text([]) == "retrying 0 runs"
+    assert text([]) == "nothing to retry"
+    found = campaigns.what_retries(world.store, world.campaign, ["depth-1", "depth-6"], unnamed=False)
+    assert ([run.name for run in found.again], found.may_follow) == (
+        ["depth-1"],
+        "RUN, for a run that is no longer in the spec",
+    )
+
+
+def test_what_a_cancellation_ends_and_what_it_leaves(world: World) -> None:
+    world.record(matrix={"depth": [1, 2, 3, 4]})
+    for depth, state in enumerate(("queued", "failed", "cancelled", "completed"), 1):
+        set_run(world, f"depth-{depth}", state=RunState(state))
+
+    def text(*depths: int) -> str:
+        names = [f"depth-{depth}" for depth in depths]
+        return campaigns.what_cancels(world.store, world.campaign, names or None).text
+
+    assert text() == "cancelling 1 run\nno further attempt: 1 failed\nleft as they are: 1 cancelled, 1 completed"
+    assert text(1) == "cancelling 1 run"
+    assert text(2) == "no job to cancel: depth-2 is already failed\nno further attempt: 1 failed"
+    assert text(3, 4) == "nothing to cancel: no such run is queued or running"
+    campaigns.cancel(world.store, world.campaign, None)
+    assert text(2) == "nothing to cancel: depth-2 is already failed"
+
+
+def test_what_may_follow_a_retry_fits_what_it_leaves(world: World) -> None:
+    world.record()
+    set_run(world, "depth-1", state=RunState.COMPLETED)
+    set_run(world, "depth-2", state=RunState.QUEUED, desired="cancel")
+    found = campaigns.what_retries(world.store, world.campaign, None)
+    assert (found.text, found.may_follow) == ("nothing to retry\nleft as they are: 1 completed, 1 cancelling", None)
+    with pytest.raises(UserError, match="run depth-2 is cancelling") as caught:
+        campaigns.retry(world.store, world.campaign, ["depth-2"])
+    assert caught.value.hint == "it can be retried once it has ended"
 
 
 def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:

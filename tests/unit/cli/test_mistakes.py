@@ -65,10 +65,29 @@ def test_a_campaign_is_named_by_its_spec_file_to_compare_too(world: World, capsy
         assert "done-r0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("run", "said"), [("bad", "bad is already failed"), ("done", "done is already completed")])
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("bad", "no job to cancel: bad is already failed\nno further attempt: 1 failed"),
+        ("done", "nothing to cancel: done is already completed"),
+    ],
+)
 def test_nothing_to_cancel(world: World, capsys: Output, run: str, said: str) -> None:
     assert main(["cancel", "sweep", run]) == 0
-    assert capsys.readouterr().err == f"nothing to cancel: {said}\n"
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+@pytest.mark.parametrize("words", ["retry sweep", "retry sweep --failed", "retry sweep b*", "retry sweep --all"])
+def test_a_retry_of_many_asks_whoever_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: str
+) -> None:
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "0")
+    asked: list[str] = []
+    monkeypatch.setattr("click.confirm", lambda text, **_: bool(asked.append(text)))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert main(words.split()) == 1
+    assert asked == ["1 run exceed ask_above_runs = 0. Submit?"]
+    assert capsys.readouterr().err.endswith("nothing was retried\n")
 
 
 @pytest.mark.parametrize("words", ["retry sweep", "retry sweep bad", "cancel sweep --all", "reconcile sweep"])
