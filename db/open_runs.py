@@ -169,11 +169,13 @@ def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:
     return frozenset(str(node["host"]) for evidence in told for node in evidence.get("nodes") or ())
 
 
-def gpu_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> float:
-    """What the attempts of the runs that are done have used."""
-    query = select(func.sum(_ATTEMPT.gpu_seconds)).join(schema.run, _RUN.id == _ATTEMPT.run_id)
+def rank_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> list[tuple[int, float]]:
+    """What the ranks of the runs that are done have used: of each number of GPUs and ranks, a run and the sum."""
+    asked = [_RUN.config[name].as_string() for name in (("slurm", "gpus_per_node"), ("slurm", "gres"))]
+    alike = [*asked, _RUN.config["ranks_per_node"].as_string()]
+    query = select(func.min(_RUN.id), func.sum(_ATTEMPT.gpu_seconds)).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     done = select(_RUN.id).select_from(_NEWEST).where(_RUN.campaign_id == campaign_id, _done(cancelled))
-    return conn.execute(query.where(_RUN.id.in_(done))).scalar() or 0.0
+    return [(row[0], row[1] or 0.0) for row in conn.execute(query.where(_RUN.id.in_(done)).group_by(*alike))]
 
 
 def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: bool) -> list[tuple[int, str]]:

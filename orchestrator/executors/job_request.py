@@ -177,6 +177,11 @@ def gpus_per_node(config: RunConfig) -> int:
     return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
 
 
+def gpus_per_rank(config: RunConfig | None) -> float:
+    """GPUs that an attempt holds for each of its ranks; on this machine, or where nobody knows, each rank counts."""
+    return config.slurm.gpus / config.ranks() if config and config.executor == "slurm" else 1.0
+
+
 def trains_on_cpu(config: RunConfig) -> bool:
     """Whether the ranks compute in host memory."""
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"

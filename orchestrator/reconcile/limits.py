@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ...db.records import TERMINAL_ATTEMPT, AttemptRow, RunState
-from ..executors.job_request import code_of
+from ..executors.job_request import code_of, gpus_per_rank
+from ..spec.model import RunConfig
 from .origin import why_held
 from .snapshot import RunView, Snapshot
 
@@ -30,12 +33,25 @@ def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
 
 def gpu_hours(snapshot: Snapshot) -> float:
     """GPU-hours of all attempts of the campaign until now, whatever became of them or of their runs."""
-    rows = [attempt.row for view in snapshot.runs for attempt in view.attempts]
-    rows += [row for broken in snapshot.broken for row in broken.attempts]
-    return (snapshot.gpu_seconds + sum(_gpu_seconds(row, snapshot.now_s) for row in rows)) / 3600
+    used = [_rank_seconds(row, snapshot.now_s) for broken in snapshot.broken for row in broken.attempts]
+    used += [_used_s(view, snapshot.now_s) for view in snapshot.runs]
+    return (snapshot.gpu_seconds + sum(used)) / 3600
 
 
-def _gpu_seconds(row: AttemptRow, now_s: float) -> float:
+def _used_s(view: RunView, now_s: float) -> float:
+    """GPU-seconds of a run; the configuration of one that has used nothing is not read."""
+    seconds = sum(_rank_seconds(attempt.row, now_s) for attempt in view.attempts)
+    return seconds * gpus_per_rank(_config(view)) if seconds else 0.0
+
+
+def _config(view: RunView) -> RunConfig | None:
+    """None of one that cannot be read: that is its own trouble."""
+    with suppress(Exception):
+        return view.config
+    return None
+
+
+def _rank_seconds(row: AttemptRow, now_s: float) -> float:
     running = row.started_s and row.state not in TERMINAL_ATTEMPT
     # its node's clock may be days behind the store's: it never ran before it was submitted
     running_s = max(0.0, now_s - max(row.started_s or 0.0, row.created_s)) if running else 0.0

@@ -26,7 +26,7 @@ from ...db.records import (
 )
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
-from ..executors.job_request import run_config
+from ..executors.job_request import gpus_per_rank, run_config
 from ..failures.policy import FailureClass
 from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
@@ -160,8 +160,14 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
             more=more,
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
             trained_on=partial(_trained_on, store, campaign.id),
-            gpu_seconds=open_runs.gpu_seconds(conn, campaign.id, cancelled=cancelled) if limited else 0.0,
+            gpu_seconds=_gpu_seconds(conn, campaign.id, stored.configs, cancelled=cancelled) if limited else 0.0,
         )
+
+
+def _gpu_seconds(conn: Connection, campaign_id: int, configs: Configs, *, cancelled: bool) -> float:
+    """What the runs that are done have used."""
+    used = dict(open_runs.rank_seconds(conn, campaign_id, cancelled=cancelled))
+    return sum(used[run.id] * gpus_per_rank(configs.if_readable(run)) for run in open_runs.runs_of(conn, list(used)))
 
 
 def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> int | None:

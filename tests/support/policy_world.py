@@ -24,6 +24,7 @@ from dscampaign.orchestrator.reconcile.actions import (
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 _A = TypeVar("_A")
 
@@ -144,6 +145,7 @@ def run_view(*attempts: AttemptView | AttemptRow, run: RunRow | None = None, **v
     """
     train = {name: values.pop(name, value) for name, value in _TRAIN.items()}
     sections = {name: values.pop(name) for name in ("retry", "slurm") if name in values}
+    sections.setdefault("slurm", SlurmConfig(gpus_per_node="2"))
     built = RunConfig(ranks_per_node=2, train=TrainConfig().model_copy(update=train), **sections)
     config = values.pop("config", built)
     views = tuple(a if isinstance(a, AttemptView) else AttemptView(a) for a in attempts)

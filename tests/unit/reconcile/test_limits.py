@@ -12,6 +12,7 @@ from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.limits import gpu_hours
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, BrokenRun, RunView, Snapshot
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,
     NOW_S,
@@ -50,6 +51,15 @@ def test_a_run_that_cannot_be_judged_has_used_what_it_used() -> None:
 def test_a_node_whose_clock_is_days_behind_uses_up_no_gpu_hours() -> None:
     running = attempt_row(1, created_s=NOW_S - 1800, started_s=NOW_S - 2 * 86_400, world_size=8)
     assert gpu_hours(snapshot(run_view(running))) == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hours"), [({"gpus_per_node": "0"}, 0), ({"gres": "gpu:8"}, 4), ({"gpus_per_node": "1"}, 0.5)]
+)
+def test_what_counts_is_gpus_and_not_ranks(asked: dict[str, str], hours: float) -> None:
+    """As `plan` does: these have two ranks a node."""
+    view = run_view(ended_row(1, "preempted", gpu_seconds=3600), slurm=SlurmConfig(**asked))
+    assert gpu_hours(snapshot(view)) == pytest.approx(hours)
 
 
 def test_nothing_starts_beyond_the_gpu_hours_and_the_run_says_why() -> None:

@@ -239,12 +239,14 @@ def test_where_runs_have_trained_that_are_done_is_known(world: World) -> None:
 
 
 def test_gpu_hours_of_runs_that_are_done_count(world: World) -> None:
+    with_gpus = {"slurm": {"gpus_per_node": 1}}
+    world.record(matrix={"depth": DEPTHS}, **with_gpus)
     world.run_pass()
     world.run_jobs()
     world.run_pass()
     for depth in DEPTHS:
         alter_attempt(world, f"depth-{depth}", gpu_seconds=1800.0)
-    world.record(matrix={"depth": [*DEPTHS, 6]}, limits={"gpu_hours": 2.5})
+    world.record(matrix={"depth": [*DEPTHS, 6]}, limits={"gpu_hours": 2.5}, **with_gpus)
     world.run_pass()
     run = world.runs()["depth-6"]
     assert (run.state, run.reason[:38]) == (RunState.HELD, "limits.gpu_hours = 2.5 is used up (2.5")
