@@ -292,8 +292,10 @@ def _footer(status: CampaignStatus) -> list[str]:
         who = f"Reconciler: pid {holder.pid} on {holder.host}."
     elif lease.expires_s > status.now_s:
         who = f"The reconciler, pid {holder.pid}, has died. {go_on} to continue."
+    elif lease.asked_s is None:  # a pass that was broken off has asked nobody
+        who = f"Not reconciled yet. {go_on}."
     else:
-        who = f"{_reconciled(status.now_s - lease.expires_s, status.now_s)} {go_on} to continue."
+        who = f"{_reconciled(max(0.0, status.now_s - lease.asked_s), status.now_s)} {go_on} to continue."
     if status.executor_silent:
         since = f"since {_clock(lease.heard_s, status.now_s)}" if lease.heard_s else "yet"
         return [who, f"Slurm has not answered {since}: {clean(lease.trouble)}", "States are from before."]

@@ -88,13 +88,20 @@ def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World
     [(0, "Reconciled just now."), (60, "Reconciled 1 min ago."), (600, "Not reconciled since")],
 )
 def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s: float, said: str) -> None:
-    learned(world)
+    learned(world, asked_s=1_000_000.0)
     seen = status(world)
     assert seen.reconciler
-    text = status_page(replace(seen, now_s=seen.reconciler.expires_s + ago_s), Page())
+    # its lease may have been taken and released since, by a pass that was broken off
+    latest = replace(seen.reconciler, expires_s=1_000_000.0 + ago_s)
+    text = status_page(replace(seen, reconciler=latest, now_s=1_000_000.0 + ago_s), Page())
     assert said in text
     assert ("Not reconciled" in text) is (ago_s > 120)
     assert "Run `campaign reconcile sweep --watch` to continue." in text
+
+
+def test_a_first_pass_that_was_broken_off_has_reconciled_nothing(world: World) -> None:
+    learned(world)
+    assert "Not reconciled yet. Run `campaign reconcile sweep --watch`." in page(world)
 
 
 def test_another_trouble_of_the_last_pass_is_said_too(world: World) -> None:
