@@ -67,6 +67,14 @@ def with_gpus(conn: Connection) -> set[int]:
     return set(conn.execute(found.distinct()).scalars())
 
 
+def asked_gpus(conn: Connection) -> dict[int, tuple[str | None, str | None]]:
+    """What the first run of each campaign asks of Slurm, by campaign id: `gpus_per_node` and `gres`."""
+    run = schema.run.c
+    first = select(func.min(run.id)).group_by(run.campaign_id)
+    asked = (run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
+    return {row[0]: (row[1], row[2]) for row in conn.execute(select(run.campaign_id, *asked).where(run.id.in_(first)))}
+
+
 def _completed_early(conn: Connection) -> dict[int, int]:
     """By campaign id, the runs that `RunStatus.early` says completed early."""
     run, attempt = schema.run.c, schema.attempt.c

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...db import queries
-from ...db.campaigns import CampaignTotals, campaign_totals, with_gpus
+from ...db.campaigns import CampaignTotals, asked_gpus, campaign_totals, with_gpus
 from ...db.records import REMOVED, CampaignRow
 from ...db.store import Store
+from ..spec.gpu_count import gpus_of_node
 from .counts import RunCounts
 
 
@@ -43,11 +44,14 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     with store.read() as conn:
         now_s = store.now(conn)
         found, totals, on_gpus = queries.list_campaigns(conn), campaign_totals(conn, now_s), with_gpus(conn)
+        asked = asked_gpus(conn)
     rows = []
     for campaign in found:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, 0.0, None))
         quiet_s = max(0.0, now_s - (own.active_s or campaign.created_s))
-        has_gpus = campaign.executor != "local" or campaign.id in on_gpus
+        of_node, gres = asked.get(campaign.id, (None, None))
+        asks = campaign.executor != "local" and (of_node is None or gpus_of_node(of_node, gres) > 0)
+        has_gpus = asks or campaign.id in on_gpus
         rows.append(CampaignOverview(campaign, own, quiet_s, has_gpus))
     return sorted(rows, key=lambda row: row.quiet_s)
 

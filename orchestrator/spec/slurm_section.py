@@ -16,6 +16,7 @@ from pydantic import (
 
 from ..errors import FieldPath
 from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
+from .gpu_count import gpus_of_node
 from .other_names import hint_for, meant
 from .slurm_time import slurm_minutes
 
@@ -66,8 +67,6 @@ PASSED_OPTIONS: Final = frozenset(
 """Options of sbatch that are passed through unchanged."""
 
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
-_GRES_GPUS = re.compile(r"(?:^|,)(?:gres/)?gpu(?::(?!\d+(?:[:,(=]|$))[^:,()=]+)?(?:[:=](\d+))?(?=[,(]|$)")
-"""A type may begin with a digit (`1g.10gb`, a part of a GPU), but is not a number."""
 _GRES_TYPE = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
 _TYPE = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
 _UNIT_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
@@ -169,9 +168,7 @@ class SlurmConfig(SpecSection):
     @property
     def gpus(self) -> int:
         """GPUs of one node, from `gres` or else from `gpus_per_node`."""
-        if self.gres is None:
-            return int(self.gpus_per_node.rpartition(":")[2])
-        return sum(int(count or 1) for count in _GRES_GPUS.findall(self.gres))
+        return gpus_of_node(self.gpus_per_node, self.gres)
 
     @property
     def gpu_type(self) -> str | None:

@@ -15,7 +15,7 @@ from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG
 from ...formatting import clean
-from ...spec.slurm_section import SlurmConfig
+from ...spec.gpu_count import gpus_of_node
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
@@ -205,7 +205,7 @@ class MeasuredRun:
             return not self.on_cpus
         if self.config.get("executor") == "local" or (self.config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
             return False
-        return bool(SlurmConfig.model_construct(**{"gpus_per_node": "0", **self.slurm}).gpus)
+        return gpus_of_node(str(self.slurm.get("gpus_per_node") or 0), self.slurm.get("gres")) > 0
 
     @property
     def samples_per_s(self) -> float | None:

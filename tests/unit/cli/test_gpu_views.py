@@ -19,7 +19,7 @@ from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.gpus import gpu_lines
-from dscampaign.tests.support.cli_world import World, make_world
+from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
 Output = pytest.CaptureFixture[str]
 
@@ -139,6 +139,14 @@ def test_hours_are_those_of_gpus_where_there_are_any(world: World, capsys: Outpu
         return capsys.readouterr().out.partition("\n")[0]
 
     assert "GPU-HOURS" in header().upper()  # Slurm's, as far as is known
+    with world.store.write() as conn:
+        conn.execute(update(schema.run).values(config={**CONFIG, "slurm": {"gpus_per_node": "0"}}))
+    assert "RANK-HOURS" in header().upper()
+    with world.store.write() as conn:
+        conn.execute(
+            update(schema.run).values(config={**CONFIG, "slurm": {"gpus_per_node": "0", "gres": "gpu:a100:4"}})
+        )
+    assert "GPU-HOURS" in header().upper()
     with world.store.write() as conn:
         conn.execute(update(schema.campaign).values(executor="local"))
     assert "RANK-HOURS" in header().upper()
