@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 
 from ...db import queries
-from ...db.records import COMPLETED_EARLY, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage
+from ...db.records import COMPLETED_EARLY, RETRYABLE_RUN, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
 from ...jobs.shared.layout import CampaignPaths
@@ -253,8 +253,16 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
         files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
         since = f" (changed since: {shown(files)})" if files else ""
         verb = "keeps" if number == "1 run" else "keep"
-        hint = "`campaign retry` makes a failed, held or cancelled run use the new code"
-        yield f"{number} {verb} older code{since}; {hint}"
+        hint = _how_to_take_it({row.state for row, _ in pairs if row.code in older})
+        yield f"{number} {verb} older code{since}{f'; {hint}' if hint else ''}"
+
+
+def _how_to_take_it(states: Collection[RunState]) -> str:
+    """How runs in these states get the new code; "" where none is to go on."""
+    retry = "`campaign retry` makes a failed, held or cancelled run use the new code"
+    if not UNSETTLED_RUN.isdisjoint(states):
+        return f"{retry}; `campaign cancel` comes first where it is queued or running"
+    return "" if RETRYABLE_RUN.isdisjoint(states) else retry
 
 
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:

@@ -270,6 +270,24 @@ def test_a_run_that_the_spec_no_longer_names_stays_known_as_such(world: World) -
     assert (named.state, named.desired) == (RunState.QUEUED, "run")
 
 
+def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -> None:
+    script = world.folder / "train.py"
+    script.write_text("pass\n")
+    world.record()
+    world.run_pass()
+    script.write_text("print()\n")
+    retry = "`campaign retry` makes a failed, held or cancelled run use the new code"
+    for state, hint in (
+        (RunState.QUEUED, f"; {retry}; `campaign cancel` comes first where it is queued or running"),
+        (RunState.FAILED, f"; {retry}"),
+        (RunState.COMPLETED, ""),
+    ):
+        for name in world.runs():
+            set_run(world, name, state=state)
+        [note] = [one for one in make_plan(world.store, world.submission()).notes if "older code" in one]
+        assert note == f"2 runs keep older code (changed since: train.py){hint}"
+
+
 def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
