@@ -83,11 +83,29 @@ def test_a_retry_of_many_asks_whoever_is_there(
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "0")
     asked: list[str] = []
-    monkeypatch.setattr("click.confirm", lambda text, **_: bool(asked.append(text)))
+
+    def declined(text: str, **_: bool) -> bool:
+        asked.append(text)
+        return False
+
+    monkeypatch.setattr("click.confirm", declined)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert main(words.split()) == 1
     assert asked == ["1 run exceed ask_above_runs = 0. Submit?"]
     assert capsys.readouterr().err.endswith("nothing was retried\n")
+
+
+@pytest.mark.parametrize(("words", "code"), [("retry sweep", 0), ("retry sweep --failed", 0), ("retry sweep --all", 2)])
+def test_a_retry_of_many_from_a_crontab_asks_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, words: str, code: int
+) -> None:
+    retried: list[list[str]] = []
+    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "0")
+    monkeypatch.setattr("dscampaign.orchestrator.campaign.desired.retry", lambda *given: retried.append(given[2]))
+    monkeypatch.setattr("dscampaign.orchestrator.cli.runs._one_pass", lambda *_, **__: 0)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+    assert main(words.split()) == code
+    assert retried == ([["bad"]] if code == 0 else [])
 
 
 @pytest.mark.parametrize("words", ["retry sweep", "retry sweep bad", "cancel sweep --all", "reconcile sweep"])

@@ -58,7 +58,7 @@ def test_a_node_whose_clock_is_days_behind_uses_up_no_gpu_hours() -> None:
 )
 def test_what_counts_is_gpus_and_not_ranks(asked: dict[str, str], hours: float) -> None:
     """As `plan` does: these have two ranks a node."""
-    view = run_view(ended_row(1, "preempted", gpu_seconds=3600), slurm=SlurmConfig(**asked))
+    view = run_view(ended_row(1, "preempted", gpu_seconds=3600), slurm=SlurmConfig.model_validate(asked))
     assert gpu_hours(snapshot(view)) == pytest.approx(hours)
 
 
