@@ -16,7 +16,7 @@ from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
-from dscampaign.orchestrator.cli.watch import interrupted
+from dscampaign.orchestrator.cli.watch import interrupted, run_one_pass
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]
@@ -115,6 +115,16 @@ def test_the_document_says_when_the_executor_was_heard(world: World, capsys: Out
     out = capsys.readouterr().out
     assert '"heard_s": 5.0' in out
     assert '"trouble": "squeue: away"' in out
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_another_reconciler_applies_a_change_only_where_there_is_one(
+    world: World, capsys: Output, changed: bool
+) -> None:
+    with world.store.write() as conn:
+        queries.acquire_lease(conn, f"reconciler:{world.campaign_id}", "login7:4242:abc", 60.0)
+    run_one_pass(world.store, status(world).campaign, changed=changed)
+    assert ("it applies the change on its next pass" in capsys.readouterr().err) is changed
 
 
 def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
