@@ -7,8 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from ...db.ownership import distrust
 from ...db.records import (
     ABSENT,
     CANCELLING,
-    ENDED_RUN,
     REMOVED,
-    RETRYABLE_RUN,
     UNNAMED,
     WANTED,
     WANTED_YET,
@@ -31,14 +28,12 @@ from ...db.records import (
     NewRun,
     RunRow,
     RunState,
-    shown_state,
 )
 from ...db.store import Store
 from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config
-from ..formatting import count
 from ..progress import in_pieces
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.origin import Origin, that_matter
@@ -47,6 +42,7 @@ from ..spec.model import Spec
 from ..user_paths import expanded
 from .code_copies import CodeCopies, has_code
 from .diff import SpecDiff, as_kept, merge
+from .stop_or_retry import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
 """Of a stored run that the spec still names, what submitting it may change."""
@@ -156,29 +152,6 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     return list(found.ending)
 
 
-@dataclass(frozen=True)
-class Cancellation:
-    """Runs that are to end, ended ones that are not to be tried again, and those to which nothing happens."""
-
-    ending: Sequence[RunRow]
-    given_up: Sequence[RunRow]
-    left: Sequence[RunRow]
-
-    @property
-    def text(self) -> str:
-        """What a cancellation does: `cancelling 3 runs`, and to which runs it does less or nothing."""
-        nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
-        lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
-        lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
-        lines += [f"left as they are: {_counted(self.left)}"] if self.left and self.ending else []
-        return "\n".join(lines)
-
-    @property
-    def _settled(self) -> str:
-        runs = [*self.given_up, *self.left]
-        return f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no such run is queued or running"
-
-
 def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
     """What cancelling these runs, or all, does."""
     with store.read() as conn:
@@ -186,53 +159,7 @@ def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | N
 
 
 def _what_cancels(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
-    runs = _chosen(conn, campaign, names)
-    tried = (RunState.FAILED, RunState.SCREENED)
-    given_up = [run for run in runs if run.state in tried and run.desired in WANTED]
-    chosen = {run.id for run in given_up}
-    left = [run for run in runs if run.state in ENDED_RUN and run.id not in chosen]
-    return Cancellation([run for run in runs if run.state not in ENDED_RUN], given_up, left)
-
-
-@dataclass(frozen=True)
-class Retry:
-    """Runs that a retry begins again, and those that it leaves as they are."""
-
-    again: Sequence[RunRow]
-    left: Sequence[RunRow]
-
-    @property
-    def text(self) -> str:
-        """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and what stays as it is."""
-        number = len(self.again)
-        again = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
-        return again + (f"\nleft as they are: {_counted(self.left)}" if self.left else "")
-
-    @property
-    def may_follow(self) -> str | None:
-        """What to type after the campaign's name for those that it leaves, and which these are; None for nothing."""
-        left = [run for run in self.left if run.state in RETRYABLE_RUN]
-        if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
-            return "--all, for those that were cancelled"
-        if any(run.desired in UNNAMED for run in left):
-            return "RUN, for a run that is no longer in the spec"
-        return "RUN, for a run that the screening left out" if left else None
-
-    @property
-    def gpu_hours(self) -> float:
-        """The maximum that one attempt of each can use within its time limit; 0 without Slurm."""
-        configs = map(run_config, self.again)
-        return sum(config.slurm.most_gpu_hours for config in configs if config.executor == "slurm")
-
-
-def _counted(runs: Iterable[RunRow]) -> str:
-    """`2 failed, 1 cancelling`."""
-    shown = ("no longer in the spec" if run.desired in UNNAMED else _shown(run) for run in runs)
-    return ", ".join(f"{number:,} {what}" for what, number in Counter(shown).items())
-
-
-def _shown(run: RunRow) -> str:
-    return str(shown_state(run.state, run.desired))
+    return cancellation_of(_chosen(conn, campaign, names))
 
 
 def what_retries(
@@ -261,15 +188,10 @@ def _what_retries(
     unnamed: bool = True,
 ) -> Retry:
     runs = _chosen(conn, campaign, names)
-    if names is not None:
-        early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
-        possible = (run for run in runs if run.state in RETRYABLE_RUN or run.id in early)
-        again = [run for run in possible if unnamed or run.desired not in UNNAMED]
-    else:
-        states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
-        again = [run for run in runs if run.state in states and run.desired not in UNNAMED]
-    chosen = {run.id for run in again}
-    return Retry(again, [run for run in runs if run.id not in chosen])
+    if names is None:
+        return retry_of_all(runs, cancelled=cancelled)
+    early = {run.run_id for run in queries.status(conn, campaign.id) if run.early}
+    return retry_of_named(runs, early, unnamed=unnamed)
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
@@ -302,7 +224,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
     found = _what_retries(conn, campaign, names)
     if names is not None and found.left:
-        first = _shown(found.left[0])
+        first = shown_to_user(found.left[0])
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"
         hint = "it can be retried once it has ended" if first == CANCELLING else hint
         raise UserError(f"run {found.left[0].name} is {first}", hint)
