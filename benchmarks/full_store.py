@@ -21,7 +21,7 @@ from sqlalchemy import insert, literal, select, update
 from dscampaign.benchmarks.store import LINES, drain, insert_attempts, write_spool
 from dscampaign.db import queries, schema
 from dscampaign.db.prune import Retention, prune
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.tests.support.postgres import PostgresServer

@@ -19,7 +19,8 @@ from pathlib import Path
 from dscampaign.db import queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
+from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 
 REPEATS = 3

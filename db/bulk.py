@@ -20,8 +20,9 @@ from sqlalchemy import (
 )
 
 from . import schema
-from .records import AttemptRow, AttemptState, NewAttempt, NewRun, RunRow, RunState
+from .records import AttemptRow, NewAttempt, NewRun, RunRow
 from .rows import fetch, pieces
+from .states import AttemptState, RunState
 from .store import database_now, now_s
 from .stored_document import EMPTY, StoredDocument
 

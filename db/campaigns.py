@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection, and_, case, delete, func, select
 
 from . import schema
-from .records import ACTIVE_ATTEMPT, COMPLETED_EARLY, THINNED, UNSETTLED_RUN, RunState, shown_state
+from .records import COMPLETED_EARLY, THINNED
+from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
 """Of an event that says where the metrics of a script come from that does not report them."""

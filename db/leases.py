@@ -61,10 +61,17 @@ def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
         raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found and found.epoch}")
 
 
-def report_pass(conn: Connection, name: str, *, asked: bool, heard: bool, trouble: str) -> None:
-    """Keeps what a pass learned, in a transaction that has renewed the lease: see `Lease`."""
-    now = now_s(conn)
-    times = {**({"asked_s": now} if asked else {}), **({"heard_s": now} if heard else {})}
+def report_pass(conn: Connection, name: str, looked_s: float | None, *, heard: bool, trouble: str) -> None:
+    """Keeps what a pass learned, in a transaction that has renewed the lease: see `Lease`.
+
+    Args:
+        conn: A write transaction.
+        name: Which lease.
+        looked_s: When it looked at the executor's jobs, by the store's clock; None if it did not.
+        heard: Whether the executor answered.
+        trouble: What was in its way.
+    """
+    times = {} if looked_s is None else {"asked_s": looked_s, **({"heard_s": looked_s} if heard else {})}
     conn.execute(update(lease).where(lease.c.name == name).values(trouble=trouble, **times))
 
 

@@ -21,9 +21,10 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, f
 
 from .events import add_event
 from .gpu_queries import attempt_gpus
-from .records import ENDED_RUN, TERMINAL_ATTEMPT, THINNED, Stage, thinning_of
+from .records import THINNED, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
+from .states import ENDED_RUN, TERMINAL_ATTEMPT, Stage
 from .store import Store
 
 _STEPS_AT_ONCE: Final = 20_000

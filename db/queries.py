@@ -41,19 +41,9 @@ from .events import NewEvent, add_event, add_events, events, events_of_kind, for
 from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
-from .records import (
-    ACTIVE_ATTEMPT,
-    UNSETTLED_RUN,
-    AttemptRow,
-    AttemptState,
-    CampaignRow,
-    CheckpointRow,
-    MemoryObservation,
-    RunRow,
-    RunState,
-    RunStatus,
-)
+from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, RunRow, RunStatus
 from .rows import fetch, pieces
+from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, AttemptState, RunState
 from .store import insert_into, now_s
 
 __all__ = [  # of the modules beside this one

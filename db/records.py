@@ -4,74 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-
-class RunState(StrEnum):
-    """Where a run stands."""
-
-    PENDING = "pending"
-    QUEUED = "queued"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    HELD = "held"
-    CANCELLED = "cancelled"
-    SCREENED = "screened"
-    """Left out: its condition's screening run showed that it is not worth its time."""
-
-
-class Stage(StrEnum):
-    """Which part of a campaign a run is: all of it, where the spec has no `screen` section."""
-
-    SCREENING = "screening"
-    FULL = "full"
-
-
-CANCELLING: Final = "cancelling"
-"""Shown in place of a run's state from the request to cancel it until it has ended."""
-
-UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
-"""Something is left to do."""
-
-SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
-"""Nothing is left that this program would do by itself."""
-
-ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED})
-"""There is nothing to cancel; a held run may still be."""
-
-RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED, RunState.SCREENED})
-"""What `campaign retry` takes."""
-
-STARTED_RUN: Final = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
-"""Its experiment may no longer change under the same name."""
-
-DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD})
-"""How it ended stays so when the spec names it again."""
-
-
-def shown_state(state: RunState, desired: str) -> str:
-    """A run's state, or that it is to end and has not ended yet."""
-    return CANCELLING if desired not in WANTED and state in UNSETTLED_RUN else state
-
-
-class AttemptState(StrEnum):
-    """Where one attempt stands; an `intent` may or may not have reached Slurm."""
-
-    INTENT = "intent"
-    QUEUED = "queued"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
-"""The states that an attempt never leaves."""
-
-ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
-"""It may have a job."""
+from .states import AttemptState, RunState, Stage, shown_state
 
 THINNED: Final = "pruned"
 """In the evidence of an attempt whose metrics were thinned, see ``prune``. While an attempt that cannot win is being
@@ -88,8 +23,6 @@ def kept_every(evidences: Iterable[Mapping[str, Any]]) -> int:
     """Of a run's steps, one in how many is left, by the evidence of its attempts; 1 where it was not thinned."""
     return max((int(thinning_of(one).get("keep_every", 1)) for one in evidences), default=1)
 
-
-_MAX_KEY_PART: Final = 48  # characters
 
 METRIC_COLUMNS = {
     "loss": "loss",
@@ -110,21 +43,6 @@ bit order of the `nonfinite` mask: append, never reorder."""
 
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
-
-REMOVED: Final = "removed"
-"""What a campaign's `desired` is once `campaign rm` has begun."""
-
-ABSENT: Final = "absent"
-"""What a run's `desired` is when the spec no longer names it."""
-
-WANTED_YET: Final = "absent-run"
-"""The same, once its user has retried it all the same."""
-
-WANTED: Final = frozenset({"run", WANTED_YET})
-"""What a run's `desired` is that is to be brought to its end."""
-
-UNNAMED: Final = frozenset({ABSENT, WANTED_YET})
-"""What it is of a run that is not in the spec, until a spec names it again."""
 
 SUBMITTING: Final = "submitting"
 """The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
@@ -423,6 +341,8 @@ class MemoryObservation:
         """The peak that predictions are about: what tensors took; of a script that does not say, what it held."""
         return self.peak_reserved_gb if self.peak_allocated_gb is None else self.peak_allocated_gb
 
+
+_MAX_KEY_PART: Final = 48  # characters
 
 UNKNOWN: Final = "?"
 """Stands in an observation's key for a device or version that is not known."""

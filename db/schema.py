@@ -29,7 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
-from .records import METRIC_COLUMNS, AttemptState, RunState, Stage
+from .records import METRIC_COLUMNS
+from .states import AttemptState, RunState, Stage
 from .storable import MAX_TEXT, text
 from .stored_document import DocumentType
 

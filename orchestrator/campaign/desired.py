@@ -17,18 +17,8 @@ from sqlalchemy import Connection
 from ... import __version__
 from ...db import queries
 from ...db.ownership import distrust
-from ...db.records import (
-    ABSENT,
-    CANCELLING,
-    REMOVED,
-    UNNAMED,
-    WANTED,
-    WANTED_YET,
-    CampaignRow,
-    NewRun,
-    RunRow,
-    RunState,
-)
+from ...db.records import CampaignRow, NewRun, RunRow
+from ...db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
 from ...db.store import Store
 from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths

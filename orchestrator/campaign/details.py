@@ -16,9 +16,9 @@ from ...db.records import (
     MemoryObservation,
     RunLatest,
     RunRow,
-    RunState,
     RunStatus,
 )
+from ...db.states import RunState
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths, RunPaths
 from .status import CampaignStatus, read_status

@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...db.records import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunRow, RunState
+from ...db.records import RunRow
+from ...db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunState
 from ...db.stored_document import StoredDocument
 from ..errors import UserError
 from ..executors.job_request import run_config

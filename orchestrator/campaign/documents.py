@@ -10,16 +10,8 @@ from typing import Any, Final
 
 from ...db import queries
 from ...db.gpu_records import AttemptGpus, j_per_token, total
-from ...db.records import (
-    CANCELLING,
-    OPENED_ELSEWHERE,
-    AttemptRow,
-    CampaignRow,
-    EventRow,
-    Lease,
-    RunRow,
-    RunStatus,
-)
+from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, Lease, RunRow, RunStatus
+from ...db.states import CANCELLING
 from ...db.store import Store
 from ...jobs.shared.rank_groups import ranks_per_sample
 from ..reconcile.lease import LeaseHolder

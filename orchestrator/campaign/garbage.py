@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ...db import queries
-from ...db.records import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptRow, CampaignRow, RunRow
+from ...db.records import AttemptRow, CampaignRow, RunRow
+from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT
 from ...db.store import Store
 from ...jobs.shared import retention
 from ...jobs.shared.checkpoint import DRAFT_SUFFIX

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from ...db import queries
-from ...db.records import UNSETTLED_RUN, CampaignRow, RunRow
+from ...db.records import CampaignRow, RunRow
+from ...db.states import UNSETTLED_RUN
 from ...db.store import Store
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ..errors import UserError
@@ -39,6 +40,7 @@ class Wanted:
         job_logs: glob patterns of the batch job's own logs, from before the launcher started.
         over: whether the store says that the attempt has ended.
         unrun: why there never was a job; "" if there was one.
+        before: the number of the attempt before it; None if it is the first.
     """
 
     attempt: AttemptPaths
@@ -48,6 +50,7 @@ class Wanted:
     launcher: bool
     over: bool
     unrun: str = ""
+    before: int | None = None
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class Wanted:
             launcher=launcher,
             over=row.ended_s is not None,
             unrun=run.reason if row.ended_s is not None and row.job_id is None else "",
+            before=max((other.generation for other in rows if other.generation < row.generation), default=None),
         )
 
     @property
@@ -86,7 +90,8 @@ def newest_log(wanted: Wanted) -> Path:
     """The rank's log if there is one, else the launcher's or the batch job's; raises UserError if there is none."""
     found = next(_candidates(wanted), None)
     if found is None:
-        hint = "it has not started yet; wait for it with -f" if not wanted.ended else f"see {wanted.attempt.logs}"
+        before = f"; the attempt before it is --attempt {wanted.before}" if wanted.before else ""
+        hint = f"see {wanted.attempt.logs}" if wanted.ended else f"it has not started yet; wait for it with -f{before}"
         what = "launcher" if wanted.launcher else "rank"
         if wanted.unrun:
             raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...db import queries
 from ...db.campaigns import CampaignTotals, asked_gpus, campaign_totals, with_gpus
-from ...db.records import REMOVED, CampaignRow
+from ...db.records import CampaignRow
+from ...db.states import REMOVED
 from ...db.store import Store
 from ..spec.gpu_count import gpus_of_node
 from .counts import RunCounts

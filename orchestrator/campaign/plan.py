@@ -14,7 +14,8 @@ from math import ceil
 from pathlib import Path
 
 from ...db import queries
-from ...db.records import COMPLETED_EARLY, RETRYABLE_RUN, UNSETTLED_RUN, CampaignRow, RunRow, RunState, Stage
+from ...db.records import COMPLETED_EARLY, CampaignRow, RunRow
+from ...db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
 from ...jobs.shared.layout import CampaignPaths

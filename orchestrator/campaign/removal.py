@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ...db import queries
 from ...db.campaigns import delete_campaign, delete_measurements
-from ...db.records import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN, CampaignRow
+from ...db.records import CampaignRow
 from ...db.rows import pieces
+from ...db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import UserError

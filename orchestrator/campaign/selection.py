@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Protocol, TypeVar
 
-from ...db.records import RunState
+from ...db.states import RunState
 from ..errors import UserError, nearest
 
 _PATTERN: Final = frozenset("*?[")

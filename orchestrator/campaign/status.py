@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from ...db import campaigns, queries
 from ...db.campaigns import MetricsSource
-from ...db.records import UNSETTLED_RUN, AttemptRow, CampaignRow, Lease, RunState, RunStatus
+from ...db.records import AttemptRow, CampaignRow, Lease, RunStatus
+from ...db.states import UNSETTLED_RUN, RunState
 from ...db.store import Store
 from ..failures.groups import alike, cause
 from ..formatting import count

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...db.records import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunRow, RunState, shown_state
+from ...db.records import RunRow
+from ...db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
 from ..executors.job_request import run_config
 from ..formatting import count
 

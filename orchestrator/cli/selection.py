@@ -11,7 +11,7 @@ import click
 from ..errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from ...db.records import RunState
+    from ...db.states import RunState
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ def selection_options(command: _Command) -> _Command:
 
 def _states(words: str | None) -> list[RunState]:
     """States as `--state` names them; raises UserError for a word that is none."""
-    from ...db.records import RunState
+    from ...db.states import RunState
 
     known = [str(state) for state in RunState]
     for word in words.split(",") if words else []:

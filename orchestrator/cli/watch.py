@@ -12,7 +12,8 @@ from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
-from ...db.records import CANCELLING, UNSETTLED_RUN, CampaignRow, RunState
+from ...db.records import CampaignRow
+from ...db.states import CANCELLING, UNSETTLED_RUN, RunState
 from ...db.store import Store
 from ..campaign.documents import status_document
 from ..campaign.selection import Selection

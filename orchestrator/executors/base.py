@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -65,6 +65,21 @@ class JobView(NamedTuple):
     def cancelled_in_queue(self) -> bool:
         """Whether it was cancelled before it had nodes."""
         return self.state == "CANCELLED" and self.nodes in NO_NODES
+
+
+class WaitedJob(NamedTuple):
+    """A job that waited in the queue when it was last seen.
+
+    Attributes:
+        ago_s: how long ago that was, or that it was submitted since; infinite if nobody knows.
+        missed_s: for how long it is known to be absent; 0 while it is not.
+    """
+
+    token: str
+    task: int
+    job_id: str
+    ago_s: float
+    missed_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -158,8 +173,13 @@ class Executor(Protocol):
             Unreachable, OSError: surely nothing was submitted.
         """
 
-    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(
+        self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()
+    ) -> JobListing:
         """The jobs of these batches (token → indexes), submitted after ``since_s``.
+
+        Args:
+            waited: what is known to have waited, which is read only where a job is absent.
 
         Raises:
             Unreachable: the executor could not be reached.

@@ -14,13 +14,13 @@ import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...jobs.shared.files import open_private, write_atomically
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
-from .base import JobArray, JobListing, JobView, SubmissionUnclear, own_python, owner
+from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, own_python, owner
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -75,7 +75,12 @@ class LocalExecutor:
                 raise SubmissionUnclear(f"only {some} of {batch.size} processes started: {exc}") from exc
             raise Unreachable(f"cannot start a process: {exc}") from exc
 
-    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
+    def list_jobs(
+        self,
+        expected: Mapping[str, Collection[int]],
+        since_s: float,  # noqa: ARG002
+        waited: Iterable[WaitedJob] = (),  # noqa: ARG002
+    ) -> JobListing:
         """Scans the process table once."""
         running = _agents(self.user)
         for child in self._children:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from ...jobs.shared.files import write_atomically
 from ..errors import Unreachable
 from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_views
-from .base import JobArray, JobListing, JobView, SubmissionRefused, own_python, owner
+from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
 from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
 from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, run_sbatch
-from .waiting_tasks import WaitingTasks
+from .waiting_tasks import cancelled
 
 SINCE_SLACK_S = 86_400.0
 """How far before the first submission to query sacct: clocks differ, and a day costs nothing."""
@@ -58,7 +58,6 @@ class SlurmExecutor:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._waiting = WaitingTasks()
 
     @property
     def user(self) -> int:
@@ -90,7 +89,9 @@ class SlurmExecutor:
             raise SubmissionRefused(plain(said))
         return said
 
-    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(
+        self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()
+    ) -> JobListing:
         """Runs squeue, and sacct if squeue does not show every expected job alive."""
         if not expected:
             return JobListing({}, True)
@@ -100,8 +101,8 @@ class SlurmExecutor:
         jobs = {key: views for part in found for key, views in part.jobs.items()}
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         in_queue = (view for part in found for views in part.queue.values() for view in views.values())
-        jobs |= self._waiting.cancelled(in_queue, wanted - jobs.keys(), _shown_after_end_s)
-        self._waiting.note(jobs, wanted)
+        unrecorded = {key for part in found for key in part.unrecorded}
+        jobs |= cancelled(waited, wanted - jobs.keys(), unrecorded, in_queue, _shown_after_end_s)
         return JobListing(
             jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
             complete=all(part.complete for part in found),
@@ -220,11 +221,16 @@ class _Question:
 
 @dataclass(frozen=True)
 class _Found:
-    """The answer, what of it squeue gave, and whether all places were looked at."""
+    """The answer, what of it squeue gave, and whether all places were looked at.
+
+    Attributes:
+        unrecorded: of what squeue does not show, that of which an accounting has no line.
+    """
 
     jobs: Jobs
     queue: Jobs
     complete: bool = True
+    unrecorded: Collection[Key] = ()
 
 
 def _list(question: _Question, since_s: float) -> _Found:
@@ -248,7 +254,8 @@ def _list(question: _Question, since_s: float) -> _Found:
         shown = jobs.get(key, {})
         told = {n: job for n, job in views.items() if job.terminal and (n not in shown or shown[n].terminal)}
         jobs[key] = shown | told
-    return _Found({key: views for key, views in jobs.items() if views}, queue)
+    unrecorded = [key for key in dead if history.kept and key not in queue and not history.jobs.get(key)]
+    return _Found({key: views for key, views in jobs.items() if views}, queue, unrecorded=unrecorded)
 
 
 def _shown_after_end_s() -> float:

@@ -1,49 +1,51 @@
-"""Tasks that were seen to wait: one that is cancelled alone in the queue leaves no trace.
+"""Tasks that are known to have waited: one that is cancelled alone in the queue leaves no trace.
 
-The accounting has no line of it either, and says of its array what was submitted. But Slurm shows
-what has ended for a while, its MinJobAge. What waited a shorter time ago, and is not shown although others of its array
-are, never began: it was cancelled.
+The accounting has no line of it either, and says of its array what was submitted. What is not shown although others of
+its array are was cancelled before it began,
+
+- if it waited a short time ago: Slurm shows what has ended for a while, its MinJobAge;
+- if it has been missed for long, and an accounting knows nothing of it: there every task that begins gets a line.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 from .array_tasks import Jobs, Key
-from .base import JobView
+from .base import JobView, WaitedJob
+
+MISSED_S: Final = 180.0
+"""How long a line may take to reach the accounting."""
 
 
-class WaitingTasks:
-    """What this process has seen waiting."""
+def cancelled(
+    waited: Iterable[WaitedJob],
+    absent: Collection[Key],
+    unrecorded: Collection[Key],
+    shown: Iterable[JobView],
+    shown_s: Callable[[], float],
+) -> Jobs:
+    """Those of the absent tasks that were cancelled.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[Key, tuple[JobView, float]] = {}
-
-    def cancelled(self, shown: Iterable[JobView], absent: Collection[Key], shown_s: Callable[[], float]) -> Jobs:
-        """Those of the absent tasks that were cancelled.
-
-        Args:
-            shown: what squeue shows: that the accounting knows an array does not say that Slurm still does.
-            absent: what neither squeue nor the accounting knows.
-            shown_s: for how long Slurm shows what has ended.
-        """
-        arrays = {_array(job) for job in shown}
-        seen = {key: self._seen[key] for key in absent if key in self._seen and _array(self._seen[key][0]) in arrays}
-        since_s = self._clock() - shown_s() if seen else 0.0
-        gone = [
-            (key, job._replace(state="CANCELLED", reason="")) for key, (job, at_s) in seen.items() if at_s > since_s
-        ]
-        return {key: {job.job_id: job} for key, job in gone}
-
-    def note(self, jobs: Jobs, wanted: Collection[Key]) -> None:
-        """Remembers what waits now; of what is not wanted any more, nothing is remembered."""
-        now_s = self._clock()
-        waiting = {key: (job, now_s) for key, views in jobs.items() for job in views.values() if job.pending}
-        before = {key: seen for key, seen in self._seen.items() if key in wanted and key not in jobs}
-        self._seen = {**before, **waiting}
+    Args:
+        waited: what is known to have waited.
+        absent: what neither squeue nor the accounting shows.
+        unrecorded: of these, those of which there would be a line in the accounting if they had begun.
+        shown: what squeue shows: that the accounting knows an array does not say that Slurm still does.
+        shown_s: for how long Slurm shows what has ended.
+    """
+    missed = [one for one in waited if (one.token, one.task) in absent] if absent else []
+    arrays = {_array(job) for job in shown} if missed else set()
+    known = [one for one in missed if _array(one) in arrays]
+    least_s = shown_s() if known else 0.0
+    return {
+        (one.token, one.task): {one.job_id: JobView(one.token, one.task, one.job_id, "CANCELLED")}
+        for one in known
+        if one.ago_s < least_s or (one.missed_s >= MISSED_S and (one.token, one.task) in unrecorded)
+    }
 
 
-def _array(job: JobView) -> str:
-    return job.job_id.partition("_")[0]
+def _array(job: JobView | WaitedJob) -> tuple[str, str]:
+    """Batch and number of its array: a Slurm that lost its state gives out numbers again."""
+    return job.token, job.job_id.partition("_")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from ...db.records import RunState
+from ...db.states import RunState
 from ...jobs.agent.evidence import LogLine, RankEnd
 from . import errnos
 from .evidence import Clue, Ended, death_signal

@@ -9,7 +9,7 @@ from functools import partial
 
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
-from ...db.records import ACTIVE_ATTEMPT, RunState
+from ...db.states import ACTIVE_ATTEMPT, RunState
 from ...jobs.shared.closed_tasks import close_tasks
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...db.records import AttemptRow, AttemptState, RunRow, RunState
+from ...db.records import AttemptRow, RunRow
+from ...db.states import AttemptState, RunState
 from ..failures.evidence import Ended
 from ..failures.verdict import Verdict
 from ..spec.model import RunConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, ENDING, RunState
+from ...db.records import ENDING
+from ...db.states import ACTIVE_ATTEMPT, RunState
 from ...jobs.agent.progress import QUIET_START
 from .lease import FencedWriter
 from .snapshot import AttemptView, Snapshot

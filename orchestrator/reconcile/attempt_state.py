@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...db.records import AttemptRow, AttemptState, RunState
+from ...db.records import AttemptRow
+from ...db.states import AttemptState, RunState
 from ..executors.base import JobView
 from ..executors.pending_reason import waits_because
 from ..failures.evidence import Ended

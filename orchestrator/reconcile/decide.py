@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ...db.records import ABSENT, SETTLED_RUN, AttemptRow, AttemptState, RunState, Stage
+from ...db.records import AttemptRow
+from ...db.states import ABSENT, SETTLED_RUN, AttemptState, RunState, Stage
 from ..executors.base import JobView
 from ..failures.evidence import Ended
 from . import retry_policy

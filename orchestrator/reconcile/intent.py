@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...db import queries
-from ...db.records import SUBMITTING, AttemptRow, NewAttempt, RunState
+from ...db.records import SUBMITTING, AttemptRow, NewAttempt
+from ...db.states import RunState
 from ...jobs.shared.layout import CampaignPaths
 from ...jobs.shared.payload import Payload
 from ..executors import job_request

@@ -22,7 +22,8 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, CampaignRow
+from ...db.records import AttemptRow, CampaignRow
+from ...db.states import ACTIVE_ATTEMPT
 from ...db.store import Store
 from ..errors import UserError
 from ..failures.policy import FailureClass
@@ -108,10 +109,10 @@ class FencedWriter:
             with self.write():
                 pass
 
-    def report(self, *, asked: bool, heard: bool, trouble: str) -> None:
+    def report(self, looked_s: float | None = None, *, heard: bool = False, trouble: str) -> None:
         """Keeps for `campaign status` what this pass learned, see `Lease`; raises StaleLease as `write`."""
         with self.write() as conn:
-            queries.report_pass(conn, self.lease, asked=asked, heard=heard, trouble=trouble)
+            queries.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
 
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
         """Adds an event about an attempt."""

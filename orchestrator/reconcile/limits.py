@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ...db.records import TERMINAL_ATTEMPT, AttemptRow, RunState
+from ...db.records import AttemptRow
+from ...db.states import TERMINAL_ATTEMPT, RunState
 from ..executors.job_request import code_of, gpus_per_rank
 from ..spec.model import RunConfig
 from .origin import why_held

@@ -14,7 +14,8 @@ from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
 from ...db.ingest.spool import Source
-from ...db.records import AttemptRow, CampaignRow, RunState
+from ...db.records import AttemptRow, CampaignRow
+from ...db.states import RunState
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
 from ...jobs.shared.layout import CampaignPaths
@@ -108,13 +109,13 @@ class Reconciler:
                 done = self._pass(writer)
         except (OSError, ImportError) as exc:  # a module that is loaded late belongs to an environment that may be away
             broken = f"the pass failed: {exc}"
-            writer.report(asked=False, heard=False, trouble=broken)
+            writer.report(trouble=broken)
             raise Unreachable(broken, "nothing is lost; the next pass continues") from exc
         except Unreachable as exc:
-            writer.report(asked=False, heard=False, trouble=exc.message)
+            writer.report(trouble=exc.message)
             raise
         troubles = "; ".join(trouble.message for trouble in done.troubles[:MOST_TROUBLES])
-        writer.report(asked=True, heard=done.snapshot.listed, trouble=troubles)
+        writer.report(done.snapshot.now_s, heard=done.snapshot.listed, trouble=troubles)
         return done
 
     def _pass(self, writer: FencedWriter) -> Pass:

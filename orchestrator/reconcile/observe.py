@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,16 +15,9 @@ from pathlib import Path
 from ...db import queries
 from ...db.errors import StoreError
 from ...db.open_runs import WaitingAttempt
-from ...db.records import (
-    SETTLED_RUN,
-    TERMINAL_ATTEMPT,
-    AttemptRow,
-    AttemptState,
-    RunRow,
-    RunState,
-    StepTimes,
-)
+from ...db.records import AttemptRow, RunRow, StepTimes
 from ...db.regular_files import open_regular
+from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
@@ -34,7 +28,7 @@ from ...jobs.shared.documents import Unreadable
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
-from ..executors.base import Executor, JobListing, JobView
+from ..executors.base import Executor, JobListing, JobView, WaitedJob
 from ..executors.job_request import is_copy
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
@@ -49,7 +43,7 @@ from .origin import Origin
 from .pruning import LINES, hopeless
 from .queue import changed, sort_out
 from .set_aside import in_words, may_pass
-from .snapshot import AttemptView, BrokenRun, RunView, Snapshot
+from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot
 from .stored import Stored, waits_for_storage
 
 AGENT_LOG_LINES = 40
@@ -99,7 +93,7 @@ def observe(
     for a run's step times only if it has made no step for long. Goes through the runs with `renewing`, which keeps
     the lease. Raises Unreachable if the shared folder cannot be read.
     """
-    listing, trouble = _list_jobs([*stored.active, *stored.waiting], executor)
+    listing, trouble = _list_jobs(stored, executor)
     folder = _Folder(paths)
     news = changed(stored.ledgers, ledgers or {})
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
@@ -135,17 +129,28 @@ def observe(
     return snapshot, trouble
 
 
-def _list_jobs(
-    active: Sequence[AttemptRow | WaitingAttempt], executor: Executor
-) -> tuple[JobListing, Unreachable | None]:
+def _list_jobs(stored: Stored, executor: Executor) -> tuple[JobListing, Unreachable | None]:
     expected: dict[str, set[int]] = defaultdict(set)
+    active: list[AttemptRow | WaitingAttempt] = [*stored.active, *stored.waiting]
     for row in active:
         expected[row.token].add(row.array_index or 0)
     since_s = min((row.created_s for row in active), default=0.0)
     try:
-        return executor.list_jobs(expected, since_s), None
+        return executor.list_jobs(expected, since_s, _waited(stored)), None
     except Unreachable as exc:
         return JobListing({}, False), exc
+
+
+def _waited(stored: Stored) -> Iterator[WaitedJob]:
+    """What was in the queue when the executor last answered, or was submitted after that, or has been missed since."""
+    rows: Iterator[AttemptRow | WaitingAttempt] = chain(stored.waiting, stored.active)
+    for row in rows:
+        absence = Absence.of(row) if isinstance(row, AttemptRow) else None
+        if row.job_id is None or (isinstance(row, AttemptRow) and row.state is not AttemptState.QUEUED):
+            continue
+        ago_s = math.inf if absence else stored.now_s - max(stored.heard_s or 0.0, row.created_s)
+        missed_s = stored.now_s - absence.since_s if absence and absence.listed_all else 0.0
+        yield WaitedJob(row.token, row.array_index or 0, row.job_id, ago_s, missed_s)
 
 
 class _Folder:

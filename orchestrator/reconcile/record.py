@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunState
+from ...db.records import AttemptRow
+from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from ...db.storable import to_json
 from ...db.store import refusal
 from ...db.stored_document import StoredDocument

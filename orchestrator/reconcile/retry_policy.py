@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...db.records import RunState
+from ...db.states import RunState
 from ..failures.policy import Budget, FailureClass, Retry
 from . import oom_policy
 from .actions import Action, Submit, set_run

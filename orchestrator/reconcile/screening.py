@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...db.metrics import StepFigures
-from ...db.records import UNSETTLED_RUN, AttemptRow, RunRow, RunState, Stage
+from ...db.records import AttemptRow, RunRow
+from ...db.states import UNSETTLED_RUN, RunState, Stage
 from ...db.warm_up import warm_up_steps
 from ..formatting import count, figure, short_number
 from ..spec.effects import WORK

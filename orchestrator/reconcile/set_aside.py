@@ -15,8 +15,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from ...db import queries
-from ...db.records import ACTIVE_ATTEMPT, AttemptRow, AttemptState, RunRow, RunState
+from ...db.records import AttemptRow, RunRow
 from ...db.regular_files import concerns_one_file
+from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from ...db.store import first_line, refusal
 from ..errors import Unreachable, UserError
 from ..failures.policy import FailureClass

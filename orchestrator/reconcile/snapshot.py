@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...db.records import REMOVED, TERMINAL_ATTEMPT, WANTED, AttemptRow, CampaignRow, RunRow
+from ...db.records import AttemptRow, CampaignRow, RunRow
+from ...db.states import REMOVED, TERMINAL_ATTEMPT, WANTED
 from ...jobs.agent.evidence import LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat

@@ -13,17 +13,8 @@ from sqlalchemy import Connection
 
 from ...db import open_runs, queries
 from ...db.open_runs import WaitingAttempt
-from ...db.records import (
-    SETTLED_RUN,
-    TERMINAL_ATTEMPT,
-    WANTED,
-    AttemptRow,
-    AttemptState,
-    CampaignRow,
-    RunRow,
-    RunState,
-    Stage,
-)
+from ...db.records import AttemptRow, CampaignRow, RunRow
+from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
 from ..executors.job_request import gpus_per_rank, run_config
@@ -32,6 +23,7 @@ from ..memory.observations import read_ledgers
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
 from ..spec.shared_sections import SharedSections
+from .lease import lease_name
 from .screening import Screening
 
 QUEUE_FULL: Final = "queue.full"
@@ -87,6 +79,7 @@ class Stored:
     Attributes:
         runs: all, or those alone that are to be looked at.
         waiting: what only waits in the queue, and is not among them.
+        heard_s: when a pass looked at the executor's jobs that last answered.
         more: whether others wait to be begun that are not among them.
         failed: attempts of runs that are not among them which may tell of a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step.
@@ -102,6 +95,7 @@ class Stored:
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
     screenings: Mapping[int, Screening] = field(default_factory=dict)
     waiting: Sequence[WaitingAttempt] = ()
+    heard_s: float | None = None
     more: bool = False
     failed: Sequence[AttemptRow] = ()
     trained_on: Callable[[], frozenset[str]] = frozenset
@@ -154,9 +148,11 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         runs, attempts = _read(conn, [*ids, *begin])
         limited = "gpu_hours" in fresh.limits
         stored = _stored(conn, store, fresh, runs, attempts, [one.memory_key for one in waiting])
+        lease = queries.read_lease(conn, lease_name(campaign.id))
         return replace(
             stored,
             waiting=waiting,
+            heard_s=lease.heard_s if lease else None,
             more=more,
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
             trained_on=partial(_trained_on, store, campaign.id),

@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
 from ...db.ownership import distrust
-from ...db.records import RunState
+from ...db.states import RunState
 from ...jobs.shared.closed_tasks import make_closed
 from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payloads_file

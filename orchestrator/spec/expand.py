@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...db.records import Stage
+from ...db.states import Stage
 from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
 from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean

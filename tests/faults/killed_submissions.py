@@ -23,7 +23,7 @@ from pathlib import Path
 
 from dscampaign.benchmarks.scale import UNSETTLED, make_campaign
 from dscampaign.db import queries, schema
-from dscampaign.db.records import ACTIVE_ATTEMPT, AttemptState
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.tests.support.waiting import HANGS_S

@@ -10,7 +10,8 @@ from pathlib import Path
 from sqlalchemy import select
 
 from dscampaign.db import schema
-from dscampaign.db.records import AttemptRow, RunRow, RunState
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.files import read_json
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass

@@ -25,7 +25,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from dscampaign.db.errors import StoreError
-from dscampaign.db.records import SETTLED_RUN, CampaignRow
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import SETTLED_RUN
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.support.campaigns import Observed
 from dscampaign.tests.support.postgres import PostgresServer

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dscampaign.db.records import AttemptRow, RunState
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import RunState
 from dscampaign.tests.support.campaigns import Observed
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.jobs.agent.agent import HEARTBEAT_S
 from dscampaign.orchestrator.executors import slurm_commands
 from dscampaign.orchestrator.executors.base import JobArray

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 from dscampaign.orchestrator.reconcile import act, claims, lease
 from dscampaign.orchestrator.reconcile import loop as reconcile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.tests.support.campaigns import Observed, open_store, run_to_end, submit
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunState
+from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.orchestrator.reconcile.loop import Reconciler

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 
 from .trial import REAL, case
 

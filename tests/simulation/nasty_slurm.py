@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.array_tasks import Key
 from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,
     TERMINAL_STATES,
@@ -17,8 +18,10 @@ from dscampaign.orchestrator.executors.base import (
     JobView,
     SubmissionRefused,
     SubmissionUnclear,
+    WaitedJob,
 )
 from dscampaign.orchestrator.executors.slurm import SINCE_SLACK_S, SlurmExecutor
+from dscampaign.orchestrator.executors.waiting_tasks import cancelled
 from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.fake_agent import FakeAgent
@@ -144,7 +147,12 @@ class NastySlurm:
             raise SubmissionUnclear("Socket timed out")
         return ids
 
-    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:
+    def list_jobs(
+        self,
+        expected: Mapping[str, Collection[int]],
+        since_s: float,
+        waited: Iterable[WaitedJob] = (),
+    ) -> JobListing:
         self._effects.moment(Unreachable("squeue is away"))
         how, self.squeue = self.squeue, "good"
         if how == "unreachable":
@@ -162,8 +170,22 @@ class NastySlurm:
             for job, view in zip(jobs, shown, strict=True):
                 if len(views) != 1 or view is None:  # of two, the one that runs it may not be the one that is judged
                     job.classes |= job.blind | {"lost"}
+        if how == "good":
+            recent_s = self._clock.slurm_s() - MIN_JOB_AGE_S
+            in_queue = [view for view in found.values() if view.ended_s is None or view.ended_s > recent_s]
+            found |= self._cancelled(waited, found.keys() | rivals.keys(), in_queue)
         self._effects.moment(Unreachable("squeue is away"))
         return JobListing(found, how != "incomplete", rivals)
+
+    def _cancelled(
+        self, waited: Iterable[WaitedJob], known: Collection[Key], shown: Collection[JobView]
+    ) -> dict[Key, JobView]:
+        """What `SlurmExecutor` takes for cancelled in the queue, by its own rule."""
+        absent = {(job.token, job.index) for job in self.jobs} - set(known)
+        began = {(job.token, job.index) for job in self.jobs if job.started_s}
+        unrecorded = absent - began if self.accounting else set()
+        views = cancelled(waited, absent, unrecorded, shown, lambda: MIN_JOB_AGE_S)
+        return {key: view for key, [view] in ((key, list(found.values())) for key, found in views.items())}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self._effects.moment(Unreachable("scancel is away"))

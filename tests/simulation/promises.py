@@ -12,7 +12,8 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from dscampaign.db import queries, schema
-from dscampaign.db.records import TERMINAL_ATTEMPT, WANTED, AttemptRow, RunRow, RunState
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.retry_section import RetryConfig
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm

@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import RETRYABLE_RUN, WANTED, AttemptState, CampaignRow, RunRow, RunState
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.schema import lease, metadata
+from dscampaign.db.states import RETRYABLE_RUN, WANTED, AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.jobs.agent import shared_folder, start

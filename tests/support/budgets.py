@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dscampaign.db.records import AttemptRow, RunState
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.failures.policy import Budget, FailureClass
 
 FINAL = frozenset(kind for kind in FailureClass if kind.policy.run is RunState.FAILED)

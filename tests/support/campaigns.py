@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow, RunRow, RunState
+from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow, RunRow
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.orchestrator.campaign import desired as campaigns

@@ -15,7 +15,8 @@ from dscampaign.db import queries
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import SUBMITTING, AttemptState, CampaignRow, NewAttempt, NewRun, RunRow, RunState
+from dscampaign.db.records import SUBMITTING, CampaignRow, NewAttempt, NewRun, RunRow
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.load import read_runs

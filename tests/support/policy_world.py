@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
-from dscampaign.db.records import AttemptRow, AttemptState, CampaignRow, RunRow, RunState
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.policy import FailureClass

@@ -58,7 +58,7 @@ class SlurmCluster:
         if len(str(self._layout.munge_socket)) > _SOCKET_PATH_MAX:
             raise ValueError(f"{self.dir}: path too long for a socket")
         self.nodes = tuple(self._layout.node_ports)
-        self._accounting = accounting
+        self.accounting = accounting
         self.env = _clean_environment() | {"SLURM_CONF": str(self._layout.slurm_conf)}
         self.daemons = {daemon.name: daemon for daemon in self._make_daemons(tied)}
 
@@ -220,17 +220,17 @@ class SlurmCluster:
         layout = self._layout
         for folder in (*_FOLDERS, *(f"spool/{node}" for node in self.nodes)):
             (self.dir / folder).mkdir(parents=True, exist_ok=True)
-        if (self.dir / ("sql" if self._accounting else "etc/slurm.conf")).exists():
+        if (self.dir / ("sql" if self.accounting else "etc/slurm.conf")).exists():
             return
         (self.dir / "munge").chmod(0o700)
         _write(self.dir / "munge/key", os.urandom(1024))
         _write(self.dir / "etc/slurmdbd.conf", config.slurmdbd_conf(layout).encode())
         _write(self.dir / "etc/init.sql", config.SQL_INIT.encode())
-        layout.slurm_conf.write_text(config.slurm_conf(layout, self._accounting))
+        layout.slurm_conf.write_text(config.slurm_conf(layout, self.accounting))
         (self.dir / "etc/gres.conf").write_text(config.gres_conf(layout))
         for path in config.gpu_files(layout):
             path.symlink_to("/dev/null")
-        if self._accounting:
+        if self.accounting:
             self._install_sql()
 
     def _install_sql(self) -> None:
@@ -247,7 +247,7 @@ class SlurmCluster:
         books = {"mariadbd": self._mariadbd(), "slurmdbd": ["slurmdbd", "-D"]}
         commands = {
             "munged": self._munged(),
-            **(books if self._accounting else {}),
+            **(books if self.accounting else {}),
             "slurmctld": ["slurmctld", "-D"],
             **{node: ["slurmd", "-D", "-N", node] for node in self.nodes},
         }

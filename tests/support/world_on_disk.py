@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns
-from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView
+from dscampaign.orchestrator.executors.base import JobArray, JobListing, JobView, WaitedJob
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
@@ -47,6 +47,7 @@ class Cluster:
         on_look: called before each look.
         complete: whether a look finds out everything.
         rivals: attempts with several jobs.
+        waited: what the last look was told to have waited.
     """
 
     intent_grace_s = 0.0
@@ -62,6 +63,7 @@ class Cluster:
         self.after_submit: Callable[[JobArray], None] = lambda _: None
         self.on_look: Callable[[], None] = lambda: None
         self.complete = True
+        self.waited: list[WaitedJob] = []
         self.rivals: dict[tuple[str, int], list[JobView]] = {}
 
     def submit(self, batch: JobArray) -> list[str]:
@@ -74,8 +76,14 @@ class Cluster:
         self.after_submit(batch)
         return [f"{number}_{index}" for index in range(batch.size)]
 
-    def list_jobs(self, expected: Mapping[str, Collection[int]], since_s: float) -> JobListing:  # noqa: ARG002
+    def list_jobs(
+        self,
+        expected: Mapping[str, Collection[int]],
+        since_s: float,  # noqa: ARG002
+        waited: Iterable[WaitedJob] = (),
+    ) -> JobListing:
         self.on_look()
+        self.waited = list(waited)
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         shown = {key: view for key, view in self.jobs.items() if key in wanted and key not in self.rivals}
         return JobListing(shown, self.complete, self.rivals)

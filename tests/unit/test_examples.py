@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.support import REPOSITORY

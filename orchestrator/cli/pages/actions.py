@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ....db.records import SETTLED_RUN, RunState, RunStatus
+from ....db.records import RunStatus
+from ....db.states import SETTLED_RUN, RunState
 from ...failures.groups import alike, cause, gist
 from ...formatting import clean, count, some, source, words
 from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of

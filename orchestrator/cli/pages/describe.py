@@ -8,15 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import (
-    COMPLETED_EARLY,
-    SETTLED_RUN,
-    AttemptRow,
-    EventRow,
-    MemoryObservation,
-    RunState,
-    kept_every,
-)
+from ....db.records import COMPLETED_EARLY, AttemptRow, EventRow, MemoryObservation, kept_every
+from ....db.states import SETTLED_RUN, RunState
 from ....jobs.shared.rank_groups import ranks_per_sample
 from ...campaign.code_text import codes_text
 from ...campaign.details import CampaignDetails, RunDetails

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from ....db.records import RunState
+from ....db.states import RunState
 from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
 from ...formatting import clean, count, rough, short_number

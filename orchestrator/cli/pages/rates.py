@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ....db.records import RunState, RunStatus
+from ....db.records import RunStatus
+from ....db.states import RunState
 from ...campaign.status import CampaignStatus, run_longest
 from ...formatting import count, duration, short_number
 from .text import Page, Style

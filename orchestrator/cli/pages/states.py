@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ....db.records import CANCELLING, ENDING, AttemptState, RunState, RunStatus
+from ....db.records import ENDING, RunStatus
+from ....db.states import CANCELLING, AttemptState, RunState
 from ...campaign.status import CampaignStatus
 from ...formatting import clean, duration, words
 from .text import Cell, Page, Style

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from math import ceil
 
 from ....db.campaigns import MetricsSource
-from ....db.records import CANCELLING, UNSETTLED_RUN, RunState, RunStatus
+from ....db.records import RunStatus
+from ....db.states import CANCELLING, UNSETTLED_RUN, RunState
 from ...campaign.code_text import mixed_code
 from ...campaign.status import (
     LOOKED_S,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ...formatting import some
 from ...spec.model import AUTO
+from ..measure.timing import LEAST_S, LEAST_STEPS
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
@@ -34,6 +36,7 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
     yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
+    yield from _briefly_timed(comparisons)
     yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
 
 
@@ -93,3 +96,14 @@ def _scattered(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
                 f"The fastest repeat of {one.condition.name} ran at {max(speeds) / min(speeds):.1f} × the slowest: "
                 "something else may have used the machine."
             )
+
+
+def _briefly_timed(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    timed = [one for one in comparisons if one.speeds]
+    brief = [one for one in timed if any(run.timing and run.timing.short for run in one.condition.counted)]
+    if len(timed) > 1 and brief:
+        names = "" if len(brief) == len(timed) else f" of {some([one.condition.name for one in brief])}"
+        yield (
+            f"Speeds{names} are from fewer than {LEAST_STEPS} timed steps or less than {LEAST_S:.0f} s of them: "
+            "longer runs make them surer."
+        )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ....db.records import UNSETTLED_RUN, RunState
+from ....db.states import UNSETTLED_RUN, RunState
 from ...formatting import count
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison

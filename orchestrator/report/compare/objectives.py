@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ....db.records import RunState
+from ....db.states import RunState
 from ...formatting import duration, short_number
 from ...spec.objective import Objective
 from ..measure.metrics import METRICS

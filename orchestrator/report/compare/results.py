@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....db.records import CampaignRow, Stage
+from ....db.records import CampaignRow
+from ....db.states import Stage
 from ...spec.objective import Objective
 from ..measure.cost import Cost
 from ..measure.run import MeasuredRun

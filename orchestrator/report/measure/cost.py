@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ....db.records import AttemptRow, AttemptState
+from ....db.records import AttemptRow
+from ....db.states import AttemptState
 from ...failures.policy import FailureClass
 from .timing import Lines
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from ....db.records import AttemptRow, RunRow, RunState
+from ....db.records import AttemptRow, RunRow
+from ....db.states import RunState
 from ...formatting import clean, words
 from .cost import NO_FAILURE
 

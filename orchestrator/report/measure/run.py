@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, RunState, Stage, kept_every
+from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, kept_every
 from ....db.series import Series
+from ....db.states import RunState, Stage
 from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG

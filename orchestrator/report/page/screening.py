@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....db.records import RunState
+from ....db.states import RunState
 from ...formatting import short_number
 from ...reconcile.screening import Rule
 from ...spec.run_names import SCREENS

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ....db.records import RunState
+from ....db.states import RunState
 from ...campaign.code_text import mixed_code
 from ...campaign.counts import RunCounts
 from ...campaign.status import no_metrics

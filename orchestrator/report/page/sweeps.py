@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ....db.records import RunState
+from ....db.states import RunState
 from ...formatting import short_number
 from ..compare.conditions import Condition
 from ..compare.feasible import infeasible

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.errors import EXIT_UNREACHABLE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.jobs.forward import processes
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in

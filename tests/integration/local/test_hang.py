@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import open_store, run_to_end, submit

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
 from dscampaign.orchestrator.spec.load import load_runs

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dscampaign.db.records import CampaignRow, RunState
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.plan import make_plan

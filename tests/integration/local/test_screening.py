@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState, Stage
+from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in

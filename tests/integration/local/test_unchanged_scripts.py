@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support.campaigns import Observed, open_store, run_to_end, submit

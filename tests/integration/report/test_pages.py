@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.planted import Planted, Try, plant

@@ -14,7 +14,8 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StoreUnreachable
-from dscampaign.db.records import CampaignRow, RunState
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli import watch

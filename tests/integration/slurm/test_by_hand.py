@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.test_submission import write_spec
 from dscampaign.tests.support.campaigns import TEXT, observe, open_store, submit

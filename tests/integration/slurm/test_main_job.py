@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.files import read_json
 from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.tests.support import SCRIPTS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.tests.faults.trial import SLURM, STUB
 from dscampaign.tests.support.campaigns import open_store, run_to_end, submit

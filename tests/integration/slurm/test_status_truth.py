@@ -15,7 +15,7 @@ from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
-from dscampaign.orchestrator.reconcile.loop import Reconciler
+from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.tests.faults.trial import SLURM, stand_in
 from dscampaign.tests.support.campaigns import open_store, submit
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
@@ -50,7 +50,13 @@ class Life:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**spec, "matrix": {"env.KIND": list(kinds)}}))
         self.store = open_store(f"sqlite:///{folder}/campaign.db")
         self.campaign = submit(folder / f"{name}.yaml", folder, self.store)
-        self.reconciler = Reconciler(self.store, self.campaign)
+
+    def reconcile(self) -> Pass:
+        """One pass, as from a crontab: it knows what the store does, and nothing of the passes before."""
+        reconciler = Reconciler(self.store, self.campaign)
+        done = reconciler.run_pass()
+        reconciler.close()
+        return done
 
     def runs(self) -> dict[str, dict[str, Any]]:
         """The lines of `status --json` by kind."""
@@ -64,7 +70,7 @@ class Life:
     def passes(self) -> dict[str, dict[str, Any]]:
         """One pass, and what status then says: what Slurm showed before or shows after it."""
         before = self.live()
-        self.reconciler.run_pass()
+        self.reconcile()
         runs, after = self.runs(), self.live()
         for kind, run in runs.items():
             if run["cancelling"]:
@@ -135,7 +141,7 @@ def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_pa
 
     # a controller that is down
     closed.daemons["slurmctld"].stop(timeout_s=30)
-    life.reconciler.run_pass()
+    life.reconcile()
     assert "Slurm has not answered since" in life.page()
     assert "squeue" in status_document(life.store, life.campaign)["reconciler"]["trouble"]
     assert life.runs()["done"]["state"] == "queued"
@@ -174,7 +180,6 @@ def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_pa
         *("queue-scancel", "queue-cancel"),
     }
     assert all(len(run["attempts"]) == 1 for kind, run in life.runs().items() if "cancel" in kind)
-    life.reconciler.close()
 
 
 @pytest.mark.parametrize("by_us", [True, False])
@@ -189,6 +194,5 @@ def test_an_array_that_is_cancelled_in_the_queue_is_over_and_stays_so(
         closed.run("scancel", life.job("a").partition("_")[0])
     runs = life.until("cancelled", lambda runs: all(run["state"] == "cancelled" for run in runs.values()))
     assert life.live() == {}
-    assert life.reconciler.run_pass().settled
+    assert life.reconcile().settled
     assert all(len(run["attempts"]) == 1 for run in runs.values())
-    life.reconciler.close()

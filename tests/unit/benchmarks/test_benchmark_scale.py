@@ -9,7 +9,7 @@ import pytest
 from dscampaign.benchmarks.scale import Cost, growth, make_campaign
 from dscampaign.benchmarks.shared.simulated_watch import record_campaign, watch
 from dscampaign.db import queries
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import ABSENT, AttemptState, RunState
+from dscampaign.db.states import ABSENT, AttemptState, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.plan import make_plan

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import ABSENT, RunRow, RunState
+from dscampaign.db.records import RunRow
+from dscampaign.db.states import ABSENT, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, desired_again, merge, unchanged

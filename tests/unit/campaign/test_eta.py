@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunState, RunStatus, Stage
+from dscampaign.db.records import RunStatus
+from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.campaign.eta import campaign_left_s, run_left_s
 
 NOW_S = 10_000.0

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select
 
 from dscampaign.db import queries, schema
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.shared.checkpoint import MANIFEST
 from dscampaign.orchestrator.campaign import desired, removal
 from dscampaign.orchestrator.campaign.garbage import SURE_S, Garbage, GarbageKind, collect, find_garbage

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.errors import UserError
 

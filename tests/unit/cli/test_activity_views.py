@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries, schema
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.details import run_details
 from dscampaign.orchestrator.campaign.documents import run_document

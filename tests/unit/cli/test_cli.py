@@ -13,7 +13,7 @@ import click
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli import __main__ as entry

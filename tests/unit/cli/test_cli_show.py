@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, RunState
 from dscampaign.db.schema import lease
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.reconcile.origin import why_held
@@ -204,6 +204,9 @@ def test_a_rank_of_a_running_attempt_has_printed_nothing_yet(world: World, capfd
 def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
     assert main(["logs", "new"]) == 2
     assert "new has no log\nhint: it has not been submitted yet" in capsys.readouterr().err
+    assert main(["logs", "small"]) == 2
+    hint = "hint: it has not started yet; wait for it with -f; the attempt before it is --attempt 1"
+    assert f"no log of rank 0 in g0002\n{hint}" in capsys.readouterr().err
     assert main(["logs", "small", "--attempt", "9"]) == 2
     assert "small has no attempt 9\nhint: it has 1, 2" in capsys.readouterr().err
     assert main(["logs", "small", "--rank", "8"]) == 2

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, Lease, NewAttempt, NewRun, RunState
+from dscampaign.db.records import Lease, NewAttempt, NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import CampaignStatus, conditions_of, failures_of, read_status

@@ -7,7 +7,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db import store as store_module
 from dscampaign.db.read_only import ReadOnlyFile
-from dscampaign.db.records import AttemptState, NewRun, RunState
+from dscampaign.db.records import NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world

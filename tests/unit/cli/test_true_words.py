@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import update
 
 from dscampaign.db import queries
-from dscampaign.db.records import Lease, RunState, RunStatus
+from dscampaign.db.records import Lease, RunStatus
 from dscampaign.db.schema import attempt, lease, run, run_latest
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page

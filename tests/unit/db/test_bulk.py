@@ -8,7 +8,8 @@ from dataclasses import asdict
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, NewAttempt, NewRun, RunState
+from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.stored_document import StoredDocument
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db import open_runs, queries
-from dscampaign.db.records import AttemptState, NewRun, RunState
+from dscampaign.db.records import NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.tests.support.worlds import World
 
 QUEUED = {"state": AttemptState.QUEUED, "job_id": "7_0", "array_index": 0}

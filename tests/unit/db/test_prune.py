@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from dscampaign.db import prune as module
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
-from dscampaign.db.records import AttemptState, RunState, Stage
+from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World
 from dscampaign.tests.unit.db.test_gpu_queries import counter, sampled, stepped

@@ -10,13 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleWrite
-from dscampaign.db.records import (
-    AttemptState,
-    CheckpointRow,
-    MemoryObservation,
-    NewRun,
-    RunState,
-)
+from dscampaign.db.records import CheckpointRow, MemoryObservation, NewRun
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.stored_document import DocumentType
 from dscampaign.tests.support.worlds import World, new_attempt, new_campaign

@@ -17,7 +17,8 @@ from dscampaign.db.errors import StoreError
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import ACTIVE_ATTEMPT, METRIC_COLUMNS, TERMINAL_ATTEMPT, AttemptState, RunState
+from dscampaign.db.records import METRIC_COLUMNS
+from dscampaign.db.states import ACTIVE_ATTEMPT, TERMINAL_ATTEMPT, AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.jobs.agent.push import Pusher

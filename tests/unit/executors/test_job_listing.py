@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,10 @@ from dscampaign.orchestrator.cli.progress import Progress
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import slurm as slurm_module
 from dscampaign.orchestrator.executors import slurm_commands
-from dscampaign.orchestrator.executors.base import (
-    JobView,
-)
+from dscampaign.orchestrator.executors.base import JobView, WaitedJob
 from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.executors.waiting_tasks import MISSED_S
 from dscampaign.orchestrator.progress import shown_by
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
@@ -253,23 +254,27 @@ def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
     slurm.answers("scontrol", "Configuration data\nMinJobAge               = 300 sec\n")
     lines = [squeue_line(f"12_{index}", "PENDING", node="") for index in range(4)]
 
-    def looks(*shown: str, later_s: float = 10.0) -> dict[int, str]:
-        now_s = time.monotonic()
-        for text in ("".join(lines), "".join(shown)):
-            slurm.answers("squeue", text)
-            monkeypatch.setattr(executor._waiting, "_clock", lambda now_s=now_s: now_s)
-            found = executor.list_jobs({"abc": {0, 1, 2, 3}}, 1e9)
-            now_s += later_s
+    def looks(
+        *shown: str, waited: Sequence[int] = range(4), ago_s: float = 10.0, missed_s: float = 0.0
+    ) -> dict[int, str]:
+        slurm.answers("squeue", "".join(shown))
+        known = [WaitedJob("abc", index, f"12_{index}", ago_s, missed_s) for index in waited]
+        found = SlurmExecutor().list_jobs({"abc": {0, 1, 2, 3}}, 1e9, known)
+        assert all(job.cancelled_in_queue for job in found.jobs.values() if job.state == "CANCELLED")
         return {index: job.state for (_, index), job in found.jobs.items()}
 
     def away() -> Any:
         raise Unreachable("scontrol did not respond")
 
-    executor, ask = SlurmExecutor(), slurm_commands.ask
+    ask = slurm_commands.ask
     assert looks(*lines[:2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}
+    assert looks(*lines[:2], waited=[2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED"}  # 3 may have begun
     assert looks(squeue_line("12_0", "RUNNING"), squeue_line("12_1", "FAILED"))[3] == "CANCELLED"
-    assert looks(lines[0], later_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
-    assert looks() == {}  # a Slurm that lost its state knows none of them
+    assert looks(lines[0], ago_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
+    long: Any = {"ago_s": math.inf, "missed_s": MISSED_S}
+    assert looks(lines[0], **long).get(1) == ("CANCELLED" if accounting else None)  # it would have a line
+    assert looks(lines[0], ago_s=math.inf, missed_s=MISSED_S - 1) == {0: "PENDING"}  # that line may be late
+    assert looks() == looks(**long) == {}  # a Slurm that lost its state knows none of them
     slurm.answers("scontrol")
     assert looks(lines[0]) == {0: "PENDING"}
     with monkeypatch.context() as patch:
@@ -279,6 +284,10 @@ def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
         slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_[1-3]", "PENDING"))
         slurm.answers("scontrol", "MinJobAge = 300 sec\n")
         assert looks() == {0: "COMPLETED"}  # so does one whose accounting remembers
+        slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING") + sacct_line("12_1", "RUNNING"))
+        assert looks(lines[0], **long) == {0: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}  # 1 began
+        slurm.answers("sacct", code=1)
+        assert looks(lines[0], **long) == {0: "PENDING"}  # an accounting that is away knows nothing
 
 
 def test_books_that_slurm_closed_on_a_waiting_array_are_no_wish(slurm: FakeSlurm) -> None:

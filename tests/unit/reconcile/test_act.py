@@ -12,7 +12,8 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
-from dscampaign.db.records import AttemptRow, AttemptState, MemoryObservation, RunState
+from dscampaign.db.records import AttemptRow, MemoryObservation
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable

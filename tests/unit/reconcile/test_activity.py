@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dscampaign.db.records import AttemptState
+from dscampaign.db.states import AttemptState
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.orchestrator.reconcile.activity import Activity, activities
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dscampaign.db.records import AttemptRow, AttemptState, RunState
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress

@@ -13,7 +13,7 @@ import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.shared import retention
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.jobs.shared.payload_array import write_payloads

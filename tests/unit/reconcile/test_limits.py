@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import CampaignRow, RunState
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide, settled
 from dscampaign.orchestrator.reconcile.limits import gpu_hours

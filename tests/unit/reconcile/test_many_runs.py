@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, MemoryObservation, RunState, Stage
+from dscampaign.db.records import MemoryObservation
+from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import stored

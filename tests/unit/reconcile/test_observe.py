@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, RunState, StepTimes
+from dscampaign.db.records import StepTimes
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.node import Start, announce
 from dscampaign.jobs.shared import checkpoint, retention
 from dscampaign.jobs.shared.files import make_below, write_atomically

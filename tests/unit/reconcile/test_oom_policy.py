@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dscampaign.db.records import AttemptState, MemoryObservation, RunState
+from dscampaign.db.records import MemoryObservation
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
 from dscampaign.orchestrator.reconcile.actions import Resize, Submit

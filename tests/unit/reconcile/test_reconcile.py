@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import stat
@@ -21,8 +22,8 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.ingest import spool as spools
 from dscampaign.db.ingest.spool import IngestResult, ingest
-from dscampaign.db.records import RunState
 from dscampaign.db.schema import step_metric
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.jobs.shared.payload_array import write_payloads
@@ -1001,3 +1002,30 @@ def test_a_run_whose_configuration_changed_since_the_decision_is_not_submitted(w
     world.run_pass()
     [batch] = world.cluster.submitted
     assert batch.resources["time"] == "10"
+
+
+def test_a_pass_says_what_waited_when_the_executor_last_answered(world: World, clock: Clock) -> None:
+    """By itself: the process that made the pass before may be another one, as with a crontab."""
+    world.record(matrix={"depth": [1, 2, 3]})
+    world.cluster.lost_grace_s = 600.0
+
+    def passes(later_s: float, *, away: bool = False) -> dict[str, Any]:
+        clock.now_s += later_s
+        world.cluster.on_look = raise_unreachable if away else lambda: None
+        world.run_pass()
+        return {one.job_id: pytest.approx(one.ago_s, abs=0.01) for one in world.cluster.waited}
+
+    def raise_unreachable() -> None:
+        raise Unreachable("squeue is away")
+
+    assert passes(0.0) == {}
+    assert passes(60.0) == {f"1_{index}": 60.0 for index in range(3)}  # since they were submitted
+    passes(50.0, away=True)
+    assert passes(5.0) == {f"1_{index}": 55.0 for index in range(3)}  # since that was last seen
+    token = world.cluster.submitted[0].token
+    world.cluster.jobs[token, 0] = world.cluster.jobs[token, 0]._replace(state="RUNNING")
+    del world.cluster.jobs[token, 1]
+    assert passes(1.0).keys() == {"1_0", "1_1", "1_2"}
+    # one began, and one is absent: since when, nobody knows
+    assert passes(30.0) == {"1_1": math.inf, "1_2": 30.0}
+    assert {one.job_id: one.missed_s for one in world.cluster.waited} == {"1_1": pytest.approx(30.0), "1_2": 0.0}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dscampaign.db.metrics import StepFigures
-from dscampaign.db.records import AttemptState, RunRow, RunState, Stage
+from dscampaign.db.records import RunRow
+from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.screening import Rule, Screening, gates

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptState, RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.lease import lease_name
 from dscampaign.tests.support.planted import START_S, Planted, Try, results_at

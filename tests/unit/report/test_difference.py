@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, figures, verdict
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of

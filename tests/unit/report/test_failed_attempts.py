@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.measure.failures import FailedAttempt, failed_attempts
 from dscampaign.orchestrator.report.page.setup import failures
 

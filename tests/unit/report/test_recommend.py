@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.advice import unread_config
@@ -351,3 +351,24 @@ def test_what_a_configuration_lacks_is_told_to_who_asks_for_it(
     for words, told in ([], False), (["--config"], True):
         assert main(["recommend", "rates", "--store", url, *words]) == 0
         assert ("CAMPAIGN_DS_CONFIG" in capsys.readouterr().out) is told
+
+
+BRIEF = "are from fewer than 100 timed steps or less than 20 s of them: longer runs make them surer."
+WHOLE: Any = {"steps": 400, "tries": (Try(last=400),)}
+"""The usual 100 steps of 0.1 s are too few."""
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ((Planted("base"), Planted("fast", (0.05,) * 3)), (f"Speeds {BRIEF}",)),
+        ((Planted("base", **WHOLE), Planted("brief", (0.05,) * 3)), (f"Speeds of brief {BRIEF}",)),
+        ((Planted("base", **WHOLE), Planted("long", (0.2,) * 3, **WHOLE)), ()),
+        ((Planted("alone"),), ()),
+    ],
+)
+def test_speeds_that_were_timed_for_too_short_say_so(
+    planted: Plant, conditions: Sequence[Planted], said: Sequence[str]
+) -> None:
+    found = advice(planted(*conditions))
+    assert [sentence for sentence in found.advice if BRIEF in sentence] == list(said)

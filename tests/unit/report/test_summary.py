@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.page.summary import summary, summary_lines, what_failed
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 

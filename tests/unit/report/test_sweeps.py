@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.compare.conditions import Condition, conditions_of
 from dscampaign.orchestrator.report.compare.sweeps import grids_of, sweeps_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.db.records import RunState
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import recommend

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dscampaign.db.records import Stage
+from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import InvalidSpec
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.model import Spec

@@ -1,0 +1,87 @@
+"""Where runs and attempts stand, and what is wanted of them: the words that the store keeps, and sets of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HELD = "held"
+    CANCELLED = "cancelled"
+    SCREENED = "screened"
+    """Left out: its condition's screening run showed that it is not worth its time."""
+
+
+class Stage(StrEnum):
+    """Which part of a campaign a run is: all of it, where the spec has no `screen` section."""
+
+    SCREENING = "screening"
+    FULL = "full"
+
+
+CANCELLING: Final = "cancelling"
+"""Shown in place of a run's state from the request to cancel it until it has ended."""
+
+UNSETTLED_RUN: Final = frozenset({RunState.PENDING, RunState.QUEUED, RunState.RUNNING})
+"""Something is left to do."""
+
+SETTLED_RUN: Final = frozenset(RunState) - UNSETTLED_RUN
+"""Nothing is left that this program would do by itself."""
+
+ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.SCREENED})
+"""There is nothing to cancel; a held run may still be."""
+
+RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED, RunState.SCREENED})
+"""What `campaign retry` takes."""
+
+STARTED_RUN: Final = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
+"""Its experiment may no longer change under the same name."""
+
+DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HELD})
+"""How it ended stays so when the spec names it again."""
+
+
+def shown_state(state: RunState, desired: str) -> str:
+    """A run's state, or that it is to end and has not ended yet."""
+    return CANCELLING if desired not in WANTED and state in UNSETTLED_RUN else state
+
+
+class AttemptState(StrEnum):
+    """Where one attempt stands; an `intent` may or may not have reached Slurm."""
+
+    INTENT = "intent"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL_ATTEMPT: Final = frozenset({AttemptState.COMPLETED, AttemptState.FAILED, AttemptState.CANCELLED})
+"""The states that an attempt never leaves."""
+
+ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
+"""It may have a job."""
+
+REMOVED: Final = "removed"
+"""What a campaign's `desired` is once `campaign rm` has begun."""
+
+ABSENT: Final = "absent"
+"""What a run's `desired` is when the spec no longer names it."""
+
+WANTED_YET: Final = "absent-run"
+"""The same, once its user has retried it all the same."""
+
+WANTED: Final = frozenset({"run", WANTED_YET})
+"""What a run's `desired` is that is to be brought to its end."""
+
+UNNAMED: Final = frozenset({ABSENT, WANTED_YET})
+"""What it is of a run that is not in the spec, until a spec names it again."""
