@@ -143,14 +143,15 @@ def _list_jobs(stored: Stored, executor: Executor) -> tuple[JobListing, Unreacha
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
     """What was in the queue when the executor last answered, or was submitted after that, or has been missed since."""
-    rows: Iterator[AttemptRow | WaitingAttempt] = chain(stored.waiting, stored.active)
-    for row in rows:
-        absence = Absence.of(row) if isinstance(row, AttemptRow) else None
-        if row.job_id is None or (isinstance(row, AttemptRow) and row.state is not AttemptState.QUEUED):
-            continue
-        ago_s = math.inf if absence else stored.now_s - max(stored.heard_s or 0.0, row.created_s)
-        missed_s = stored.now_s - absence.since_s if absence and absence.listed_all else 0.0
-        yield WaitedJob(row.token, row.array_index or 0, row.job_id, ago_s, missed_s)
+    now_s, heard_s = stored.now_s, stored.heard_s or 0.0
+    for one in stored.waiting:
+        yield WaitedJob(one.token, one.array_index, one.job_id, now_s - max(heard_s, one.created_s))
+    for row in stored.active:
+        if row.state is AttemptState.QUEUED and row.job_id:
+            absence = Absence.of(row)
+            ago_s = math.inf if absence else now_s - max(heard_s, row.created_s)
+            missed_s = now_s - absence.since_s if absence and absence.listed_all else 0.0
+            yield WaitedJob(row.token, row.array_index or 0, row.job_id, ago_s, missed_s)
 
 
 class _Folder:

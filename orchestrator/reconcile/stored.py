@@ -79,7 +79,7 @@ class Stored:
     Attributes:
         runs: all, or those alone that are to be looked at.
         waiting: what only waits in the queue, and is not among them.
-        heard_s: when a pass looked at the executor's jobs that last answered.
+        heard_s: when the executor last answered a pass, by the store's clock.
         more: whether others wait to be begun that are not among them.
         failed: attempts of runs that are not among them which may tell of a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step.

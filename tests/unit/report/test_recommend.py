@@ -367,7 +367,7 @@ WHOLE: Any = {"steps": 400, "tries": (Try(last=400),)}
         ((Planted("alone"),), ()),
     ],
 )
-def test_speeds_that_were_timed_for_too_short_say_so(
+def test_speeds_that_were_timed_too_briefly_say_so(
     planted: Plant, conditions: Sequence[Planted], said: Sequence[str]
 ) -> None:
     found = advice(planted(*conditions))
