@@ -229,8 +229,8 @@ def test_a_planted_checkpoint_is_never_handed_out(machine: Machine) -> None:
     started = victim.campaign("submit", "spec.yaml", "--yes", cwd=folder, DIE="1")
     assert started.returncode in (0, 8), started.stderr
     paths = CampaignPaths(folder / "campaign", "mine")
+    wait_until(lambda: any(paths.runs.glob("*/g0001/outcome-0.json")), "the end of the first attempt")
     [run] = paths.runs.iterdir()
-    wait_until((run / "g0001" / "outcome-0.json").exists, "the end of the first attempt")
     subprocess.run(victim.command("chmod", "-R", "g+w", paths.runs), check=True)
     [checkpoints] = (run / "checkpoints").iterdir()
     draft = checkpoint.begin(checkpoints, 1, 81)

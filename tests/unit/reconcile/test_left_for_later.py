@@ -59,6 +59,29 @@ def test_lines_that_show_late_are_read_after_hours_without_a_pass(
     assert world.steps("depth-1") == [1, 2, 3]
 
 
+def test_the_last_pass_reads_what_an_attempt_wrote_hours_after_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that Slurm forgot the processes may run on, stopped for long or on a node that was cut off."""
+    world.record(matrix={"depth": [1, 2]}, limits={"running": 1})
+    reconciler, now = world.reconciler(), Store.now
+    reconciler.run_pass()
+    world.run_jobs()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    whole = spool.read_text()
+    spool.write_text(whole.splitlines(keepends=True)[0])
+    reconciler.run_pass()
+    monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3 * 3600.0)
+    reconciler.run_pass()
+    spool.write_text(whole)
+    reconciler.run_pass()
+    assert world.steps("depth-1") == [1], "what is over for hours is not read in every pass"
+    world.run_jobs()
+    while not reconciler.is_over(reconciler.run_pass()):
+        pass
+    assert world.steps("depth-1") == [1, 2, 3]
+
+
 def test_a_campaign_whose_metrics_wait_is_kept_although_the_next_pass_fails(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
