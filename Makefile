@@ -23,6 +23,9 @@ SMALL := .venv/installed-small
 TOOLS := .tools/bin
 BENCHMARKS := $(wildcard benchmarks/*.py) benchmarks/oom benchmarks/train
 
+# Thousands of processes load the same modules, and each one would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check test soak lint bench torture documents lock audit sbom clean
 .DELETE_ON_ERROR:
 
