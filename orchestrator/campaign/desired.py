@@ -20,6 +20,7 @@ from ...db.ownership import distrust
 from ...db.records import CampaignRow, NewRun, RunRow
 from ...db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
 from ...db.store import Store
+from ...jobs.shared.checkpoint import newest_first
 from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
@@ -77,7 +78,7 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
         stored = queries.runs(conn, campaign.id) if campaign else []
         saved = queries.saved_steps(conn, campaign.id) if campaign else {}
     _check_unchanged(campaign, submission)
-    return campaign, merge(submission.runs, stored, saved.keys())
+    return campaign, merge(submission.runs, stored, _left(saved, stored, submission))
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
@@ -106,14 +107,24 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         else:
             campaign_id = campaign.id
             queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})  # before its runs are read
-        saved = queries.saved_steps(conn, campaign_id).keys()
-        change = merge(submission.runs, queries.runs(conn, campaign_id), saved)
+        stored, saved = queries.runs(conn, campaign_id), queries.saved_steps(conn, campaign_id)
+        change = merge(submission.runs, stored, _left(saved, stored, submission))
         _apply(conn, campaign_id, change, submission.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
         if campaign is None:
             CampaignFolder(recorded).create()  # before the commit: a campaign without its folder could never begin
     return recorded
+
+
+def _left(saved: Collection[int], stored: Sequence[RunRow], submission: Submission) -> set[int]:
+    """Ids of the runs with a checkpoint; of those that the spec changes only where one is still in the folder."""
+    paths, same = CampaignPaths(submission.dir, submission.spec.name), {run.config_hash for run in submission.runs}
+    if not paths.runs.is_dir():  # it is away: nobody knows
+        return set(saved)
+    changed = [row for row in stored if row.id in saved and row.config_hash not in same]
+    folders = {row.id: paths.run(row.name).checkpoints(row.config_hash) for row in changed}
+    return set(saved) - {run_id for run_id, folder in folders.items() if not newest_first(folder)}
 
 
 def _require_trust(submission: Submission) -> None:

@@ -51,7 +51,7 @@ class SpecDiff:
 
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
-    """Compares the runs of a spec with the stored ones; `saved` has the ids of stored runs with a checkpoint.
+    """Compares the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.
 
     A run that is given more steps is kept, whatever its digest now is, where its last checkpoint is also one of the
     longer run: then it goes on from there.
@@ -185,7 +185,7 @@ def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Coll
         why = f"its {schedule} schedule gives the steps so far another learning rate, only a constant one does not"
         return f". It cannot go on from its last checkpoint: {why}; `campaign promote` writes the spec of a longer run"
     if row.id not in saved:
-        return ". It cannot go on: it saved no checkpoint (train.checkpoint_every)"
+        return ". It cannot go on: it saved no checkpoint (train.checkpoint_every), or none is left in its folder"
     return ""
 
 

@@ -200,6 +200,7 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     try:
         checkpoint.verify(plan.source.path)
     except CheckpointError as error:
+        _require_kept(plan)
         hint = "--step names an older checkpoint"
         raise UserError(
             f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged: {error}", hint
@@ -207,7 +208,11 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"
     draft.mkdir()
     try:
-        answer = _written(plan, draft)
+        try:
+            answer = _written(plan, draft)
+        except UserError:
+            _require_kept(plan)
+            raise
         files = sorted(draft.iterdir())
         for file in files:
             file.chmod(draft.stat().st_mode & 0o666)  # not all writers ask what new files are to be
@@ -231,6 +236,15 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         size_bytes=size_bytes,
         **answer,
     )
+
+
+def _require_kept(plan: WeightsPlan) -> None:
+    """Raises UserError if the checkpoint is no longer there: its run saves on, and keeps only the newest."""
+    if not plan.source.path.exists():
+        hint = "run the command again for the newest one, or raise train.keep_checkpoints"
+        raise UserError(
+            f"the checkpoint of step {plan.source.step:,} of run {plan.run} was removed while it was read", hint
+        )
 
 
 def require_free(out: Path) -> None:

@@ -54,7 +54,7 @@ def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     if view.run.retry_epoch:
         last = latest_of_configuration(view)
         longer = last is not None and has_more_steps(ended_attempt(last), view.run)
-        why = "it has more steps now" if longer else "retried by the user"
+        why = "it has more steps now" if longer else "asked for again"
     yield from _submit(view, (), _Next(why), context)
 
 

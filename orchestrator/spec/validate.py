@@ -218,7 +218,10 @@ def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding
             stages = " or ".join(str(stage) for stage in range(least, 4))
             places: tuple[FieldPath, ...] = (at(name), ("train", "zero_stage"))
             yield Finding(places, f"{name} does not work with ZeRO stage {zero['stage']}", f"use stage {stages}")
-        if device == "nvme" and not offload.get("nvme_path"):
+        elif device == "nvme" and zero["stage"] < 3:
+            message = f"device nvme needs ZeRO 3: with stage {zero['stage']} DeepSpeed would use host memory"
+            yield Finding((at(name, "device"), ("train", "zero_stage")), message, "write device: cpu, or use stage 3")
+        elif device == "nvme" and not offload.get("nvme_path"):
             yield Finding((at(name),), "device nvme needs nvme_path", "name a folder on a disk of the node")
 
 

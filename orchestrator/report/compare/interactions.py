@@ -14,7 +14,6 @@ from typing import Final
 from ...formatting import some
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison
-from .conditions import key_of
 from .sensitivity import (
     LEAST_GB,
     NAMES_POINTS,
@@ -22,6 +21,7 @@ from .sensitivity import (
     change_in_words,
     sensitivities,
     sensitivity_sentence,
+    value_key,
 )
 from .statistics import LOSS_MARGIN_NATS, TIE, Estimate, contrast
 from .wording import interval, times
@@ -173,9 +173,9 @@ def _ends(change: Sensitivity) -> Mapping[str, list[BaselineComparison]]:
 
 
 def _columns(comparisons: Sequence[BaselineComparison]) -> dict[str, list[str]]:
-    """The values of each axis of the matrix, as texts, in the order of the conditions."""
+    """The values of each axis of the matrix, as texts, in the order of the conditions; one that is not said is known."""
     names = dict.fromkeys(name for one in comparisons for name in one.condition.params if name not in NAMES_POINTS)
-    return {name: [key_of(one.condition.params.get(name)) for one in comparisons] for name in names}
+    return {name: [value_key(one, name) for one in comparisons] for name in names}
 
 
 def _moves_with(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -61,7 +61,7 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
         for group in _alike(known, field):
             for cheaper, dearer in _steps(_by_value(group, field), field):
                 for before, after in product(cheaper, dearer):
-                    key = (field, _key(before, field), _key(after, field))
+                    key = (field, value_key(before, field), value_key(after, field))
                     found.setdefault(key, []).append((before, after))
     return [
         Sensitivity(field, _value(pairs[0][0], field), _value(pairs[0][1], field), tuple(pairs))
@@ -145,7 +145,8 @@ def _value(one: BaselineComparison, field: str) -> Any:
     return one.condition.params.get(field) if _is_of_script(one, field) else one.condition.field(field)
 
 
-def _key(one: BaselineComparison, field: str) -> str:
+def value_key(one: BaselineComparison, field: str) -> str:
+    """A condition's value of a field as a text, its default where the axis does not say it."""
     return json.dumps(_value(one, field), default=str)
 
 

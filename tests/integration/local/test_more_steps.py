@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dscampaign.db.states import RunState
+from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.campaign.desired import Submission
 from dscampaign.orchestrator.campaign.plan import Sign, make_plan
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.load import load_runs
 from dscampaign.tests.support.campaigns import TEXT, open_store, run_to_end, submit
 
@@ -49,4 +52,12 @@ def test_a_finished_run_goes_on_to_more_steps(tmp_path: Path) -> None:
     assert "longer" in {event.kind for event in done.events()}
     submit(spec, tmp_path, store)
     assert run_to_end(store, campaign).attempts == done.attempts
+    spec.write_text(SPEC.replace("STEPS", "6"))
+    read, runs = load_runs(spec)
+    shutil.rmtree(CampaignPaths(tmp_path, "longer").run("run").dir / "checkpoints")
+    with pytest.raises(UserError, match="run run is completed") as refused:
+        make_plan(store, Submission(read, spec.read_text(), runs, tmp_path, spec))
+    assert "none is left" in (refused.value.hint or "")
+    with pytest.raises(UserError, match="run run is completed"):
+        submit(spec, tmp_path, store)
     store.close()

@@ -195,6 +195,16 @@ def test_a_damaged_checkpoint_is_not_read(plan: WeightsPlan, tmp_path: Path) -> 
     assert left(tmp_path) == set()
 
 
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_named_as_that(plan: WeightsPlan, tmp_path: Path) -> None:
+    gone = plan.source.path
+    stand_in(tmp_path, f"cat >/dev/null; mv {gone} {gone}.tmp; echo 'FileNotFoundError: state.pt' >&2; exit 1")
+    for _ in ("while it is read", "before"):
+        with pytest.raises(UserError, match="step 9 of run r was removed while it was read") as raised:
+            write_weights(plan, tmp_path / "model")
+        assert "keep_checkpoints" in (raised.value.hint or "")
+    assert left(tmp_path) == set()
+
+
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()

@@ -848,7 +848,7 @@ def test_retry_gives_fresh_budgets_and_keeps_the_micro_batch_that_fitted() -> No
     past = [ended_row(1, "oom"), *(ended_row(i, "crash", micro_batch=4) for i in range(2, 6))]
     submit, _ = after(*past, run=run_row(generation=5, retry_epoch=1))
     assert submit is not None
-    assert (submit.generation, submit.micro_batch, submit.why) == (6, 4, "retried by the user")
+    assert (submit.generation, submit.micro_batch, submit.why) == (6, 4, "asked for again")
 
 
 def test_another_configuration_starts_afresh() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,16 @@ def test_an_axis_that_never_changes_alone_is_named(planted: Plant) -> None:
     assert list(confounded(comparisons, sensitivities(comparisons))) == []
     left = compared([run for run in runs if not run.name.startswith("Ring-on")])
     assert len(list(confounded(left, sensitivities(left)))) == 1
+
+
+def test_a_default_that_one_condition_spells_out_is_no_change(planted: Plant) -> None:
+    axes: tuple[dict[str, Any], ...] = ({"lr": 1e-3}, {"lr": 2e-3, "compile": False})
+    conditions = [
+        Planted(f"lr-{axis['lr']}", params=axis, train={"lr": axis["lr"], "compile": False}) for axis in axes
+    ]
+    runs = planted(*conditions)
+    comparisons = compared(runs)
+    assert list(confounded(comparisons, sensitivities(comparisons))) == []
 
 
 def test_a_contrast_of_two_is_a_ratio(planted: Plant) -> None:

@@ -226,7 +226,9 @@ def test_a_stage_given_twice(write: Write) -> None:
     [
         ("offload_param: {device: cpu}", 2, "use stage 3"),
         ("offload_optimizer: {device: cpu}", 0, "zero_stage 1, 2 or 3"),
-        ("offload_optimizer: {device: nvme}", 1, "needs nvme_path"),
+        ("offload_optimizer: {device: nvme}", 3, "needs nvme_path"),
+        ("offload_optimizer: {device: nvme, nvme_path: /local}", 1, "DeepSpeed would use host memory"),
+        ("offload_optimizer: {device: nvme, nvme_path: /local}", 2, "DeepSpeed would use host memory"),
         ("offload_optimizer: {device: disk}", 1, "none, cpu or nvme"),
         ("offload_optimizer: cpu", 1, "write {device: cpu}"),
     ],
