@@ -177,14 +177,18 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int
 
 
 def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Collection[int]) -> str:
-    """Why a run that is only given more steps does not go on from its last checkpoint; "" for any other change."""
+    """Why a run that is given more steps does not go on from its last checkpoint; "" where there are none to add."""
     more = (run.target_step or 0) > (row.target_step or 0) and run.config.command is None
-    if not more or not differing or not all(change.startswith(_STEPS) for change in differing):
+    if not more or not any(change.startswith(_STEPS) for change in differing):
         return ""
-    if (schedule := run.config.train.schedule) != "constant":
+    schedule, has_one = run.config.train.schedule, row.id in saved
+    if not all(change.startswith(_STEPS) for change in differing):
+        on_its_own = schedule == "constant" and has_one
+        return ". With more steps alone it would go on from its last checkpoint" if on_its_own else ""
+    if schedule != "constant":
         why = f"its {schedule} schedule gives the steps so far another learning rate, only a constant one does not"
         return f". It cannot go on from its last checkpoint: {why}; `campaign promote` writes the spec of a longer run"
-    if row.id not in saved:
+    if not has_one:
         return ". It cannot go on: it saved no checkpoint (train.checkpoint_every), or none is left in its folder"
     return ""
 

@@ -92,6 +92,8 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 
     Raises UserError as `find_with_runs`, or if it is not one run.
     """
+    if len(words) > 1:
+        find(store, words[0])  # before a run, only a campaign can stand
     campaign, names = find_with_runs(store, words)
     with store.read() as conn:
         runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]

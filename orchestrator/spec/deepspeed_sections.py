@@ -150,6 +150,13 @@ CLOSED: Final[Mapping[str, frozenset[str]]] = {
 }
 """The keys of sections in which DeepSpeed (0.19.8) refuses any other, which ends the run on the node."""
 
+_OPTIMIZERS: Final = "Adagrad Adam AdamW Lamb Lion MuAdam MuAdamW MuSGD Muon".split()  # noqa: SIM905
+"""Optimizers that DeepSpeed (0.19.8) finds in upper case or not."""
+
+_OF_PYTORCH: Final = """ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD
+    SparseAdam""".split()  # noqa: SIM905
+"""Those that it takes from torch.optim, where case counts."""
+
 _KNOWN: Final = SERVED | {key for key in UNSERVED if "." not in key}
 
 
@@ -166,6 +173,14 @@ def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
             if hint and key not in keys and f"{name}.{key}" not in UNSERVED:
                 message = f"is not a key of {around[-1]}: DeepSpeed would refuse it"
                 yield Finding((("deepspeed", *around, key),), message, hint, at_key=True)
+
+
+def misspelt_optimizer(kind: str) -> Iterator[Finding]:
+    """A type that would stop DeepSpeed, as far as it is like one that it knows."""
+    if kind.lower() in map(str.lower, _OPTIMIZERS) or kind in _OF_PYTORCH:
+        return
+    if hint := did_you_mean(kind, [*_OPTIMIZERS, *_OF_PYTORCH], None, cutoff=0.8):
+        yield Finding((("deepspeed", "optimizer", "type"),), "is no optimizer of DeepSpeed or PyTorch", hint)
 
 
 def unserved(config: RunConfig) -> Iterator[Finding]:

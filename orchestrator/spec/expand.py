@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ...db.states import Stage
 from ...db.storable import to_json
 from ...jobs.shared.ds_config import merged
-from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean
+from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean, dotted
 from ..formatting import count
 from ..progress import counted
 from . import batch_size, strategies
@@ -34,6 +34,9 @@ _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
 """How many points that repeat an experiment are told one by one."""
+
+_LACKS_SUBJECT: Final = re.compile(r"(is|has|was|does|needs|would)\b")
+"""How a message begins that says something of the field at which it stands."""
 
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
@@ -356,13 +359,17 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
 
 
 def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:
-    """The finding at the matrix's value that set the field, if one did."""
+    """The finding at the matrix's value that set the field, if one did; it names its field if that is another one."""
     finding = replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
+    subject = finding.places[0]
     for place in finding.places[:1] if finding.at_key else finding.places:
         for setting in reversed(point.settings):
             path = setting.path
             if path and place[: len(path)] == path:
-                return replace(finding, places=((*setting.place, *place[len(path) :]), *finding.places))
+                lacks_one = place != subject and _LACKS_SUBJECT.match(finding.message)
+                message = f"{dotted(subject)} {finding.message}" if lacks_one else finding.message
+                places = ((*setting.place, *place[len(path) :]), *finding.places)
+                return replace(finding, places=places, message=message)
     return finding
 
 

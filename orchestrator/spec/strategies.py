@@ -95,7 +95,7 @@ def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
 
 def _fsdp(train: TrainConfig) -> Iterator[Finding]:
     if train.precision == "fp16":
-        yield _finding("precision", "fp16 is not served with engine fsdp2: it scales no losses", "write bf16")
+        yield _finding("precision", "fp16 is not served with engine fsdp2: it scales no losses", "use bf16")
     if train.offload in ("optimizer", "nvme"):
         message = f"{train.offload} is not served with engine fsdp2: it offloads all states to host memory"
         yield _finding("offload", message, "write offload: full")
@@ -112,7 +112,8 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
         yield _finding("offload", f"{train.offload} needs ZeRO 3: only it shards parameters", "set zero_stage: 3")
     if train.offload == "nvme" and not train.nvme_path:
         hint = "name a folder on a fast local disk of each node"
-        yield _finding("nvme_path", "nvme_path is required with offload nvme", hint)
+        places = (("train", "nvme_path"), ("train", "offload"), ("train",))
+        yield Finding(places, "nvme_path is required with offload nvme", hint)
     if train.offload == "nvme" and train.checkpoint_every:
         yield no_checkpoints()
 

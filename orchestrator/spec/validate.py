@@ -182,9 +182,11 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
         yield from deepspeed_sections.unserved(config)
         if "lr" in section(given, ("optimizer", "params")):
             yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
-    if not isinstance(section(given, ("optimizer",)).get("type", ""), str):
+    kind = section(given, ("optimizer",)).get("type", "AdamW")
+    if not isinstance(kind, str):
         yield Finding((("deepspeed", "optimizer", "type"),), "expected text", "such as AdamW")
         return
+    yield from deepspeed_sections.misspelt_optimizer(kind)
     shapeless = [path for path in _MAPPINGS if not is_section(given, path)]
     yield from (Finding((("deepspeed", *path),), "expected a mapping") for path in shapeless)
     if shapeless or autos:

@@ -60,13 +60,18 @@ class YamlDocument:
         return positions.get(known, self.values.get(known, (1, 1)))
 
     def problem(self, finding: Finding) -> Problem:
-        """A finding with its line: at the first of its places that the text has."""
-        place = next((p for p in finding.places if len(self._known(p)) == len(p)), finding.places[0])
-        text = next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
+        """A finding with its line: at the first of its places that the text, or `--set`, has."""
+        said = ((p, self._override(p)) for p in finding.places)
+        given = ((p, text) for p, text in said if text is not None or len(self._known(p)) == len(p))
+        place, text = next(given, (finding.places[0], None))
         if text is not None:
             return Problem(f"--set {text}", 0, 0, dotted(place), finding.message, finding.hint)
         position = self.position(place, at_key=finding.at_key)
         return self.problem_at(position, place, finding.message, finding.hint)
+
+    def _override(self, place: FieldPath) -> str | None:
+        """What `--set` says of a place, if it does."""
+        return next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
 
     def problem_at(self, position: Position, place: FieldPath, message: str, hint: str | None = None) -> Problem:
         """What is wrong at a position, with the text of its line."""

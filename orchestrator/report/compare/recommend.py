@@ -181,7 +181,7 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
 def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     """The one with the lowest loss, or of those that learn as well as it the fastest."""
     lowest = min(left, key=median_loss)
-    able = [one for one in left if one is lowest or learns_as_well(one, lowest)]
+    able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _in_print_alike(one, lowest)]
     chosen, timed = fastest_of(able), [one for one in left if one.speed]
     fastest = fastest_of(timed) if timed else None
     unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
@@ -193,6 +193,11 @@ def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     return _Choice(
         chosen, fastest, chosen, able, words, tuple(_loss_doubts(chosen, unclear)), _loss_answer(chosen, left)
     )
+
+
+def _in_print_alike(one: BaselineComparison, lowest: BaselineComparison) -> bool:
+    """Whether their losses are the same in every table: then a last digit that nobody sees decides nothing."""
+    return f"{median_loss(one):.4f}" == f"{median_loss(lowest):.4f}"
 
 
 def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Answer:

@@ -30,6 +30,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         ("compare sweep swepe", "no campaign or run named swepe", "one of: done"),
         ("compare sweep don", "no campaign or run named don", 'did you mean "done"?'),
         ("status bad", "no campaign named bad", "sweep has a run of that name: `campaign explain sweep bad`"),
+        ("weights nope done out", "no campaign named nope", "one of: sweep"),
+        ("explain nope done", "no campaign named nope", "one of: sweep"),
         ("compare done done", "done is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep sweep", "sweep is compared with itself", "`campaign compare [NAME] A B`"),
         ("compare sweep bad bad", "bad is compared with itself", "`campaign compare [NAME] A B`"),

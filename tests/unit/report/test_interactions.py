@@ -113,9 +113,7 @@ def test_an_axis_that_never_changes_alone_is_named(planted: Plant) -> None:
 
 def test_a_default_that_one_condition_spells_out_is_no_change(planted: Plant) -> None:
     axes: tuple[dict[str, Any], ...] = ({"lr": 1e-3}, {"lr": 2e-3, "compile": False})
-    conditions = [
-        Planted(f"lr-{axis['lr']}", params=axis, train={"lr": axis["lr"], "compile": False}) for axis in axes
-    ]
+    conditions = [Planted(f"lr-{axis['lr']}", params=axis, train={"lr": axis["lr"], "compile": False}) for axis in axes]
     runs = planted(*conditions)
     comparisons = compared(runs)
     assert list(confounded(comparisons, sensitivities(comparisons))) == []

@@ -313,6 +313,13 @@ def test_by_loss_the_lowest_is_named_where_nothing_is_established(planted: Plant
     assert found.sentence.endswith("Inconclusive: this takes 3 repeats of each (`repeats:`).")
 
 
+@pytest.mark.parametrize(("loss", "chosen"), [(3.00001, "quick"), (3.001, "slow")])
+def test_by_loss_a_digit_that_nobody_sees_decides_nothing(planted: Plant, loss: float, chosen: str) -> None:
+    """One repeat, the same loss but for rounding, as of two ways to add up the same numbers: the faster one."""
+    runs = planted(Planted("quick", (0.1,), (loss,)), Planted("slow", (0.2,), (3.0,)))
+    assert names(advice(runs, Objective.LOSS))[0] == chosen
+
+
 def test_by_loss_repeats_that_vary_are_told(planted: Plant) -> None:
     found = advice(planted(*VAGUE), Objective.LOSS)
     assert (names(found)[0], found.established) == ("good", False)

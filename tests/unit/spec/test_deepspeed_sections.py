@@ -102,5 +102,36 @@ def test_a_misspelt_key_within_a_section_is_told_what_was_meant(tmp_path: Path, 
         assert near == [f'did you mean "{key}"?'] or len(key) < 5  # short words are soon alike by chance
 
 
+@pytest.mark.parametrize(
+    ("kind", "meant"), [("Adamm", "Adam"), ("adamww", "AdamW"), ("rmsprop", "RMSprop"), ("Lionn", "Lion")]
+)
+def test_a_misspelt_optimizer_is_told_what_was_meant(tmp_path: Path, kind: str, meant: str) -> None:
+    (found,) = problems(tmp_path, {"optimizer": {"type": kind}})
+    assert (found.field, found.hint) == ("deepspeed.optimizer.type", f'did you mean "{meant}"?')
+
+
+@pytest.mark.parametrize("kind", ["adamw", "LION", "Muon", "RMSprop", "SGD", "SomethingNew", "OneBitAdam"])
+def test_an_optimizer_that_may_be_there_passes(tmp_path: Path, kind: str) -> None:
+    assert not problems(tmp_path, {"optimizer": {"type": kind}})
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "strategy", "message"),
+    [
+        ({"zero_optimization": {"overlap_comm": True}}, "fsdp2", "deepspeed has no effect with engine fsdp2"),
+        (
+            {"zero_optimization": {"offload_param": {"device": "cpu"}}},
+            "zero1",
+            "offload_param does not work with ZeRO stage 1",
+        ),
+    ],
+)
+def test_a_section_beside_an_axis_is_named(tmp_path: Path, deepspeed: Any, strategy: str, message: str) -> None:
+    """The error stands at the axis, and says what of the rest does not go with it."""
+    (found,) = problems(tmp_path, deepspeed, matrix={"strategy": ["zero3", strategy]})
+    assert found.field == "matrix.strategy[1]"
+    assert message in found.message
+
+
 def test_a_key_that_only_a_newer_deepspeed_has_passes(tmp_path: Path) -> None:
     assert not problems(tmp_path, {"zero_optimization": {"stage": 1, "quantum_teleport": True}})

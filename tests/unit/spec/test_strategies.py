@@ -135,7 +135,7 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
         ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
-        ({"strategy": "zero-infinity"}, "train: nvme_path is required with offload nvme"),
+        ({"strategy": "zero-infinity"}, "train.strategy: nvme_path is required with offload nvme"),
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
         ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
