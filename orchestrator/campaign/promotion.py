@@ -83,7 +83,7 @@ def promote(
         f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n{text}"
     )
     _, (run,) = runs_of_text(text, out)
-    said = tuple(f"{'.'.join(path)}: {value}" for path, value in fixed.items())
+    said = tuple(f"{'.'.join(path)}: {env_text(value)}" for path, value in fixed.items())
     return Promotion(name, text, run, said, tuple(_notes(row, run, step_s)))
 
 
@@ -134,6 +134,8 @@ def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
     """What depends on how long the run is, and what is otherwise than in the condition."""
     before, train, slurm = run_config(row), run.config.train, run.config.slurm
     steps, was = train.steps or 0, before.train.steps or row.target_step
+    if was and steps <= was:
+        yield f"length: {count(steps, 'step')}, not more than the {was:,} of the condition"
     if before.command is None and train.schedule != "constant":
         instead = f" instead of {was:,}" if was else ""
         yield (

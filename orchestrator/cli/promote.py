@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,6 +75,13 @@ def promote(
         made = make(
             results.campaign, chosen.name, row, steps, out, step_s=statistics.median(times_s) if times_s else None
         )
+        with opened.read() as conn:
+            taken = queries.campaign_by_name(conn, made.name) is not None
+        notes = [
+            *([f"name: there is a campaign {made.name}; give this one another name"] if taken else []),
+            *made.notes,
+        ]
+        made = replace(made, notes=tuple(notes))
         with whole_file(out) as stream:
             stream.write(made.text)
     shown = str(output or out.name)

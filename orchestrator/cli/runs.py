@@ -192,7 +192,7 @@ def cancel(
     """Cancel runs and their jobs.
 
     RUN may be a pattern. They keep their metrics, and are not submitted again until `campaign retry` resumes them from
-    their last checkpoint.
+    their last checkpoint. The pass of `campaign reconcile` that cancels them may begin runs that waited for room.
 
     Examples:
       campaign cancel sweep zero_stage-3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +34,8 @@ INPUTS: Final = frozenset(
 """Fields that name something on the disk, or on the hub."""
 _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
 """How a relative path ends that is no name on the hub."""
+_LEVELS: Final = 4
+"""How deep sections lie in one another."""
 
 
 def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
@@ -79,7 +80,8 @@ def runs_of_text(
             runs = expand(spec, local_gpus)
             findings += _filled_in(spec, runs, Path(prepared.folder, spec.workdir or ""))
         except InvalidSpec as error:
-            findings += _news(error.findings, findings)
+            news = _news(error.findings, findings)
+            findings += [f for f in news if not any(_same_cause(f, other) for other in wrong)]
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
     return spec, runs
@@ -164,9 +166,24 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
     if about := [finding for finding in findings if command_is_meant(finding)]:
         rest["command"] = stand_in(data.get("command", data.get(str(about[0].places[0][0]))))
     rest.setdefault("name", "unnamed")
-    with suppress(ValidationError):
-        return Spec.model_validate(rest), findings
+    for _ in range(_LEVELS):
+        try:
+            return Spec.model_validate(rest), findings
+        except ValidationError as error:  # a section lacks what was wrong in it: then without the section
+            for detail in error.errors(include_url=False, include_context=False, include_input=False):
+                _remove(rest, _present(rest, detail["loc"]))
     return None, findings
+
+
+def _present(data: Any, place: Sequence[str | int]) -> FieldPath:
+    """The part of a place that is in the data."""
+    found: list[str | int] = []
+    for part in place:
+        if not (isinstance(data, dict) and part in data):
+            break
+        found.append(part)
+        data = data[part]
+    return tuple(found)
 
 
 def _same_cause(finding: Finding, other: Finding) -> bool:

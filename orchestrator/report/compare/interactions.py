@@ -173,7 +173,7 @@ def _ends(change: Sensitivity) -> Mapping[str, list[BaselineComparison]]:
 
 
 def _columns(comparisons: Sequence[BaselineComparison]) -> dict[str, list[str]]:
-    """The values of each axis of the matrix, as texts, in the order of the conditions; one that is not said is known."""
+    """The values of each axis of the matrix, as texts, in the order of the conditions; defaults count as said."""
     names = dict.fromkeys(name for one in comparisons for name in one.condition.params if name not in NAMES_POINTS)
     return {name: [value_key(one, name) for one in comparisons] for name in names}
 

@@ -212,6 +212,12 @@ def test_a_key_that_only_a_newer_deepspeed_knows_passes(write: Write) -> None:
     assert write.load(MINIMAL + "deepspeed: {quantum_sharding: {enabled: true}}").deepspeed
 
 
+def test_a_section_that_is_wrong_hides_nothing_of_the_matrix(write: Write) -> None:
+    """Without what is wrong in it the section lacks what it needs, which is neither an error nor a reason to stop."""
+    text = MINIMAL.replace("dataset: wikitext", "dataset: {pth: x}") + "matrix: {zero_stages: [1, 2]}\n"
+    assert [place for _, place, _ in write.problems(text)] == ["train.dataset.pth", "matrix.zero_stages"]
+
+
 def test_a_stage_given_twice(write: Write) -> None:
     text = MINIMAL.replace("steps: 100", "steps: 100\n  zero_stage: 2")
     same = write.load(text + "deepspeed: {zero_optimization: {stage: 2}}")
