@@ -74,11 +74,9 @@ def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | 
     if store is None:
         return None, merge(submission.runs, [])
     with store.read() as conn:
-        campaign = queries.campaign_by_name(conn, submission.spec.name)
-        stored = queries.runs(conn, campaign.id) if campaign else []
-        saved = queries.saved_steps(conn, campaign.id) if campaign else {}
+        campaign, stored, saved = _read(conn, submission)
     _check_unchanged(campaign, submission)
-    return campaign, merge(submission.runs, stored, _left(saved, stored, submission))
+    return campaign, merge(submission.runs, stored, saved - _lost(saved, stored, submission))
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
@@ -89,7 +87,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         Unreachable: the campaign is known, but its folder is away, or cannot be written.
     """
     with store.read() as conn:
-        known = queries.campaign_by_name(conn, submission.spec.name)
+        known, stored, saved = _read(conn, submission)
     _check_unchanged(known, submission)
     if known is None:
         make_private(submission.dir)
@@ -98,6 +96,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     _require_trust(submission)
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
+    lost = _lost(saved, stored, submission)
     with store.write() as conn:
         campaign = queries.campaign_by_name(conn, submission.spec.name)
         _check_unchanged(campaign, submission)
@@ -107,8 +106,8 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         else:
             campaign_id = campaign.id
             queries.update_campaign(conn, campaign_id, **{**values, "desired": "active"})  # before its runs are read
-        stored, saved = queries.runs(conn, campaign_id), queries.saved_steps(conn, campaign_id)
-        change = merge(submission.runs, stored, _left(saved, stored, submission))
+        _, stored, saved = _read(conn, submission)
+        change = merge(submission.runs, stored, saved - lost)
         _apply(conn, campaign_id, change, submission.runs, codes)
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
@@ -117,14 +116,21 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     return recorded
 
 
-def _left(saved: Collection[int], stored: Sequence[RunRow], submission: Submission) -> set[int]:
-    """Ids of the runs with a checkpoint; of those that the spec changes only where one is still in the folder."""
+def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None, list[RunRow], set[int]]:
+    """The campaign as stored, its runs, and the ids of those that have saved a checkpoint."""
+    campaign = queries.campaign_by_name(conn, submission.spec.name)
+    if campaign is None:
+        return None, [], set()
+    return campaign, queries.runs(conn, campaign.id), set(queries.saved_steps(conn, campaign.id))
+
+
+def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submission) -> set[int]:
+    """Ids of the runs that have saved checkpoints, that the spec changes, and of which none is left in the folder."""
     paths, same = CampaignPaths(submission.dir, submission.spec.name), {run.config_hash for run in submission.runs}
     if not paths.runs.is_dir():  # it is away: nobody knows
-        return set(saved)
+        return set()
     changed = [row for row in stored if row.id in saved and row.config_hash not in same]
-    folders = {row.id: paths.run(row.name).checkpoints(row.config_hash) for row in changed}
-    return set(saved) - {run_id for run_id, folder in folders.items() if not newest_first(folder)}
+    return {row.id for row in changed if not newest_first(paths.run(row.name).checkpoints(row.config_hash))}
 
 
 def _require_trust(submission: Submission) -> None:
