@@ -109,7 +109,9 @@ def _undivided_ranks(kind: _Kind, config: RunConfig, world_size: int) -> Iterato
         message = f"{size} does not divide the {world_size} ranks of the run"
         shape = _shape(config)
         sizes = _sizes(shape, config.python, kind.divided) if shape and shape.get("model_type") in kind.models else {}
-        yield Finding(places, message, _one_of(gcd(world_size, *sizes.values())))
+        fitting = gcd(world_size, *sizes.values())
+        hint = _one_of(fitting) if fitting > 1 else f"use a number of ranks that {size} divides, or leave it out"
+        yield Finding(places, message, hint)
 
 
 def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
