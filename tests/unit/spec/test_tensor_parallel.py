@@ -116,9 +116,9 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "3 does not divide the 8 ranks of the run | use one of 1, 2, 4",
         ),
         (
-            {"slurm": {"nodes": 1, "gpus_per_node": "h100:3"}, "train": {"tensor_parallel": 2, "global_batch": 48}},
+            {"slurm": {"nodes": 1, "gpus_per_node": "h100:5"}, "train": {"tensor_parallel": 2, "global_batch": 40}},
             "train.tensor_parallel",
-            "2 does not divide the 3 ranks of the run | use a number of ranks that 2 divides, or leave it out",
+            "2 does not divide the 5 ranks of the run | use a number of ranks that 2 divides, or leave it out",
         ),
         (
             {"train": {"tensor_parallel": 8}},
