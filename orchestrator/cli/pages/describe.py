@@ -343,7 +343,7 @@ def _time(row: AttemptRow) -> str:
 
 
 def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:
-    for event in events:
+    for event in sorted(events, key=lambda event: event.ts_s):  # what a training says is stored later than it was said
         name = f"{names[event.run_id]}: " if names and event.run_id is not None else ""
         yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{_said(event)}"
 

@@ -108,6 +108,16 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "next: campaign logs sweep bad" in out
 
 
+def test_events_are_shown_in_the_order_of_their_times(world: World, capsys: Output) -> None:
+    """What a training says is stored when somebody looks, which may be after what the user did meanwhile."""
+    with world.store.write() as conn:
+        for ts_s, message in ((2000.0, "cancelled by the user"), (1000.0, "it saved a checkpoint")):
+            queries.add_event(conn, world.campaign_id, "x", message, run_id=world.run_id("bad"), ts_s=ts_s)
+    assert main(["explain", "bad"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("it saved a checkpoint") < out.index("cancelled by the user")
+
+
 @pytest.mark.parametrize(("limit", "said"), [(1, ": waits for its turn, limits.running = 1"), (2, ""), (None, "")])
 def test_explain_says_that_a_run_waits_for_its_turn(world: World, capsys: Output, limit: int | None, said: str) -> None:
     with world.store.write() as conn:
