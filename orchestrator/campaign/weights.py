@@ -197,22 +197,13 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code says why it cannot.
     """
     require_free(out)
-    try:
-        checkpoint.verify(plan.source.path)
-    except CheckpointError as error:
-        _require_kept(plan)
-        hint = "--step names an older checkpoint"
-        raise UserError(
-            f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged: {error}", hint
-        ) from None
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"
-    draft.mkdir()
     try:
-        try:
-            answer = _written(plan, draft)
-        except UserError:
-            _require_kept(plan)
-            raise
+        draft.mkdir()
+    except OSError as error:  # before much is read
+        raise UserError(f"cannot write to {out.parent}: {error.strerror}", "name a folder elsewhere") from None
+    try:
+        answer = _read_and_written(plan, draft)
         files = sorted(draft.iterdir())
         for file in files:
             file.chmod(draft.stat().st_mode & 0o666)  # not all writers ask what new files are to be
@@ -236,6 +227,19 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         size_bytes=size_bytes,
         **answer,
     )
+
+
+def _read_and_written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
+    """Has a sound checkpoint written into ``draft``; returns what the trainer's code says of it."""
+    try:
+        checkpoint.verify(plan.source.path)
+        return _written(plan, draft)
+    except (CheckpointError, UserError) as error:
+        _require_kept(plan)
+        if isinstance(error, UserError):
+            raise
+        what = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged: {error}"
+        raise UserError(what, "--step names an older checkpoint") from None
 
 
 def _require_kept(plan: WeightsPlan) -> None:

@@ -205,6 +205,12 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_named_as_that(plan: Weig
     assert left(tmp_path) == set()
 
 
+def test_a_place_that_cannot_be_written_is_known_before_anything_is_read(plan: WeightsPlan) -> None:
+    (plan.source.path / "shard.pt").unlink()
+    with pytest.raises(UserError, match="cannot write to /proc: "):
+        write_weights(plan, Path("/proc/model"))
+
+
 def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
