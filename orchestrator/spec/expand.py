@@ -35,7 +35,7 @@ _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "g
 _REPEATED: Final = 3
 """How many points that repeat an experiment are told one by one."""
 
-_LACKS_SUBJECT: Final = re.compile(r"(is|has|was|does|needs|would)\b")
+_LACKS_SUBJECT: Final = re.compile(r"(\d+ )?(is|has|was|does|needs|would)\b")
 """How a message begins that says something of the field at which it stands."""
 
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from .expand import Run, expand
 from .field_types import Hint
 from .matrix import field_path, near_field
 from .model import Spec
-from .validate import validation_findings
+from .validate import existing, validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -171,19 +171,8 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
             return Spec.model_validate(rest), findings
         except ValidationError as error:  # a section lacks what was wrong in it: then without the section
             for detail in error.errors(include_url=False, include_context=False, include_input=False):
-                _remove(rest, _present(rest, detail["loc"]))
+                _remove(rest, existing(detail["loc"], rest))
     return None, findings
-
-
-def _present(data: Any, place: Sequence[str | int]) -> FieldPath:
-    """The part of a place that is in the data."""
-    found: list[str | int] = []
-    for part in place:
-        if not (isinstance(data, dict) and part in data):
-            break
-        found.append(part)
-        data = data[part]
-    return tuple(found)
 
 
 def _same_cause(finding: Finding, other: Finding) -> bool:

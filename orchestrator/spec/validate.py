@@ -241,7 +241,7 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     place: FieldPath = tuple(detail["loc"])
     if kind == "missing":
         return Finding((place,), f"{place[-1]} is required")
-    place = _existing(place, data)
+    place = existing(place, data)
     if kind == "extra_forbidden":
         return _unknown(place)
     if kind == "value_error":
@@ -302,7 +302,7 @@ _WORDS: Final = {
 }
 
 
-def _existing(place: FieldPath, data: Any) -> FieldPath:
+def existing(place: FieldPath, data: Any) -> FieldPath:
     """The part of pydantic's place that is in the data: it ends in the name of a type where a field takes several."""
     for length, part in enumerate(place):
         if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):

@@ -5,6 +5,7 @@ Where these are two, neither is better: what counts is for the reader to say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,6 +34,9 @@ from .ranking import (
 )
 from .statistics import LEAST_REPEATS, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import times
+
+_ROUNDING: Final = 1e-5
+"""Of a loss: two ways to compute the same training differ by less, two trainings by more."""
 
 _OF_THEIR_OWN: Final = (None, Objective.SPEED, Objective.LOSS)
 """Objectives by which conditions are chosen in a way of their own; all others have a figure and no more."""
@@ -181,7 +185,7 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
 def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     """The one with the lowest loss, or of those that learn as well as it the fastest."""
     lowest = min(left, key=median_loss)
-    able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _in_print_alike(one, lowest)]
+    able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _is_rounding(one, lowest)]
     chosen, timed = fastest_of(able), [one for one in left if one.speed]
     fastest = fastest_of(timed) if timed else None
     unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
@@ -195,9 +199,9 @@ def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     )
 
 
-def _in_print_alike(one: BaselineComparison, lowest: BaselineComparison) -> bool:
-    """Whether their losses are the same in every table: then a last digit that nobody sees decides nothing."""
-    return f"{median_loss(one):.4f}" == f"{median_loss(lowest):.4f}"
+def _is_rounding(one: BaselineComparison, lowest: BaselineComparison) -> bool:
+    """Whether their losses differ by no more than the order in which the same numbers were added up."""
+    return math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
 
 
 def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Answer:

@@ -38,13 +38,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_lines_that_show_late_are_read_after_hours_without_a_pass(
     world: World, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    world.record(matrix={"depth": [1, 2]}, limits={"running": 1})
-    reconciler, now = world.reconciler(), Store.now
-    reconciler.run_pass()
-    world.run_jobs()
-    spool = world.paths.run("depth-1").attempt(1).metrics
-    whole = spool.read_text()
-    spool.write_text(whole.splitlines(keepends=True)[0])
+    now, (reconciler, spool, whole) = Store.now, _lines_left_out(world)
     for _ in range(2):
         reconciler.run_pass()
     assert world.steps("depth-1") == [1]
@@ -63,13 +57,7 @@ def test_the_last_pass_reads_what_an_attempt_wrote_hours_after_its_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a job that Slurm forgot the processes may run on, stopped for long or on a node that was cut off."""
-    world.record(matrix={"depth": [1, 2]}, limits={"running": 1})
-    reconciler, now = world.reconciler(), Store.now
-    reconciler.run_pass()
-    world.run_jobs()
-    spool = world.paths.run("depth-1").attempt(1).metrics
-    whole = spool.read_text()
-    spool.write_text(whole.splitlines(keepends=True)[0])
+    now, (reconciler, spool, whole) = Store.now, _lines_left_out(world)
     reconciler.run_pass()
     monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3 * 3600.0)
     reconciler.run_pass()
@@ -184,6 +172,18 @@ def test_a_watch_that_lost_its_lease_goes_on_although_an_attempt_is_gone(
 
     monkeypatch.setattr(open_runs, "unread_spools", stopped_meanwhile)
     assert isinstance(next(watch), StaleLease)
+
+
+def _lines_left_out(world: World) -> tuple[Reconciler, Path, str]:
+    """Runs the first of two runs: its spool shows one line of the three that are returned with it."""
+    world.record(matrix={"depth": [1, 2]}, limits={"running": 1})
+    reconciler = world.reconciler()
+    reconciler.run_pass()
+    world.run_jobs()
+    spool = world.paths.run("depth-1").attempt(1).metrics
+    whole = spool.read_text()
+    spool.write_text(whole.splitlines(keepends=True)[0])
+    return reconciler, spool, whole
 
 
 def _raise(error: Exception) -> Any:

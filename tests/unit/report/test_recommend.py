@@ -313,10 +313,12 @@ def test_by_loss_the_lowest_is_named_where_nothing_is_established(planted: Plant
     assert found.sentence.endswith("Inconclusive: this takes 3 repeats of each (`repeats:`).")
 
 
-@pytest.mark.parametrize(("loss", "chosen"), [(3.00001, "quick"), (3.001, "slow")])
-def test_by_loss_a_digit_that_nobody_sees_decides_nothing(planted: Plant, loss: float, chosen: str) -> None:
-    """One repeat, the same loss but for rounding, as of two ways to add up the same numbers: the faster one."""
-    runs = planted(Planted("quick", (0.1,), (loss,)), Planted("slow", (0.2,), (3.0,)))
+@pytest.mark.parametrize(
+    ("quick", "slow", "chosen"), [(3.00001, 3.0, "quick"), (3.001, 3.0, "slow"), (9e-6, 3e-6, "slow")]
+)
+def test_by_loss_rounding_decides_nothing(planted: Plant, quick: float, slow: float, chosen: str) -> None:
+    """One repeat, the same loss as of two ways to add up the same numbers: the faster one. Losses may be small."""
+    runs = planted(Planted("quick", (0.1,), (quick,)), Planted("slow", (0.2,), (slow,)))
     assert names(advice(runs, Objective.LOSS))[0] == chosen
 
 

@@ -133,5 +133,23 @@ def test_a_section_beside_an_axis_is_named(tmp_path: Path, deepspeed: Any, strat
     assert message in found.message
 
 
+def test_ranks_that_an_axis_gives_to_no_whole_group_are_told_of_which_field(tmp_path: Path) -> None:
+    train = {**TRAIN, "tensor_parallel": 2, "global_batch": 24}
+    (found,) = problems(tmp_path, {}, train=train, matrix={"ranks_per_node": [5, 4]}, executor="local")
+    assert (found.field, found.message) == (
+        "matrix.ranks_per_node[0]",
+        "train.tensor_parallel 2 does not divide the 5 ranks of the run",
+    )
+
+
+def test_what_is_set_on_the_command_line_is_blamed_there(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"name": "s", "train": TRAIN, "matrix": {"strategy": ["fsdp2", "zero1"]}}))
+    with pytest.raises(SpecError) as raised:
+        load_runs(spec, ["deepspeed.fp16.enabled=true"])
+    (found,) = raised.value.problems
+    assert (found.path, found.field) == ("--set deepspeed.fp16.enabled=true", "deepspeed.fp16.enabled")
+
+
 def test_a_key_that_only_a_newer_deepspeed_has_passes(tmp_path: Path) -> None:
     assert not problems(tmp_path, {"zero_optimization": {"stage": 1, "quantum_teleport": True}})
