@@ -140,20 +140,23 @@ def _interaction_sentence(one: Interaction) -> str:
 
 
 def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
-    """A sentence for axes whose effect cannot be told: no two conditions differ in one of them alone."""
+    """Sentences for axes whose effect cannot be told: no two conditions differ in one of them alone."""
     known = [one for one in comparisons if one.speed or one.losses]
     values = {name: column for name, column in _columns(known).items() if len(set(column)) > 1}
-    hidden = [name for name in values if name not in {change.field for change in changes}]
-    told: set[str] = set()
-    for name in hidden:
-        if name in told:
-            continue
+    hidden = dict.fromkeys(name for name in values if name not in {change.field for change in changes})
+    never_alone: list[str] = []
+    while hidden:
+        name = next(iter(hidden))
         together = [other for other in values if _moves_with(values[name], values[other])]
-        told.update(together)
+        hidden = dict.fromkeys(other for other in hidden if other not in together)
         if len(together) > 1:
             yield f"{some(together)} always change together: their effects cannot be told apart."
         else:
-            yield f"No two conditions differ in {name} alone, so its effect cannot be told."
+            never_alone.append(name)
+    if len(never_alone) > 1:
+        yield f"{some(never_alone)} never change alone: their effects cannot be told."
+    elif never_alone:
+        yield f"No two conditions differ in {never_alone[0]} alone, so its effect cannot be told."
 
 
 def _blocks(first: Sensitivity, second: Sensitivity) -> Iterator[_Block]:

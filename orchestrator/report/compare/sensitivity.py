@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
@@ -109,7 +109,7 @@ def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[li
 
 
 def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:
-    """The group by its values of the field, from the first to the last; of an engine only the lowest ZeRO stage."""
+    """The group by its values of the field, from the first to the last."""
     if field not in FIELDS:
         alike = grouped(group, lambda one: _value(one, field))
         return sorted(alike, key=lambda few: _value(few[0], field)) if _are_numbers(alike, field) else alike
@@ -118,15 +118,19 @@ def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[Base
     for one in group:
         value = one.condition.field(field)
         found.setdefault(values.index(value) if value in values else 0, []).append(one)
-    ordered = [found[place] for place in sorted(found)]
-    return [_lowest_stage(alike) for alike in ordered] if field == "engine" else ordered
+    return [found[place] for place in sorted(found)]
 
 
 def _steps(
     ordered: list[list[BaselineComparison]], field: str
 ) -> Iterator[tuple[list[BaselineComparison], list[BaselineComparison]]]:
-    """The changes that are told: words have no order, so they are told from the first one."""
-    if field in FIELDS or _are_numbers(ordered, field):
+    """The changes that are told: words have no order, so they are told from the first one.
+
+    An engine is beside the ZeRO stage that shares most like it: the lowest after `ddp`, the highest before `fsdp2`.
+    """
+    if field == "engine":
+        yield from ((_of_stage(before, max), _of_stage(after, min)) for before, after in pairwise(ordered))
+    elif field in FIELDS or _are_numbers(ordered, field):
         yield from pairwise(ordered)
     else:
         yield from ((ordered[0], other) for other in ordered[1:])
@@ -136,9 +140,9 @@ def _are_numbers(groups: Sequence[Sequence[BaselineComparison]], field: str) -> 
     return all(isinstance(_value(group[0], field), int | float) for group in groups)
 
 
-def _lowest_stage(group: Sequence[BaselineComparison]) -> list[BaselineComparison]:
+def _of_stage(group: Sequence[BaselineComparison], chosen: Callable[[list[int]], int]) -> list[BaselineComparison]:
     stages = [one.condition.field("zero_stage") or 0 for one in group]
-    return [one for one, stage in zip(group, stages, strict=True) if stage == min(stages)]
+    return [one for one, stage in zip(group, stages, strict=True) if stage == chosen(stages)]
 
 
 def _value(one: BaselineComparison, field: str) -> Any:

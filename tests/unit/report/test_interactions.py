@@ -111,6 +111,19 @@ def test_an_axis_that_never_changes_alone_is_named(planted: Plant) -> None:
     assert len(list(confounded(left, sensitivities(left)))) == 1
 
 
+def test_axes_that_never_change_alone_are_one_sentence(planted: Plant) -> None:
+    """Groups of ranks take the samples of their ranks together: a micro-batch twice as large comes with each of them."""
+    axes: tuple[dict[str, int], ...] = (
+        {"tensor_parallel": 1, "sequence_parallel": 1, "micro_batch": 16},
+        {"tensor_parallel": 2, "sequence_parallel": 1, "micro_batch": 32},
+        {"tensor_parallel": 1, "sequence_parallel": 2, "micro_batch": 32},
+    )
+    comparisons = compared(planted(*(Planted(str(i), params=axis, train=axis) for i, axis in enumerate(axes))))
+    assert list(confounded(comparisons, sensitivities(comparisons))) == [
+        "tensor_parallel, sequence_parallel, micro_batch never change alone: their effects cannot be told."
+    ]
+
+
 def test_a_default_that_one_condition_spells_out_is_no_change(planted: Plant) -> None:
     axes: tuple[dict[str, Any], ...] = ({"lr": 1e-3}, {"lr": 2e-3, "compile": False})
     conditions = [Planted(f"lr-{axis['lr']}", params=axis, train={"lr": axis["lr"], "compile": False}) for axis in axes]

@@ -72,6 +72,17 @@ def test_without_a_zero_stage_engines_have_a_price(planted: Plant) -> None:
     ]
 
 
+def test_an_engine_is_beside_the_stage_that_shares_most_like_it(planted: Plant) -> None:
+    runs = planted(
+        Planted("zero1"),
+        Planted("zero3", (0.2,) * 3, train={"zero_stage": 3}),
+        Planted("fsdp2", (0.1,) * 3, train={"engine": "fsdp2", "zero_stage": 0}),
+    )
+    assert said(runs)[0] == (
+        "engine deepspeed → fsdp2: 2.00 [2.00, 2.00] × the speed, equal held-out loss (zero3 → fsdp2)."
+    )
+
+
 def varied(name: str, step_s: float, held_out: float, **params: Any) -> Planted:
     return Planted(name, (step_s,) * 3, (held_out,) * 3, params=params, train=params)
 
