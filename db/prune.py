@@ -117,25 +117,29 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
 def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
     with store.read() as conn:
         marked, apart = _lasting(conn, attempt_ids), _steps_apart(conn, attempt_ids)
-        lowest, highest = conn.execute(
-            select(func.min(step_metric.c.step), func.max(step_metric.c.step)).where(
-                step_metric.c.attempt_id.in_(attempt_ids)
-            )
-        ).one()
     if not dry_run:  # the figures of the GPUs need the steps as they were
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, apart)
     removed = Pruned()
-    width = _STEPS_AT_ONCE * apart
-    for start in range(lowest, highest + 1, width) if lowest is not None else ():
-        part = start, min(start + width, highest + 1) - 1
+    start: int | None = 0
+    while (start := _next_step(store, attempt_ids, start)) is not None:
+        part = start, start + _STEPS_AT_ONCE * apart - 1
         removed += _thin_steps(store, attempt_ids, _Kept(every * apart, tuple(marked)), part, dry_run=dry_run)
+        start = part[1] + 1
     for attempt_id in attempt_ids:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
     if not dry_run:
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, apart, done=True)
     return removed + Pruned(runs=1) if removed != Pruned() else removed
+
+
+def _next_step(store: Store, attempt_ids: Sequence[int], start: int) -> int | None:
+    """The first that was reported from there on: between steps that are far apart lies nothing to look at."""
+    row = step_metric.c
+    with store.read() as conn:
+        found = select(func.min(row.step)).where(row.attempt_id.in_(attempt_ids), row.step >= start)
+        return conn.execute(found).scalar_one()
 
 
 @dataclass(frozen=True)

@@ -277,14 +277,15 @@ def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
     """Adds to the memory ledger; an attempt adds at most one that fitted and one that did not.
 
-    What comes later of the same attempt fills in and replaces the figures that it gives.
+    What comes later of the same attempt and size fills in and replaces the figures that it gives.
     """
     given = {name: value for name, value in asdict(new).items() if value is not None}
     table, figures = schema.memory_observation, {n: v for n, v in given.items() if n.endswith("_gb")}
     row = insert_into(conn, table).values({**given, "created_s": new.created_s or now_s(conn)})
     once = [table.c.attempt_id, table.c.oom]
     if figures:
-        conn.execute(row.on_conflict_do_update(index_elements=once, set_=figures))
+        same = table.c.micro_batch == new.micro_batch  # else a peak would come to stand beside another size
+        conn.execute(row.on_conflict_do_update(index_elements=once, set_=figures, where=same))
     else:
         conn.execute(row.on_conflict_do_nothing(index_elements=once))
 

@@ -104,6 +104,5 @@ _MEANINGS: Final = {
     "target": _know_target,
     "checkpoint": _know_checkpoint,
     "memory": _know_memory,
-    "micro_batch_trial": _know_memory,
 }
 """What the store learns from the built-in trainer's events."""

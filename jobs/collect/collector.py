@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from ...db.regular_files import open_regular
 from ..shared.files import open_private
@@ -29,7 +30,10 @@ MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
 REPORTED: Final = "reported"
 """What an event says in place of the kind of a source, once the script reports metrics itself."""
+MAX_MESSAGE: Final = 500
 _LOSSES: Final = {"loss", "eval_loss"}
+
+_Done = TypeVar("_Done")
 
 
 class Collector:
@@ -71,8 +75,7 @@ class Collector:
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(NOTE_S, left_s))
             for source in () if self._over else self._sources:
-                with suppress(OSError):
-                    source.note()
+                self._without_failing(source, source.note)
 
     def look(self) -> None:
         """Takes in what is new, now and then; call it often."""
@@ -94,8 +97,8 @@ class Collector:
             return False
         more = False
         for source in self._sources:
-            with suppress(OSError):
-                lines, left = source.read(CHUNK_BYTES, last=last)
+            if read := self._without_failing(source, partial(source.read, CHUNK_BYTES, last=last)):
+                lines, left = read
                 self._held[source] = (self._held[source] + lines)[:MAX_HELD]
                 more |= left
         if self._chosen is None:
@@ -106,6 +109,22 @@ class Collector:
         if self._patterns:
             self._tell_given_up(self._patterns)
         return more
+
+    def _without_failing(self, source: MetricSource, do: Callable[[], _Done]) -> _Done | None:
+        """What a source does: whatever stands in somebody's files or output is no reason for a training to end.
+
+        What cannot be read now is read later; a source that something else is wrong with is given up.
+        """
+        try:
+            return do()
+        except OSError:
+            return None
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this source's alone
+            self._sources = [other for other in self._sources if other is not source]
+            message = f"metrics cannot be read from {source.kind}, which is given up: {exc!r}"[:MAX_MESSAGE]
+            with suppress(OSError):
+                self._tell("metrics_source", message, within_s=source.within_s)
+            return None
 
     def _choose(self, *, at_once: bool) -> None:
         """The source with most losses, of equals the first; with patterns of the spec there is no other."""
@@ -138,9 +157,10 @@ class Collector:
                 file.seek(self._seen_bytes)
                 content = file.read() or b""
             self._seen_bytes += len(content)
-            steps = sum(b'"step"' in line and b'"event"' not in line for line in content.splitlines())
-            self._over = steps > self._own_lines
-            self._own_lines = 0
+            steps = _step_lines(content)
+            to_come = _step_lines(self._unwritten)
+            self._over = steps > self._own_lines - to_come
+            self._own_lines = to_come
             if self._over and self._chosen is not None:
                 message = "the script reports metrics now; nothing else is read any more"
                 self._tell("metrics_source", message, source=REPORTED)
@@ -169,3 +189,7 @@ class Collector:
                 self._unwritten = self._unwritten[os.write(descriptor, self._unwritten) :]
         finally:
             os.close(descriptor)
+
+
+def _step_lines(content: bytes) -> int:
+    return sum(b'"step"' in line and b'"event"' not in line for line in content.splitlines())

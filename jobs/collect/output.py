@@ -72,7 +72,7 @@ class Patterns(Form):
             said = {
                 name: value for name, pattern in patterns.items() if (value := _number(pattern.find(text))) is not None
             }
-            if (step := said.pop("step", None)) is not None:
+            if math.isfinite(step := said.pop("step", math.nan)):
                 self._step = int(step)
             if said and self._step is not None:
                 yield {"step": self._step, **_in_seconds(said)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -143,8 +144,13 @@ def _history(path: Path) -> list[dict[str, Any]]:
     with suppress(OSError, ValueError):
         history = (load_json(path) or {}).get("log_history")
         if isinstance(history, list):
-            return [entry for entry in history if isinstance(entry, dict) and type(entry.get("step")) is int]
+            return [entry for entry in history if isinstance(entry, dict) and _is_whole(entry.get("step"))]
     return []
+
+
+def _is_whole(value: object) -> bool:
+    """A whole number that a float can hold: JSON's have no limit."""
+    return isinstance(value, int) and abs(value) <= sys.float_info.max
 
 
 def _key(entry: dict[str, Any]) -> str:
@@ -152,5 +158,5 @@ def _key(entry: dict[str, Any]) -> str:
 
 
 def _values(entry: dict[str, Any]) -> Line:
-    numbers = {name: float(value) for name, value in entry.items() if isinstance(value, int | float)}
+    numbers = {name: float(value) for name, value in entry.items() if isinstance(value, float) or _is_whole(value)}
     return numbers if "train_runtime" in numbers else {metric_name(name): value for name, value in numbers.items()}

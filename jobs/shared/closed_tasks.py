@@ -28,12 +28,12 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
     Raises:
         OSError: the shared folder takes no files, or the array's is gone, and with it what its tasks were to run.
     """
-    descriptor = open_private(closed_file(batch), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        os.write(descriptor, "".join(f"{task}\n" for task in sorted(tasks)).encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # A full disk may have cut what was written before: without the first newline, `1` and `7` would close task 17.
+    lines = "".join(f"\n{task}" for task in sorted(tasks)) + "\n"
+    with open(closed_file(batch), "ab", opener=open_private) as file:
+        file.write(lines.encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def is_closed(batch: Path, task: int) -> bool:

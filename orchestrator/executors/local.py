@@ -20,7 +20,7 @@ from pathlib import Path
 from ...jobs.shared.files import open_private, write_atomically
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
-from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, own_python, owner
+from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, outside_of_jobs, own_python, owner
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -118,6 +118,7 @@ class LocalExecutor:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
                 cwd=batch.workdir,
+                env=outside_of_jobs(os.environ),  # in a shell of `salloc`, the agent would take itself for that job
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

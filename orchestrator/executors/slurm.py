@@ -135,13 +135,15 @@ def _command(batch: JobArray) -> tuple[list[str], set[str]]:
 
     Raises:
         SubmissionRefused: submitit makes no job of what the spec asks for.
-        Unreachable: there is no Slurm here.
+        Unreachable: there is no Slurm here, or submitit is away.
     """
     try:
         array = _job_array(batch)
         return array.command(), set(array.parameters)
     except (Unreachable, OSError):
         raise
+    except ImportError as exc:  # while its environment is being updated, or is away: no run's fault
+        raise Unreachable(f"submitit cannot be loaded: {exc}", "nothing is lost; the next pass tries again") from exc
     except Exception as exc:
         raise SubmissionRefused(f"submitit: {exc}") from exc
 

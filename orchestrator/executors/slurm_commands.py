@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ..errors import Unreachable
-from .base import SubmissionUnclear
+from .base import SubmissionUnclear, outside_of_jobs
 
 COMMAND_TIMEOUT_S = 60.0
 LOOK_S = 2.5
@@ -74,12 +74,9 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
         SubmissionUnclear: it timed out.
         Unreachable: it is not there.
     """
-    kept = {f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given}
-    # In a reconciler job, sbatch would take that job's variables for options.
-    hidden = ("SLURM_", "SBATCH_")
-    env = {k: v for k, v in os.environ.items() if k in kept or k == "SLURM_CONF" or not k.startswith(hidden)}
-    try:
-        return _run(command, env)
+    kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given]
+    try:  # in a reconciler job, sbatch would take that job's variables for options
+        return _run(command, outside_of_jobs(os.environ, kept))
     except subprocess.TimeoutExpired as exc:
         raise SubmissionUnclear(f"sbatch did not respond within {_patience_s():.0f} s") from exc
 

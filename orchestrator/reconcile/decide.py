@@ -88,6 +88,8 @@ def _each(views: Sequence[RunView], snapshot: Snapshot) -> tuple[list[_Seen], li
     for view in views:
         try:
             seen.append(_see(view, snapshot))
+        except ImportError:  # what is loaded late is this program's own: the environment is away, for all runs
+            raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             broken.append(_broken(view, exc))
     return seen, broken
@@ -128,6 +130,8 @@ def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
 def _planned(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
     try:
         return [*one.found, *_follow_up(one, snapshot, nodes, context)]
+    except ImportError:  # as above
+        raise
     except Exception as exc:  # noqa: BLE001 - as above
         ended = replace(_broken(one.view, exc), attempt=None)  # if one has just ended, that is recorded
         return [*one.found, *_leave(ended, snapshot)]

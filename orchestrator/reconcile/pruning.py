@@ -18,6 +18,10 @@ LEAST_LOSSES: Final = 10
 """Fewer than these prove nothing: a step may be slow for once, and fp16 overflows now and then."""
 
 
+_MOST_OF_A_LINE: Final = LEAST_STEPS // 2
+"""As how many steps a line counts at most: none decides alone, however far ahead it says that it is."""
+
+
 def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, untimed: int) -> str:
     """Why an attempt is to end, "" for nothing.
 
@@ -31,7 +35,8 @@ def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, u
     if prune.not_finite and len(losses) == LEAST_LOSSES and not any(math.isfinite(loss) for _, loss in losses):
         return f"the loss is not finite from step {losses[-1][0]:,} to step {losses[0][0]:,}"
     warm = [line for line in lines if line.time_s is not None and line.step - line.steps >= start_step + untimed]
-    times_s = [line.time_s for line in warm for _ in range(line.steps) if line.time_s is not None]
+    counted = ((line.time_s, min(line.steps, _MOST_OF_A_LINE)) for line in warm)
+    times_s = [time_s for time_s, steps in counted for _ in range(steps) if time_s is not None]
     if prune.step_time_s is None or len(times_s) < LEAST_STEPS:
         return ""
     if (median_s := statistics.median(times_s)) <= prune.step_time_s:

@@ -102,7 +102,7 @@ def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _T
     """Together, or one by one where one of them spoils it for the others."""
     try:
         _submit_group(group, resources, target)
-    except (StaleLease, StoreUnreachable):
+    except (StaleLease, StoreUnreachable, ImportError):
         raise
     except StaleWrite as exc:
         raise Unreachable(f"not submitted: {exc}", "another process acted first; the next pass looks again") from exc
@@ -126,7 +126,7 @@ def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list
     for action in actions:
         try:
             key, resources = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)
-        except OSError:  # the environment's own files
+        except (OSError, ImportError):  # the environment's own files
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shared.layout import payloads_file
+from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
@@ -70,6 +70,19 @@ def test_attempts_run_on_whoever_asks(place: Place) -> None:
     assert found.complete
     assert [found.jobs[place.token, index].job_id for index in (0, 1)] == ids
     assert place.states(2, other) == ["RUNNING", "RUNNING"]
+
+
+def test_inside_a_job_of_slurm_s_an_attempt_is_still_this_machine_s(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits in a shell of `salloc` or `srun --pty` would see it claimed by the job of that shell, and so lost."""
+    for name, value in {"SLURM_JOB_ID": "4711", "SLURM_NODEID": "1", "SLURMD_NODENAME": "elsewhere"}.items():
+        monkeypatch.setenv(name, value)
+    [job_id] = place.executor.submit(place.batch())
+    claim = AttemptPaths(Path(make_payload(place.folder / "0").attempt_dir)).claim
+    wait_until(claim.exists, "the claim")
+    assert job_id in claim.read_text()
+    assert "4711" not in claim.read_text()
 
 
 def test_an_attempt_that_has_just_been_started_is_seen(place: Place) -> None:

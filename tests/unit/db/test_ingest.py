@@ -254,6 +254,20 @@ def test_what_ranks_say_of_their_memory_reaches_the_ledger(world: World) -> None
     assert _ledger(world) == [replace(expected, usable_gb=84.0, peak_reserved_gb=9.5, peak_allocated_gb=9.0)]
 
 
+def test_the_memory_of_one_size_never_stands_beside_another(world: World) -> None:
+    """A run that searches for its micro-batch tells of each size that it tries, before it trains with one of them."""
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, memory_key="k")
+    tried = [{"micro_batch": size, "peak_reserved_gb": 10.0 + size, "usable_gb": 80.0} for size in (8, 16, 32, 64)]
+    world.write(*({"event": "micro_batch_trial", **one} for one in tried))
+    world.write({"event": "memory", "micro_batch": 64, "after_init_gb": 8.0, "usable_gb": 80.0})
+    world.write({"event": "memory", "micro_batch": 64, "peak_reserved_gb": 74.0})
+    world.write({"event": "memory", "micro_batch": 8, "peak_reserved_gb": 75.0})
+    world.ingest()
+    known = MemoryObservation("k", 1, 64, oom=False, after_init_gb=8.0, usable_gb=80.0, peak_reserved_gb=74.0)
+    assert [replace(seen, key="k") for seen in _ledger(world)] == [known]
+
+
 @pytest.mark.parametrize(
     "said",
     [

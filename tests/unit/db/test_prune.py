@@ -66,6 +66,15 @@ def test_of_lines_that_are_not_of_every_step_one_in_ten_stays(
     assert thin(world) == Pruned()
 
 
+def test_a_step_far_ahead_is_not_walked_to(world: World) -> None:
+    """As where a script reports tokens as the step of its last line."""
+    world.write(*losses(1, 20), {"step": 10**15, "loss": 4.0})
+    world.ingest()
+    end(world, 1)
+    assert thin(world) == Pruned(runs=1, steps=17)
+    assert steps(world) == [1, 10, 20, 10**15]
+
+
 def test_thinner_by_a_number_that_is_no_multiple(world: World) -> None:
     world.write(*losses(1, 90))
     world.ingest()

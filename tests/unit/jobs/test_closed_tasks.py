@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,20 @@ def test_an_array_of_an_earlier_version_has_no_such_file(tmp_path: Path) -> None
     assert not is_closed(tmp_path, 0)
     close_tasks(tmp_path, [0])
     assert is_closed(tmp_path, 0)
+
+
+def test_what_a_full_disk_cuts_off_is_an_error_and_closes_no_other_task(tmp_path: Path) -> None:
+    make_closed(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len("\n100\n101\n1"), limits[1]))  # a write that fits in part is cut
+    try:
+        with pytest.raises(OSError, match="large"):
+            close_tasks(tmp_path, [100, 101, 102])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    close_tasks(tmp_path, [7])
+    assert is_closed(tmp_path, 7)
+    assert not is_closed(tmp_path, 17)
 
 
 def test_an_array_that_is_gone_cannot_be_closed(tmp_path: Path) -> None:

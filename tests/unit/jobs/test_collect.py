@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -338,9 +339,70 @@ def test_a_full_disk_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as broken:
         broken.setattr("dscampaign.jobs.collect.collector.os.write", _full)
         collect.look()
-    looked.print("step 2 loss 7\n")
+    for step in range(2, 5):  # what was lost for a while is not taken for what the script reports itself
+        looked.print(f"step {step} loss 7\n")
+        collect._looked_s = 0.0
+        collect.look()
     collect.finish()
-    assert looked.reported()[1:] == [(1, 7.0), (2, 7.0)]
+    assert looked.reported()[1:] == [(step, 7.0) for step in range(1, 5)]
+
+
+def test_a_line_that_a_full_disk_cuts_is_still_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def cut_after(sizes: list[int]) -> Callable[[int, bytes], int]:
+        return lambda descriptor, data: write(descriptor, data[: sizes.pop()]) if sizes else _full(descriptor, data)
+
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    monkeypatch.setattr("dscampaign.jobs.collect.collector.HOLD_S", 0.0)
+    for step in range(1, 8):
+        looked.print(f"step {step} loss 7\n")
+        collect._looked_s = 0.0
+        with monkeypatch.context() as broken:
+            if step in (2, 4, 5):
+                broken.setattr("dscampaign.jobs.collect.collector.os.write", cut_after([3 * step]))
+            collect.look()
+    collect.finish()
+    assert looked.reported()[1:] == [(step, 7.0) for step in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("printed", "held"),
+    [
+        ("step inf loss 3\nstep nan loss 3\nstep 2 loss 3\n", None),
+        ("step 2 loss 3\n", {"step": 1, "loss": 1.0, "x": 10**400}),
+        ("step 2 loss 3\n", {"step": 10**400, "loss": 1.0}),
+    ],
+)
+def test_no_number_ends_a_training(tmp_path: Path, printed: str, held: dict[str, Any] | None) -> None:
+    looked = Looked(tmp_path, metrics={} if held else {"step": r"step (\S+)", "loss": r"loss (\S+)"})
+    collect = looked.collector()
+    if held:
+        (looked.workdir / "out").mkdir()
+        (looked.workdir / "out/trainer_state.json").write_text(json.dumps({"log_history": [held]}))
+    looked.print(printed)
+    collect.finish()
+    assert (2, 3.0) in looked.reported()
+
+
+def test_a_source_that_fails_in_a_way_that_nobody_foresaw_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("Exceeds the limit")
+
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    monkeypatch.setattr("dscampaign.jobs.collect.sources.TrainerState.read", fails)
+    monkeypatch.setattr("dscampaign.jobs.collect.sources.TensorBoard.note", fails)
+    looked.print("step 2 loss 3\n")
+    collect.wait(0.01)
+    collect.finish()
+    assert [str(said).endswith("given up: ValueError('Exceeds the limit')") for said in looked.reported()][:2] == [
+        True
+    ] * 2
+    assert (2, 3.0) in looked.reported()
 
 
 def _full(_descriptor: int, _data: bytes) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from dscampaign.jobs.shared import retention
 from dscampaign.jobs.shared.files import make_below
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
+from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import SubmissionRefused
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
 from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.claims import is_claimed, take_claim
@@ -404,3 +408,24 @@ def test_an_error_that_no_executor_should_have_is_told(world: World) -> None:
     world.cluster.on_submit = lambda _: None
     settle(world)
     assert world.states() == {BAD: "completed", GOOD: "completed"}
+
+
+@pytest.mark.parametrize("module", ["submitit", "dscampaign.orchestrator.failures.classify"])
+def test_a_module_that_is_away_is_no_run_s_fault(world: World, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """While an environment is being updated, what is loaded late cannot be: neither refused nor held is right then."""
+    slurm = SlurmExecutor(world.paths.batches)
+    if module == "submitit":
+        world.cluster.on_submit = slurm.submit
+    else:
+        world.run_pass()
+        world.run_jobs()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, module, None)
+        for _ in range(4):
+            with suppress(Unreachable):
+                assert world.run_pass().troubles
+            assert set(world.states().values()) <= {RunState.PENDING, RunState.QUEUED}
+    world.cluster.on_submit = lambda _: None
+    settle(world)
+    assert world.states() == {BAD: RunState.COMPLETED, GOOD: RunState.COMPLETED}
+    assert [attempt.state for name in (BAD, GOOD) for attempt in world.attempts(name)] == [AttemptState.COMPLETED] * 2

@@ -43,6 +43,14 @@ def test_a_run_whose_steps_take_too_long(times_s: list[float | None], every: int
     assert hopeless(lines(times_s, every=every), 0, PruneConfig(), 20) == ""
 
 
+def test_one_line_decides_nothing_however_far_ahead_it_is() -> None:
+    """A script may report tokens, or samples, as the step of a line."""
+    far = NewestLine(10**15, 5.0, 10**15 - 60, 1.0)
+    assert hopeless([far], 0, BOUND, 20) == ""
+    assert hopeless([far, *lines([1.0] * 60)], 0, BOUND, 20) == ""
+    assert hopeless([far, far], 0, BOUND, 20).startswith("a step takes 5 s")
+
+
 def test_a_resumed_attempt_warms_up_again() -> None:
     newest = [NewestLine(1000 + number, 3.0, 1, 1.0) for number in range(30, 0, -1)]
     assert hopeless(newest, 1000, BOUND, 20) == ""
