@@ -281,21 +281,33 @@ class Agent:
         record = RankRecord.read(self._running.rank_record(0))
         return record.pid if record else None
 
+    def _rank_records(self) -> dict[int, RankRecord | None]:
+        return {rank: RankRecord.read(self._running.rank_record(rank)) for rank in self.ranks}
+
+    def _rank_pids(self) -> list[int]:
+        return [record.pid for record in self._rank_records().values() if record and record.pid]
+
     def _rank_died(self) -> bool:
-        records = {rank: RankRecord.read(self._running.rank_record(rank)) for rank in self.ranks}
+        records = self._rank_records()
         gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
         for rank in gone:
             self._gone_s.setdefault(rank, time.time())
         return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
     def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
-        """Again and again: a rank that is still importing has no handler yet and would miss the only signal."""
+        """Again and again: a rank that is still importing has no handler yet and would miss the only signal.
+
+        To ranks alone: what they have started in order to save, such as an upload, would die of it.
+        """
         if time.monotonic() - self._last_stop_s >= STOP_REPEAT_S:
             self._last_stop_s = time.monotonic()
             with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
                 if planted(self._running.stop) or not self._running.stop.exists():
                     write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
-            signal_group(launcher.pid, signal.SIGUSR2)
+            for pid in self._rank_pids():
+                with contextlib.suppress(OSError):  # it has ended; in a container, pids are not those of the node
+                    if os.getpgid(pid) == launcher.pid:
+                        os.kill(pid, signal.SIGUSR2)
 
     def _beat(self) -> None:
         if time.monotonic() - self._last_beat_s >= HEARTBEAT_S:

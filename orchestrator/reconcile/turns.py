@@ -8,6 +8,7 @@ on this host, is taken over at once.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .lease import LEASE_TTL_S, LeaseHeld, LeaseHolder, lease_name
 from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
 
 LEAST_SLEEP_S = 0.1
+CLOCK_STEP_S = 1.0
+"""By less, a clock that is kept right may go back."""
 
 Driver = Callable[[Store, CampaignRow], Reconciler]
 
@@ -105,10 +108,14 @@ class Turns:
 
         Raises StoreUnreachable or StoreMissing if the store is away at the start; later it yields the error and waits.
         """
-        begun = False
+        begun, before_s = False, -math.inf
         while True:
             try:
                 now_s, turns = self._read()
+                if now_s < before_s - CLOCK_STEP_S:  # it was set back: what was put off would wait for as long
+                    self._rests_until_s.clear()
+                    self.close()
+                before_s = now_s
             except (StoreUnreachable, StoreMissing) as exc:
                 if not begun:
                     raise

@@ -415,6 +415,24 @@ def test_a_rank_that_heeds_a_stop_is_not_killed_by_its_repetition(attempt: Attem
     assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("stop", 0)
 
 
+def test_what_a_rank_starts_in_order_to_save_does_not_die_of_a_stop(attempt: Attempt) -> None:
+    """As an upload of the checkpoint: a program has no handler, whatever the rank that starts it has."""
+    attempt.script("""
+        import subprocess
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        if rank == 0: os.kill(agent, signal.SIGUSR2)
+        while not heard: time.sleep(0.01)
+        with subprocess.Popen(["sleep", "60"]) as upload:
+            while len(heard) < 4 and upload.poll() is None: time.sleep(0.01)
+            assert upload.poll() is None
+            upload.kill()
+        report(2)
+    """)
+    assert attempt.run() == 0
+    assert (attempt.outcome().ended_by, attempt.exits()) == ("stop", {0: 0, 1: 0})
+
+
 def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Attempt) -> None:
     attempt.script("""
         stop = os.environ["CAMPAIGN_STOP_FILE"]

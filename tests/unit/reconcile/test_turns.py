@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import ColumnElement, Connection, Float, literal_column
 
-from dscampaign.db import queries
+from dscampaign.db import leases, queries
+from dscampaign.db import store as store_module
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.removal import remove
@@ -162,6 +164,30 @@ def test_a_watch_puts_the_next_pass_off_for_all(world: World) -> None:
     assert names(list(two.one_round())) == list(NAMES)  # it was stopped: others go on at once
     first.close()
     second.close()
+
+
+def test_a_clock_that_is_set_back_holds_up_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the host of the database gets its time corrected: what was put off until ten would wait for an hour."""
+    ahead_s = [3600.0]
+
+    def now_s(_: Connection) -> ColumnElement[float]:
+        return literal_column(f"((julianday('now') - 2440587.5) * 86400.0 + {ahead_s[0]})", Float)
+
+    for module in (store_module, leases):
+        monkeypatch.setattr(module, "now_s", now_s)
+    turns, _ = turns_of(world)
+    slept = Counter[str]()
+
+    def sleep(_: float) -> None:
+        slept["times"] += 1
+        assert slept["times"] < 10
+
+    monkeypatch.setattr(turns, "_interval_s", 60.0)
+    watch = turns.watch(sleep=sleep)
+    before = names([outcome for _ in NAMES if isinstance(outcome := next(watch), Outcome)])
+    ahead_s[0] = 0.0
+    after = names([outcome for _ in NAMES if isinstance(outcome := next(watch), Outcome)])
+    assert sorted(before) == sorted(after) == sorted(NAMES)
 
 
 def test_what_a_dead_process_had_is_taken_over(world: World) -> None:
