@@ -6,7 +6,6 @@ python benchmarks/report_page.py [--runs 1000] [--steps 1000]
 from __future__ import annotations
 
 import argparse
-import itertools
 import random
 import resource
 import subprocess
@@ -24,7 +23,8 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 
 REPEATS = 3
-_SPOOLS = 50
+_SCATTER = 0.03
+"""Part by which the steps of a run are slower or faster than those of another: as fast as each other, but not quite."""
 TRAIN = {"model": "gpt2", "seq_len": 1024, "global_batch": 64, "zero_stage": 1}
 
 
@@ -59,17 +59,16 @@ def main() -> None:
 
 
 def _fill(store: Store, folder: Path, runs: int, steps: int) -> None:
-    """Runs in conditions of three repeats, each with an attempt that completed; of 50 no two have the same losses."""
-    spools = [folder / f"metrics-{number}.jsonl" for number in range(min(runs, _SPOOLS))]
-    for number, spool in enumerate(spools):
-        spool.write_text("".join(_lines(steps, random.Random(number))))
+    """Runs in conditions of three repeats, each with an attempt that completed, with losses and a speed of its own."""
+    spool = folder / "metrics.jsonl"
     with store.write() as conn:
         campaign = queries.insert_campaign(
             conn, name="large", spec="", spec_hash="s", dir=str(folder), executor="slurm"
         )
         queries.insert_runs(conn, campaign, [_run(number, steps) for number in range(runs)])
         ids = [run.id for run in queries.runs(conn, campaign)]
-    for run_id, spool in zip(ids, itertools.cycle(spools), strict=False):
+    for run_id in ids:
+        spool.write_text("".join(_lines(steps, random.Random(run_id))))
         with store.write() as conn:
             attempt = queries.insert_attempts(conn, [_attempt(run_id)])[0]
         while not ingest(store, MetricSpool(attempt, spool)).caught_up:
@@ -110,13 +109,15 @@ def _attempt(run_id: int) -> NewAttempt:
 
 def _lines(steps: int, noise: random.Random) -> Iterator[str]:
     """Losses that scatter as those of batches do: a smooth curve would take a fraction of the page."""
+    step_s = 0.1 * noise.uniform(1 - _SCATTER, 1 + _SCATTER)
+    pace = f'"step_time": {step_s:.5f}, "tokens_per_s": {65536 / step_s:.1f}'
     for step in range(1, steps + 1):
         loss = 2 + 5 / step + noise.gauss(0, 0.05)
         yield (
-            f'{{"step": {step}, "ts": {step * 0.1:.1f}, "loss": {loss:.4f}, "lr": 0.001, "grad_norm": 0.5, '
-            f'"step_time": 0.1, "tokens_per_s": 655360.0, "mem_allocated": 20.5, "mem_reserved": 22.5, "mfu": 0.4}}\n'
+            f'{{"step": {step}, "ts": {step * step_s:.1f}, "loss": {loss:.4f}, "lr": 0.001, "grad_norm": 0.5, '
+            f'{pace}, "mem_allocated": 20.5, "mem_reserved": 22.5, "mfu": 0.4}}\n'
         )
-    yield f'{{"step": {steps}, "ts": {steps * 0.1:.1f}, "eval_loss": 2.5}}\n'
+    yield f'{{"step": {steps}, "ts": {steps * step_s:.1f}, "eval_loss": 2.5}}\n'
 
 
 if __name__ == "__main__":

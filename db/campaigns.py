@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, and_, case, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, select
 
 from . import schema
 from .records import COMPLETED_EARLY, THINNED
@@ -16,6 +16,14 @@ METRICS_SOURCE: Final = "script.metrics_source"
 """Of an event that says where the metrics of a script come from that does not report them."""
 
 
+class Asked(NamedTuple):
+    """What a run asks for on a node, in Slurm's words; None where its configuration does not say."""
+
+    gpus_per_node: str | None
+    gres: str | None
+    ranks_per_node: int | None
+
+
 class CampaignTotals(NamedTuple):
     """What a campaign comes to.
 
@@ -23,14 +31,14 @@ class CampaignTotals(NamedTuple):
         counts: how many runs are in each state.
         shown: the same, with those that are being cancelled by themselves.
         early: how many of those that completed did so before their target step.
-        gpu_seconds: of all attempts until now.
+        rank_seconds: of all attempts until now, by what their runs ask for.
         active_s: when a run changed or an attempt was last heard of; None for never.
     """
 
     counts: dict[RunState, int]
     shown: dict[str, int]
     early: int
-    gpu_seconds: float
+    rank_seconds: Mapping[Asked, float]
     active_s: float | None
 
 
@@ -46,19 +54,42 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
         counts[campaign_id][state] += number
         shown[campaign_id][shown_state(state, desired)] += number
         active[campaign_id] = max(active.get(campaign_id, 0.0), changed_s)
-    since_s = attempt.world_size * (now_s - attempt.started_s)
-    running = case((attempt.state.in_(list(ACTIVE_ATTEMPT)), func.coalesce(since_s, 0.0)), else_=0.0)
-    used = case((attempt.gpu_seconds > 0, attempt.gpu_seconds), else_=running)
-    query = select(run.campaign_id, func.sum(used), func.max(attempt.heartbeat_s)).join(schema.attempt)
-    seconds: dict[int, float] = {}
-    for campaign_id, gpu_seconds, heard_s in conn.execute(query.group_by(run.campaign_id)):
-        seconds[campaign_id] = gpu_seconds
+    heard = select(run.campaign_id, func.max(attempt.heartbeat_s)).join(schema.attempt)
+    for campaign_id, heard_s in conn.execute(heard.group_by(run.campaign_id)):
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
+    seconds = _rank_seconds(conn, now_s)
     early = _completed_early(conn)
     return {
-        key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, 0.0), active[key])
+        key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
         for key, found in counts.items()
     }
+
+
+def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
+    """For how long an attempt that has not ended has run by now, by the store's clock.
+
+    Its node's clock may be days off: it never began before it was recorded, nor later than now.
+    """
+    return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
+
+
+def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float]]:
+    """What the ranks of all attempts have used until now, by campaign id and by what their runs ask for."""
+    run, attempt = schema.run.c, schema.attempt.c
+    slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
+    asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
+    ended = select(*asked, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0).subquery().c
+    alike = (ended.campaign_id, ended.gpus_per_node, ended.gres, ended.ranks_per_node)
+    seconds: dict[int, dict[Asked, float]] = defaultdict(lambda: defaultdict(float))
+    used = conn.execute(select(*alike, func.sum(ended.gpu_seconds)).group_by(*alike))
+    for campaign_id, gpus, gres, ranks, used_s in used:
+        seconds[campaign_id][Asked(gpus, gres, ranks)] += used_s
+    unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0)
+    began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
+    for campaign_id, gpus, gres, ranks, *times in conn.execute(began):
+        world_size, started_s, created_s = times
+        seconds[campaign_id][Asked(gpus, gres, ranks)] += world_size * running_s(started_s, created_s, now_s)
+    return seconds
 
 
 def with_gpus(conn: Connection) -> set[int]:

@@ -121,11 +121,11 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, apart)
     removed = Pruned()
-    start: int | None = 0
-    while (start := _next_step(store, attempt_ids, start)) is not None:
+    start = _next_step(store, attempt_ids, 0)
+    while start is not None:
         part = start, start + _STEPS_AT_ONCE * apart - 1
         removed += _thin_steps(store, attempt_ids, _Kept(every * apart, tuple(marked)), part, dry_run=dry_run)
-        start = part[1] + 1
+        start = _next_step(store, attempt_ids, part[1] + 1)
     for attempt_id in attempt_ids:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
     if not dry_run:
@@ -138,8 +138,9 @@ def _next_step(store: Store, attempt_ids: Sequence[int], start: int) -> int | No
     """The first that was reported from there on: between steps that are far apart lies nothing to look at."""
     row = step_metric.c
     with store.read() as conn:
-        found = select(func.min(row.step)).where(row.attempt_id.in_(attempt_ids), row.step >= start)
-        return conn.execute(found).scalar_one()
+        query = select(func.min(row.step)).where(row.attempt_id.in_(attempt_ids), row.step >= start)
+        found: int | None = conn.execute(query).scalar_one()
+        return found
 
 
 @dataclass(frozen=True)

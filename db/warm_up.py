@@ -16,5 +16,5 @@ def untimed_steps(config: Mapping[str, Any]) -> int:
 
 
 def warm_up_steps(untimed: int, made: int) -> int:
-    """How many of the steps that an attempt made do not count: of a short one at most its first half."""
-    return min(untimed, made // 2)
+    """How many of the steps that an attempt made do not count, at least one: of a short one at most its first half."""
+    return min(untimed, max(1, made // 2))

@@ -84,11 +84,13 @@ class Search:
             for folder in (paths.logs, paths.ranks):
                 make_below(self._paths.dir, folder)
             payload = self._payload.searching(start.search_from, SEARCH_S)
-            _, ended_by = self._launch(payload, paths, replace(start, resume=""))
+            code, ended_by = self._launch(payload, paths, replace(start, resume=""))
             if ended_by in OVER:
                 return Searched(start, self._payload, ended_by)
             if self._node.rank == 0:
-                start = self._following(start, start.search_from, paths, time.monotonic() - began_s)
+                went_well = code == 0 and ended_by != "stop"
+                seconds = time.monotonic() - began_s
+                start = self._following(start, start.search_from, paths, seconds, went_well=went_well)
                 if start.search_from is None:
                     self._sized(start).write_configs(self._paths)
                 else:
@@ -105,8 +107,11 @@ class Search:
         assert start.accumulation is not None
         return self._payload.resized(start.micro_batch, start.accumulation)
 
-    def _following(self, start: Start, size: int, paths: AttemptPaths, seconds: float) -> Start:
-        """What node 0 says after a round: again from a smaller size, or what to train with."""
+    def _following(self, start: Start, size: int, paths: AttemptPaths, seconds: float, *, went_well: bool) -> Start:
+        """What node 0 says after a round: again from a smaller size, or what to train with.
+
+        What was cut short, other than by memory, may have missed the fastest: it is this attempt's alone.
+        """
         share = self._payload.share or size
         lines = events(paths.metrics, "trial")
         trials, too_big = list(_trials(lines)), min(_did_not_fit(paths, self._payload.world_size), default=None)
@@ -117,7 +122,8 @@ class Search:
         chosen = best_size(trials) or size
         tried = [trial.micro_batch for trial in trials]
         if trials:
-            self._keep(chosen, tried)
+            if went_well or too_big:
+                self._keep(chosen, tried)
             micro_batch, accumulation = found_before(self._payload) or (chosen, share // chosen)
         else:
             micro_batch, accumulation = chosen, share // chosen

@@ -29,6 +29,10 @@ class Corpus:
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         return [self.text_field, *(stats or [self.path, self.name, self.split or "train"])]
 
+    def files(self) -> set[Path]:
+        """The local files; none of a data set of the hub. Raises FileNotFoundError as ``documents`` does."""
+        return {file.resolve() for file in self._files()}
+
     def documents(self) -> Iterator[Iterator[str]]:
         """Yields each document as an iterator over its pieces of text (a long file never lies in memory whole).
 

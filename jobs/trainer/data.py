@@ -12,8 +12,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,11 +87,13 @@ def load(
         share: gives what the preparing rank has to every rank; called once, by all.
 
     Raises:
-        ValueError: the text is too short for one batch, or the model names no tokenizer.
+        ValueError: the text is too short for one batch, or held out and trained on, or the model names no tokenizer.
         Distrusted: somebody else can have written the prepared tokens.
     """
     tokenizer = tokenizer_name(config)
     corpora = _corpora(config.dataset)
+    if prepare:
+        _require_apart(corpora)
     names = share([_folder(corpus, tokenizer, data_dir).name for corpus in corpora] if prepare else [])
     if prepare:
         for name, corpus in zip(names, corpora, strict=True):
@@ -140,10 +142,20 @@ def tokenizer_name(config: TrainerConfig) -> str:
 
 
 def _corpora(dataset: TrainerDataset) -> list[Corpus]:
+    """The text to train on, and the held-out text where that is not the end of the other."""
     main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]
+    if dataset.eval_path is None:  # without a split, the files of a folder are all of its splits
+        main = replace(main, split=dataset.split or "train")
     return [main, Corpus(dataset.eval_path or dataset.path, dataset.name, dataset.eval_split, dataset.text_field)]
+
+
+def _require_apart(corpora: Sequence[Corpus]) -> None:
+    """Raises ValueError if part of the held-out text would be trained on, unless the two are said to be the same."""
+    if len(set(corpora)) > 1 and (both := set.intersection(*(corpus.files() for corpus in corpora))):
+        ways = "name other files, or use train.dataset.eval_fraction"
+        raise ValueError(f"train.dataset: {min(both)} would be trained on and held out; {ways}")
 
 
 def _open(folder: Path, source: str) -> tuple[_Meta, NDArray[np.integer[Any]]]:
@@ -209,7 +221,8 @@ def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:
         if chars >= CHARS_PER_CALL:
             yield group
             group, chars = [], 0
-    yield group
+    if group:
+        yield group
 
 
 def _pieces(corpus: Corpus) -> Iterator[tuple[str, bool]]:

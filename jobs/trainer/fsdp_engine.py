@@ -167,8 +167,8 @@ class ShardedEngine:
         found = {}
         for name, parameter in self.module.named_parameters():
             kept = self.optimizer.state.get(parameter, {})  # none of what has no part in the loss
-            states = {state: _local(value).clone() for state, value in kept.items()}
-            found[name] = {"weight": _local(parameter).clone(), **states}
+            states = {state: _alone(_local(value)) for state, value in kept.items()}
+            found[name] = {"weight": _alone(_local(parameter)), **states}
         return found
 
     def _buffers(self) -> dict[str, Tensor]:
@@ -186,6 +186,11 @@ def _local(tensor: Tensor) -> Tensor:
     """What this rank has of it, in its own memory."""
     data = tensor.detach()
     return data.to_local() if isinstance(data, DTensor) else data
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """What saves no more than itself: of a larger storage a copy, in host memory, for the device may have no room."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.to("cpu", copy=True)
 
 
 def _file(rank: int | str) -> str:

@@ -77,7 +77,7 @@ class Meter:
             flops_per_token,
             peak_flops(memory.place(device)["device"]),
         )
-        self._warm_up = max(1, warm_up_steps(config.untimed_steps, len(steps)))
+        self._warm_up = warm_up_steps(config.untimed_steps, len(steps))
         self._speed = Speed(self._work, self._warm_up)
         self._profiled = profiled_steps(config.profile_at)
 

@@ -33,13 +33,20 @@ CAUSAL_SDPA = "causal_sdpa"
 PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "phi3"}
 DROPOUT_FIELDS = (
     *("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    *("dropout", "attention_dropout", "activation_dropout", "hidden_dropout"),
+    *("dropout", "attention_dropout", "activation_dropout", "hidden_dropout", "residual_dropout"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "local_attention_probs_dropout_prob"),
 )
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""How a configuration may call the number of a mixture's experts."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What speed is judged by: parameters without padding, and ``6 N + 12 layers width seq_len`` FLOPs a token."""
+    """What speed is judged by: parameters without padding, and ``6 N + 12 layers width seq_len`` FLOPs a token.
+
+    N leaves out the experts of a mixture that do not compute for a token.
+    """
 
     parameters: int
     layers: int
@@ -248,7 +255,18 @@ def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
     """Of the model before its vocabulary is padded."""
     layers, width, vocab_size = model.config.num_hidden_layers, model.config.hidden_size, model.config.vocab_size
     parameters = sum(whole_shape(p).numel() for p in model.parameters())
-    return ModelFacts(parameters, layers, width, vocab_size, 6.0 * parameters + 12.0 * layers * width * seq_len)
+    idle = _idle_share(model.config) * sum(
+        whole_shape(p).numel() for name, p in model.named_parameters() if ".experts." in name
+    )
+    flops = 6.0 * (parameters - idle) + 12.0 * layers * width * seq_len
+    return ModelFacts(parameters, layers, width, vocab_size, flops)
+
+
+def _idle_share(config: PreTrainedConfig) -> float:
+    """How many of a mixture's experts do not compute for a token; 0 where the configuration does not say it."""
+    experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), 0)
+    each = getattr(config, "num_experts_per_tok", None)
+    return 1.0 - each / experts if experts and each else 0.0
 
 
 def whole_shape(parameter: Tensor) -> torch.Size:

@@ -66,11 +66,13 @@ class ResumeSource:
         checkpoint: the one that it resumes, None for a fresh start.
         folder: what is loaded for it.
         universal: whether that was converted, because it is of another number of ranks.
+        rated: whether the model was evaluated as it was there.
     """
 
     checkpoint: Path | None
     folder: Path
     universal: bool
+    rated: bool = False
 
 
 def find_source(job: Job) -> ResumeSource:
@@ -83,8 +85,9 @@ def find_source(job: Job) -> ResumeSource:
     """
     if job.resume is None:
         return ResumeSource(None, Path(), universal=False)
-    folder, universal = fitting(checkpoint.verify(job.resume, check_digests=False).path, job, TAG)
-    return ResumeSource(job.resume, folder, universal)
+    found = checkpoint.verify(job.resume, check_digests=False)
+    folder, universal = fitting(found.path, job, TAG)
+    return ResumeSource(job.resume, folder, universal, found.manifest.eval_loss is not None)
 
 
 def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]]:

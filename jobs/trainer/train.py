@@ -77,8 +77,11 @@ def main() -> None:
         **persistent(engine),
         **_software(device),
     )
-    if first == steps and reported:
-        report.report(first, **reported)  # no step is left, and of each step the newest attempt's line counts
+    behind = 0 < first < steps and _due(first, config.eval_every, steps) and not source.rated
+    if (behind or first == steps) and reported:
+        report.report(first, **reported)  # of each step the newest attempt's line counts
+    if behind:  # the attempt before ended between saving and evaluating
+        evaluate(engine, data.held_out, config, job, first)
     train(engine, config, job, data, range(first + 1, steps + 1), facts.flops_per_token)
     if swap_space.in_use(ds_config):
         dist.barrier()

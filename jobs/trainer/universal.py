@@ -44,6 +44,7 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
         return path, False
     converted = path.with_name(retention.UNIVERSAL + path.name)
     if job.rank == 0 and not converted.exists():
+        retention.discard(_draft(converted))  # of an attempt that was killed: it takes the room that is asked for
         retention.require_free(path.parent, ROOM * manifest.size_bytes, "to convert a checkpoint")
         _convert(path, converted, tag)
     while not converted.exists():  # the launcher ends this rank if the one that converts fails
@@ -69,10 +70,13 @@ def adam_kept(engine: DeepSpeedEngine) -> Iterator[None]:
             state["step"] = state["step"].clone()
 
 
+def _draft(converted: Path) -> Path:
+    return converted.with_name(converted.name + checkpoint.DRAFT_SUFFIX)
+
+
 def _convert(path: Path, converted: Path, tag: str) -> None:
     """Runs the tool in a process of its own: it forks, and needs memory that it would not give back."""
-    draft = converted.with_name(converted.name + checkpoint.DRAFT_SUFFIX)
-    retention.discard(draft)
+    draft = _draft(converted)
     make_folder(draft)
     restricted = [sys.executable, "-P", "-m", "dscampaign.jobs.trainer.weights_only"]
     tool = [*restricted, "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]

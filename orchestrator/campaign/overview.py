@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...db import queries
-from ...db.campaigns import CampaignTotals, asked_gpus, campaign_totals, with_gpus
+from ...db.campaigns import Asked, CampaignTotals, asked_gpus, campaign_totals, with_gpus
 from ...db.records import CampaignRow
 from ...db.states import REMOVED
 from ...db.store import Store
-from ..spec.gpu_count import gpus_of_node
+from ..spec.gpu_count import gpus_of_node, gpus_per_rank
 from .counts import RunCounts
 
 
@@ -35,6 +35,12 @@ class CampaignOverview:
         return str(self.campaign.provenance.get("user", ""))
 
     @property
+    def device_hours(self) -> float:
+        """What its attempts have used until now: hours of GPUs, or of ranks that have none."""
+        used = self.totals.rank_seconds.items()
+        return sum(seconds * _devices_per_rank(self.campaign.executor, asked) for asked, seconds in used) / 3600
+
+    @property
     def removed(self) -> bool:
         """Whether a removal has begun."""
         return self.campaign.desired == REMOVED
@@ -48,7 +54,7 @@ def read_overview(store: Store) -> list[CampaignOverview]:
         asked = asked_gpus(conn)
     rows = []
     for campaign in found:
-        own = totals.get(campaign.id, CampaignTotals({}, {}, 0, 0.0, None))
+        own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))
         quiet_s = max(0.0, now_s - (own.active_s or campaign.created_s))
         of_node, gres = asked.get(campaign.id, (None, None))
         asks = campaign.executor != "local" and (of_node is None or gpus_of_node(of_node, gres) > 0)
@@ -58,8 +64,17 @@ def read_overview(store: Store) -> list[CampaignOverview]:
 
 
 def hour_unit(rows: Sequence[CampaignOverview]) -> str:
-    """What the time of all of them can be called: that of a rank is that of a GPU, where it has one."""
-    return "GPU-hours" if all(row.on_gpus for row in rows) else "rank-hours"
+    """What the time of all of them can be called."""
+    kinds = {row.on_gpus for row in rows}
+    return "device-hours" if len(kinds) > 1 else "rank-hours" if kinds == {False} else "GPU-hours"
+
+
+def _devices_per_rank(executor: str, asked: Asked) -> float:
+    """GPUs that an attempt holds for each of its ranks; where it asks for none, or nobody knows, each rank counts."""
+    if asked.gpus_per_node is None:
+        return 1.0
+    gpus = gpus_of_node(asked.gpus_per_node, asked.gres)
+    return gpus_per_rank(executor, gpus, asked.ranks_per_node) or 1.0
 
 
 def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:
@@ -73,7 +88,7 @@ def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:
                 "dir": row.campaign.dir,
                 "created_s": row.campaign.created_s,
                 "last_activity_s": row.totals.active_s,
-                "gpu_hours": row.totals.gpu_seconds / 3600,
+                "gpu_hours": row.device_hours,
                 **row.counts.document(),
                 "being_removed": row.removed,
             }

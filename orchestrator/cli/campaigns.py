@@ -159,7 +159,7 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
             row.campaign.name,
             row.user,
             f"{row.counts.total:,}",
-            f"{row.totals.gpu_seconds / 3600:,.1f}",
+            f"{row.device_hours:,.1f}",
             f"{duration(row.quiet_s)} ago",
             "being removed" if row.removed else counts_line(Page(), row.totals.shown, row.counts.early),
         ]

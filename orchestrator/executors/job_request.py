@@ -22,7 +22,7 @@ from ...jobs.shared import ds_config
 from ...jobs.shared.code_copy import LIVE
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.payload import Payload
-from ..spec import batch_size
+from ..spec import batch_size, gpu_count
 from ..spec.effects import ALIKE_IN_SPEED
 from ..spec.expand import Run
 from ..spec.model import RunConfig
@@ -178,8 +178,8 @@ def gpus_per_node(config: RunConfig) -> int:
 
 
 def gpus_per_rank(config: RunConfig | None) -> float:
-    """GPUs that an attempt holds for each of its ranks; on this machine, or where nobody knows, each rank counts."""
-    return config.slurm.gpus / config.ranks() if config and config.executor == "slurm" else 1.0
+    """GPUs that an attempt holds for each of its ranks; where nobody knows, each rank counts."""
+    return gpu_count.gpus_per_rank(config.executor, config.slurm.gpus, config.ranks_per_node) if config else 1.0
 
 
 def trains_on_cpu(config: RunConfig) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from ...db.campaigns import running_s
 from ...db.records import AttemptRow
 from ...db.states import TERMINAL_ATTEMPT, RunState
 from ..executors.job_request import code_of, gpus_per_rank
@@ -53,10 +54,8 @@ def _config(view: RunView) -> RunConfig | None:
 
 
 def _rank_seconds(row: AttemptRow, now_s: float) -> float:
-    running = row.started_s and row.state not in TERMINAL_ATTEMPT
-    # its node's clock may be days behind the store's: it never ran before it was submitted
-    running_s = max(0.0, now_s - max(row.started_s or 0.0, row.created_s)) if running else 0.0
-    return row.gpu_seconds or row.world_size * running_s
+    unended_s = 0.0 if row.state in TERMINAL_ATTEMPT else running_s(row.started_s, row.created_s, now_s)
+    return row.gpu_seconds or row.world_size * unended_s
 
 
 def max_active(snapshot: Snapshot) -> int | None:

@@ -50,7 +50,7 @@ class Screening:
     @classmethod
     def of(cls, steps: Sequence[StepFigures], attempts: Sequence[AttemptRow], untimed: int) -> Screening:
         """Of a run with these steps, in order, the first of them not timed, and these attempts."""
-        timed = steps[warm_up_steps(untimed, len(steps)) :]
+        timed = steps[warm_up_steps(untimed, len(steps)) :] or steps
         nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
         host = max((node.get("memory_peak_bytes") or 0 for node in nodes), default=0) / 1e9
         reserved = [step.mem_reserved_gb for step in steps if step.mem_reserved_gb]

@@ -1,4 +1,4 @@
-"""How many GPUs Slurm's words ask for; apart from their section, so that `campaign list` needs no pydantic for it."""
+"""How many GPUs an attempt holds; apart from the spec's sections, so that `campaign list` needs no pydantic for it."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def gpus_of_node(gpus_per_node: str, gres: str | None) -> int:
     if gres is None:
         return int(gpus_per_node.rpartition(":")[2])
     return sum(int(count or 1) for count in _GRES_GPUS.findall(gres))
+
+
+def gpus_per_rank(executor: str, gpus_per_node: int, ranks_per_node: int | None) -> float:
+    """GPUs that an attempt holds for each of its ranks; on this machine each rank counts."""
+    return gpus_per_node / (ranks_per_node or gpus_per_node or 1) if executor == "slurm" else 1.0

@@ -51,13 +51,14 @@ class DatasetConfig(SpecSection):
     name: str | None = None
     """Configuration of a hub data set, such as `wikitext-103-raw-v1`."""
     split: str | None = None
-    """Split to train on. Default: `train`."""
+    """Split to train on: of a folder, the files whose path in it begins so. Default: `train`; all files of a folder
+    without `eval_split`."""
     text_field: str = "text"
     """Field that holds the text."""
     eval_path: str | None = None
     """Held-out text in a separate file or folder."""
     eval_split: str | None = None
-    """Held-out split."""
+    """Held-out split, likewise."""
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
     """Share of the text, at its end, that is held out if neither eval_path nor eval_split is given."""
 

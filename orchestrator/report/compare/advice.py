@@ -15,7 +15,8 @@ from ..measure.timing import LEAST_S, LEAST_STEPS
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
-from .statistics import LOSS_MARGIN_NATS
+from .statistics import least_margin
+from .wording import loss_margin
 
 ROOMY: Final = 0.60
 TIGHT: Final = 0.80
@@ -24,8 +25,8 @@ TIGHT: Final = 0.80
 SCATTER: Final = 1.25
 """Repeats of one condition usually differ by a few percent."""
 
-COARSE_NATS: Final = 5 * LOSS_MARGIN_NATS
-"""A margin above this hides what most comparisons are after."""
+COARSE: Final = 5
+"""A margin that is so many times the least one hides what most comparisons are after."""
 
 
 def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
@@ -56,19 +57,44 @@ def _room(chosen: Condition) -> Iterator[str]:
     if share is None:
         return
     takes = f"{chosen.name} takes {share:.0%} of the GPU's memory"
-    if share < ROOMY and chosen.field("micro_batch") != AUTO:
-        offloaded = chosen.field("offload") not in (None, "none")
-        also = ", and so is no offload" if offloaded else ""
-        yield f"{takes}: a larger micro-batch is likely to be faster (`micro_batch: auto` finds it){also}."
+    if share < ROOMY and (use := _use_of_room(chosen)):
+        yield f"{takes}: {use}."
     elif share > TIGHT:
-        yield f"{takes}: longer samples or a larger model need ZeRO 2 or 3."
+        yield f"{takes}: longer samples or a larger model need {_more_room(chosen)}."
+
+
+def _use_of_room(chosen: Condition) -> str:
+    """What to do with memory that is free; "" where nothing is known to be faster."""
+    offloaded, searched = _is_offloaded(chosen), chosen.field("micro_batch") == AUTO
+    whole = all(run.accumulation == 1 for run in chosen.counted)
+    if not (whole or searched):
+        by_search = "" if chosen.runs[0].config.get("command") else " (`micro_batch: auto` finds it)"
+        return f"a larger micro-batch is likely to be faster{by_search}{', and so is no offload' if offloaded else ''}"
+    if offloaded:
+        return "no offload is likely to be faster"
+    return "its micro-batch is all that a rank has of a step; a larger `global_batch` would use more" if whole else ""
+
+
+def _more_room(chosen: Condition) -> str:
+    """What takes less of a GPU's memory: more sharding, where there are ranks to shard across, or else offload."""
+    if chosen.ranks > (chosen.field("tensor_parallel") or 1) and _stage(chosen) < 3:
+        return ("ZeRO 1, 2 or 3", "ZeRO 2 or 3", "ZeRO 3")[_stage(chosen)]
+    return "a smaller micro-batch or more GPUs" if _is_offloaded(chosen) else "offload or more GPUs"
+
+
+def _is_offloaded(chosen: Condition) -> bool:
+    return chosen.field("offload") not in (None, "none")
+
+
+def _stage(chosen: Condition) -> int:
+    """Of ZeRO; FSDP2 shards as much as its stage 3."""
+    return 3 if chosen.field("engine") == "fsdp2" else int(chosen.field("zero_stage") or 0)
 
 
 def _alone(chosen: Condition) -> Iterator[str]:
-    stage, offload = chosen.field("zero_stage"), chosen.field("offload")
-    sharded = "FSDP2" if chosen.field("engine") == "fsdp2" else f"ZeRO {stage}" if stage else ""
-    if chosen.ranks == 1 and sharded and offload in (None, "none"):
-        yield f"With one rank, {sharded} has nothing to shard across: it saves memory only together with offload."
+    sharded = "FSDP2" if chosen.field("engine") == "fsdp2" else f"ZeRO {_stage(chosen)}" if _stage(chosen) else ""
+    if chosen.ranks == 1 and sharded and not _is_offloaded(chosen):
+        yield f"With one rank, {sharded} has nothing to shard across."
 
 
 def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -80,8 +106,11 @@ def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     baseline = next((one for one in comparisons if one.is_baseline), None)
-    if baseline and len(comparisons) > 1 and (margin := baseline.loss.margin) > COARSE_NATS:
-        apart = f"{margin:.3f}{baseline.loss_unit} apart"
+    if baseline is None or len(comparisons) < 2:
+        return
+    margin = baseline.loss.margin
+    if margin > COARSE * least_margin([loss for _, loss in baseline.losses], own=baseline.condition.own_loss):
+        apart = f"{loss_margin(margin)}{baseline.loss_unit} apart"
         yield (
             f"The baseline's repeats differ so much that losses {apart} count as equal: longer runs or more held-out "
             "text would show smaller differences."

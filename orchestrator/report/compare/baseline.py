@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...formatting import short_number
-from .conditions import Condition
+from .conditions import Condition, unlike_devices
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import interval
 
@@ -44,7 +44,7 @@ class BaselineComparison:
     @property
     def loss_unit(self) -> str:
         """What follows a loss in a sentence: ` nats`, or nothing where a script of one's own may report any loss."""
-        return "" if any(run.own_loss for run in self.condition.runs) else " nats"
+        return "" if self.condition.own_loss else " nats"
 
 
 def speed_text(one: BaselineComparison) -> str:
@@ -52,6 +52,11 @@ def speed_text(one: BaselineComparison) -> str:
     if one.speed is None:
         return ""
     return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
+
+
+def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
+    """The test of a condition's losses against those of another one in the baseline's place."""
+    return loss_test(one.losses, other.losses, own=one.condition.own_loss)
 
 
 def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
@@ -71,7 +76,7 @@ def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held
         speeds=tuple(speeds),
         speed=estimate(speeds),
         times_baseline=ratio(speeds, beside),
-        order=Order.TIE if itself else order(speeds, beside),
+        order=Order.TIE if itself else _order(condition, baseline, speeds, beside),
         loss=_loss(condition, baseline, held_out=held_out),
         losses=tuple(_losses(condition, held_out=held_out)),
         loss_is="held-out" if held_out else "final training",
@@ -79,12 +84,17 @@ def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held
     )
 
 
+def _order(condition: Condition, baseline: Condition, speeds: Sequence[float], beside: Sequence[float]) -> Order:
+    return Order.INCONCLUSIVE if unlike_devices(condition, baseline) else order(speeds, beside)
+
+
 def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
     if condition is baseline and condition.counted:
         none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
-        itself = loss_test(own, own)
+        itself = loss_test(own, own, own=baseline.own_loss)
         return itself if itself.verdict == Sameness.WORSE else LossTest(Sameness.EQUIVALENT, none, itself.margin)
-    test = loss_test(_losses(condition, held_out=held_out), _losses(baseline, held_out=held_out))
+    losses, beside = (_losses(one, held_out=held_out) for one in (condition, baseline))
+    test = loss_test(losses, beside, own=condition.own_loss or baseline.own_loss)
     without = next((one for one in (condition, baseline) if not one.counted), None)
     return replace(test, reason=f"no run of {without.name} counts") if test.reason and without else test
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from ...formatting import some
 from ..measure.metrics import METRICS, OverRepeats
 from ..measure.run import MeasuredRun
+from ..measure.timing import Timing
 from .statistics import Estimate, estimate
 
 T = TypeVar("T")
@@ -27,7 +28,10 @@ _ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "loc
 _SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "signal_delay_s"}
 """Of Slurm: who pays, how long, and how much at once; they say nothing of the machine."""
 
-_MACHINE: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node", "cpus_per_task")
+_DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node")
+"""Of Slurm: what decides on which devices a job trains."""
+
+_MACHINE: Final = (*_DEVICES, "cpus_per_task")
 """Of Slurm: what decides on which machines a job runs."""
 
 
@@ -59,12 +63,22 @@ class Condition:
         timings = [run.timing for run in self.counted if run.timing]
         if in_tokens:
             return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
-        return [1.0 / timing.step_s for timing in timings if timing.step_s > 0]
+        return [_steps_per_s(timing) for timing in timings if timing.step_s > 0]
 
     @property
     def held_out(self) -> list[tuple[int, float]]:
         """Repeat and held-out loss of each counted repeat that has one."""
         return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
+
+    @property
+    def own_loss(self) -> bool:
+        """Whether a script of one's own says the loss of any run, in a unit that nobody knows."""
+        return any(run.own_loss for run in self.runs)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of devices that counted repeats trained on, as far as they say; several where repeats differ."""
+        return tuple(dict.fromkeys(kind for run in self.counted if (kind := _devices(run))))
 
     @property
     def heeds_config(self) -> bool:
@@ -133,6 +147,19 @@ class Condition:
         return self.runs[0].train.get(name)
 
 
+def _steps_per_s(timing: Timing) -> float:
+    """All steps of the window by its time; by the median where it is from lines, for more may lie between two."""
+    return 1.0 / (timing.step_s if timing.by_clock else timing.mean_s)
+
+
+def _devices(run: MeasuredRun) -> str:
+    return " and ".join(sorted(run.device_names))
+
+
+def _asked_devices(condition: Condition) -> list[Any]:
+    return [condition.runs[0].slurm.get(name) for name in _DEVICES]
+
+
 def key_of(value: Any) -> str:
     """The same text for equal values, whatever the order of their fields."""
     return json.dumps(value, sort_keys=True, default=str)
@@ -164,6 +191,23 @@ def unlike_machines(condition: Condition) -> str:
         if len(names) > 1:
             said.append(f"slurm.{name} {', '.join(f'{value} ({some(runs, 2)})' for value, runs in names.items())}")
     return "; ".join(said)
+
+
+def unlike_devices(one: Condition, other: Condition) -> bool:
+    """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
+    if len(one.devices) > 1 or len(other.devices) > 1:
+        return True
+    return len({*one.devices, *other.devices}) > 1 and _asked_devices(one) == _asked_devices(other)
+
+
+def devices_text(conditions: Iterable[Condition]) -> str:
+    """What each trained on, or each repeat where these differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
+    names: dict[str, dict[str, None]] = {}
+    for one in conditions:
+        for run in one.counted:
+            if kind := _devices(run):
+                names.setdefault(kind, {})[run.name if len(one.devices) > 1 else one.name] = None
+    return ", ".join(f"{kind} ({some(list(those), 2)})" for kind, those in names.items())
 
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:

@@ -19,7 +19,7 @@ from ...formatting import some
 from ..measure.flags import clock_remark
 from ..measure.load import read_runs
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import Condition, conditions_of
+from .conditions import Condition, conditions_of, devices_text, unlike_devices
 from .wording import difference, loss_verdict
 
 FIRST: Final = "-r0"
@@ -117,6 +117,8 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
+    if unlike_devices(one.left, one.right):
+        shown.append(f"Jobs that ask for the same ran on different devices: {devices_text([one.left, one.right])}.")
     shown += _clock_remarks(one)
     apart = f"{difference(result.loss.difference)}{result.loss_unit}: " if result.loss.difference else ""
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")

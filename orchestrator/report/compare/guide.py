@@ -21,6 +21,8 @@ from ...spec.model import RunConfig
 from ...spec.strategies import word_of
 from .baseline import BaselineComparison
 from .conditions import Condition
+from .ranking import faster
+from .statistics import LEAST_REPEATS, Order, order
 
 GPU_COUNTS: Final = (1, 2, 4, 8)
 """On one node."""
@@ -138,16 +140,16 @@ def _by_speed(group: Sequence[_Measured]) -> list[_Measured]:
 
 
 def _faster(one: _Measured, than: _Measured) -> bool:
-    """Whether its speed is higher, and the intervals of both, where they are known, lie apart."""
-    left, right = one.one.speed, than.one.speed
-    if left is None or right is None or left.value <= right.value:
-        return False
-    return left.low is None or right.high is None or left.low > right.high
+    """Whether it is faster, as a recommendation has it; of both with enough repeats, whether that is established."""
+    left, right = one.one, than.one
+    if min(len(left.speeds), len(right.speeds)) >= LEAST_REPEATS:
+        return order(left.speeds, right.speeds) == Order.FASTER
+    return faster(left, right)
 
 
 def _guidance(one: _Measured, every: Sequence[_Measured]) -> Guidance:
-    faster = [other for other in every if _faster(other, one)]
-    use, avoid = _beside_faster(one, faster) if faster else _fastest(one, every)
+    ahead = [other for other in every if _faster(other, one)]
+    use, avoid = _beside_faster(one, ahead) if ahead else _fastest(one, every)
     needs = ", ".join(_needs(one))
     condition = one.one.condition
     return Guidance(condition, one.strategy, one.states.gpu_gb, one.held_gb, needs, one.largest, use, avoid)
@@ -159,14 +161,14 @@ def _fastest(one: _Measured, every: Sequence[_Measured]) -> tuple[str, str]:
     return "the model fits: nothing here is faster", f"the model is larger than {limits}" if limits else _NOTHING
 
 
-def _beside_faster(one: _Measured, faster: Sequence[_Measured]) -> tuple[str, str]:
+def _beside_faster(one: _Measured, ahead: Sequence[_Measured]) -> tuple[str, str]:
     """Of a condition that is slower than these, the fastest of them first."""
-    most = {gpus: max(other.largest[gpus] for other in faster) for gpus in GPU_COUNTS}
+    most = {gpus: max(other.largest[gpus] for other in ahead) for gpus in GPU_COUNTS}
     larger = [gpus for gpus in GPU_COUNTS if one.largest[gpus] > _LIKE * most[gpus]]
-    best = faster[0]
+    best = ahead[0]
     times = f"{_speed(best) / _speed(one):.2f} × as fast"
     if not larger:
-        same = next((other for other in faster if _holds_as_much(other, one)), None)
+        same = next((other for other in ahead if _holds_as_much(other, one)), None)
         if same is None:
             return _NEVER, "always: others are faster and train models as large"
         ratio = _speed(same) / _speed(one)

@@ -23,7 +23,7 @@ from .sensitivity import (
     sensitivity_sentence,
     value_key,
 )
-from .statistics import LOSS_MARGIN_NATS, TIE, Estimate, contrast
+from .statistics import TIE, Estimate, contrast, least_margin
 from .wording import interval, times
 
 _Block = tuple[BaselineComparison, BaselineComparison, BaselineComparison, BaselineComparison]
@@ -36,13 +36,13 @@ class _Quantity:
 
     Attributes:
         of: its values, one a repeat.
-        margin: less is no interaction; of speeds, of the factor beside 1.
+        margin: less is no interaction beside a condition with neither change; of speeds, of the factor beside 1.
         word: what stands between "interact" and the figure.
         text: the figure in words.
     """
 
     of: Callable[[BaselineComparison], Sequence[float]]
-    margin: float
+    margin: Callable[[BaselineComparison], float]
     word: str
     text: Callable[[Estimate, str], str]
     additive: bool = True
@@ -60,21 +60,25 @@ def _memory_gb(one: BaselineComparison) -> Sequence[float]:
     return [gb for gb in known if gb is not None]
 
 
+def _losses(one: BaselineComparison) -> Sequence[float]:
+    return [loss for _, loss in one.losses]
+
+
 _QUANTITIES: Final = (
     _Quantity(
         lambda one: one.speeds,
-        TIE,
+        lambda _: TIE,
         "interact",
         lambda found, _: f"{times(found)} × the product of what each brings alone",
         additive=False,
     ),
     _Quantity(
-        lambda one: [loss for _, loss in one.losses],
-        LOSS_MARGIN_NATS,
+        _losses,
+        lambda neither: least_margin(_losses(neither), own=neither.condition.own_loss),
         "interact in loss",
         _beyond("{:+.3f}".format, ""),
     ),
-    _Quantity(_memory_gb, LEAST_GB, "interact in memory", _beyond("{:+.1f}".format, " GB")),
+    _Quantity(_memory_gb, lambda _: LEAST_GB, "interact in memory", _beyond("{:+.1f}".format, " GB")),
 )
 
 
@@ -85,6 +89,7 @@ class Interaction:
     Attributes:
         blocks: how many sets of four conditions show it.
         estimate: of speed a factor, 1 for none; of loss in nats and of memory in GB a difference, 0 for none.
+        margin: how far from that still counts as none.
     """
 
     first: Sensitivity
@@ -92,11 +97,12 @@ class Interaction:
     blocks: int
     quantity: _Quantity
     estimate: Estimate
+    margin: float
 
     @property
     def established(self) -> bool:
         """Whether the interval leaves out that there is none, by more than what counts as equal differs."""
-        low, high, margin = self.estimate.low, self.estimate.high, self.quantity.margin
+        low, high, margin = self.estimate.low, self.estimate.high, self.margin
         if low is None or high is None:
             return False
         if self.quantity.additive:
@@ -127,7 +133,8 @@ def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
         for quantity in _QUANTITIES:
             cells = [(quantity.of(one), weight) for block in blocks for one, weight in zip(block, weights, strict=True)]
             if cells and (estimate := contrast(cells, additive=quantity.additive)):
-                found.append(Interaction(first, second, len(blocks), quantity, estimate))
+                margin = max(quantity.margin(neither) for neither, *_ in blocks)
+                found.append(Interaction(first, second, len(blocks), quantity, estimate, margin))
     return found
 
 

@@ -16,6 +16,7 @@ from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison
+from .conditions import unlike_devices
 from .ranking import ties
 from .statistics import Order, estimate, order, ratio
 from .wording import times
@@ -107,7 +108,9 @@ def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[Base
         return Answer(name, said)
     following = max(others, key=lambda one: one.speed.value if one.speed else 0.0)
     gain = ratio(chosen.speeds, following.speeds)
-    shown, level = _SHOWN[order(chosen.speeds, following.speeds)], ties(chosen, following)
+    unlike = unlike_devices(chosen.condition, following.condition)
+    shown = _SHOWN[Order.INCONCLUSIVE if unlike else order(chosen.speeds, following.speeds)]
+    level = ties(chosen, following)
     return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown, level)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Sequence
 from typing import Final
 
 from ...formatting import some
 from ..measure.metrics import METRICS
-from .baseline import BaselineComparison
-from .statistics import TIE, Order, Sameness, estimate, loss_test, order
+from .baseline import BaselineComparison, compare_losses
+from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, order
 
 _BESIDE_SPEED: Final = {"mem_reserved_gb": "memory", "j_per_token": "energy"}
 """Metrics, in words, by which a configuration may be better than a faster one."""
@@ -35,7 +34,7 @@ def _thriftiest(able: Sequence[BaselineComparison], front: Collection[str]) -> B
 
 def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
     """Those that learn better than the fastest, without those that learn worse than the best of them; else all."""
-    better = [one for one in left if loss_test(one.losses, fastest.losses).verdict == Sameness.BETTER]
+    better = [one for one in left if compare_losses(one, fastest).verdict == Sameness.BETTER]
     if not better:
         return list(left)
     best = min(better, key=median_loss)
@@ -50,16 +49,16 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
         comparisons: of its conditions.
     """
     where = f"{workload}: " if workload else ""
-    known = [each for each in comparisons if each.losses and math.isfinite(_mean_loss(each))]
+    known = [each for each in comparisons if each.losses and all(math.isfinite(loss) for _, loss in each.losses)]
     if len(known) < 2:
         return ""
-    best = min(known, key=_mean_loss)
-    if len({f"{_mean_loss(each):.4f}" for each in known}) == 1:
+    best = min(known, key=median_loss)
+    if len({f"{median_loss(each):.4f}" for each in known}) == 1:
         those = "all conditions" if len(known) == len(comparisons) else f"all {len(known)} conditions that have one"
-        return f"{where}{those} came to the same {best.loss_is} loss, {_mean_loss(best):.4f}."
-    tests = {each.condition.name: loss_test(each.losses, best.losses) for each in known if each is not best}
+        return f"{where}{those} came to the same {best.loss_is} loss, {median_loss(best):.4f}."
+    tests = {each.condition.name: compare_losses(each, best) for each in known if each is not best}
     near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
-    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {_mean_loss(best):.4f}"
+    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {median_loss(best):.4f}"
     if not near:
         return f"{said}; all others are established as worse."
     if len(near) == len(tests):
@@ -69,13 +68,13 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
-    tests = loss_test(one.losses, other.losses), loss_test(other.losses, one.losses)
+    tests = compare_losses(one, other), compare_losses(other, one)
     return all(test.verdict == Sameness.EQUIVALENT for test in tests)
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether that is established."""
-    return loss_test(one.losses, other.losses).verdict == Sameness.WORSE
+    return compare_losses(one, other).verdict == Sameness.WORSE
 
 
 def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -89,10 +88,6 @@ def median_loss(one: BaselineComparison) -> float:
     return found.value if found else math.inf
 
 
-def _mean_loss(one: BaselineComparison) -> float:
-    return statistics.fmean(loss for _, loss in one.losses)
-
-
 def pace(one: BaselineComparison) -> float:
     """Its speed, or its score by an objective; 0 where no step was timed."""
     return one.speed.value if one.speed else 0.0
@@ -100,12 +95,20 @@ def pace(one: BaselineComparison) -> float:
 
 def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
-    if pace(one) <= pace(other):
+    if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
+    if _is_always_faster(one, other):
+        return True
     found = order(one.speeds, other.speeds)
     if found != Order.INCONCLUSIVE:
         return found == Order.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
+
+
+def _is_always_faster(one: BaselineComparison, other: BaselineComparison) -> bool:
+    """Whether each repeat is faster than all of the other's: no sample of them then says otherwise."""
+    enough = min(len(one.speeds), len(other.speeds)) >= LEAST_REPEATS
+    return enough and min(one.speeds) / max(other.speeds) > 1.0
 
 
 def ties(one: BaselineComparison, other: BaselineComparison) -> bool:

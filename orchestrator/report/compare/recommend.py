@@ -13,8 +13,8 @@ from typing import Final
 from ...formatting import some
 from ...spec.objective import Objective
 from .advice import advice
-from .baseline import BaselineComparison, speed_text
-from .conditions import Condition
+from .baseline import BaselineComparison, compare_losses, speed_text
+from .conditions import Condition, devices_text, unlike_devices
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
@@ -32,7 +32,7 @@ from .ranking import (
     ties,
     weighed,
 )
-from .statistics import LEAST_REPEATS, Order, Sameness, estimate, loss_test, order, ratio
+from .statistics import LEAST_REPEATS, Order, Sameness, estimate, order, ratio
 from .wording import times
 
 _ROUNDING: Final = 1e-5
@@ -130,7 +130,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         made = _by_figure(left, stick, excluded)
     else:
         made = _by_loss(left) if by is Objective.LOSS else _by_speed(left, by, excluded)
-    doubts = [*_unfinished(comparisons), *made.doubts]
+    doubts = [*_unfinished(comparisons), *made.doubts, *_other_devices(made, comparisons)]
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
         chosen=made.chosen.condition if made.chosen else None,
@@ -211,7 +211,7 @@ def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison])
     if not others:
         return Answer(name, said)
     following = min(others, key=median_loss)
-    test = loss_test(following.losses, chosen.losses)
+    test = compare_losses(following, chosen)
     gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
     words = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
     shown = words.get(test.verdict, "not established")
@@ -246,6 +246,15 @@ def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineCompariso
         yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
 
 
+def _other_devices(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    """That a speed beside the one that is told may be that of another device."""
+    told, among = made.chosen or made.fastest, {one.condition.name for one in made.among}
+    compared = [one.condition for one in comparisons if one.is_baseline or one.condition.name in among]
+    if told and (unlike := [one for one in compared if unlike_devices(one, told.condition)]):
+        on = devices_text([told.condition, *unlike])
+        yield f"Inconclusive: jobs that ask for the same ran on different devices: {on}."
+
+
 def _sure(one: BaselineComparison) -> bool:
     """Whether there are enough repeats to say that it learns as well."""
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
@@ -255,7 +264,7 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
     """That it learns better than others, where it does."""
     worse = [one for one in left if learns_worse(one, learner)]
     if worse:
-        gaps = [found.value for one in worse if (found := loss_test(one.losses, learner.losses).difference)]
+        gaps = [found.value for one in worse if (found := compare_losses(one, learner).difference)]
         low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
         gap = (low if low == high else f"{low} to {high}") + learner.loss_unit
         names = some([one.condition.name for one in worse], 3)

@@ -14,7 +14,7 @@ from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
 from .recommend import Recommendation, recommend
-from .workloads import TimeToLoss, Workload, times_to_loss, workloads_of
+from .workloads import TimeToLoss, Workload, asked_work, times_to_loss, workloads_of
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,12 @@ def _results(workload: Workload, by: Objective | None) -> WorkloadResults:
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
-    """Of workloads with the same model and data, each set of several of which a run counts."""
-    alike = grouped(
-        filter(_has_curves, workloads), lambda one: [one.conditions[0].field(name) for name in ("model", "dataset")]
-    )
+    """Of each set of workloads that differ in their global batch, and of several of which a run counts.
+
+    Their steps may differ too: a batch twice as large is often given half of them.
+    """
+    apart = {"global_batch": None, "steps": None}
+    alike = grouped(filter(_has_curves, workloads), lambda one: asked_work(one.conditions[0]) | apart)
     several = [group for group in alike if len({one.conditions[0].tokens_per_step for one in group}) > 1]
     return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
 

@@ -36,14 +36,16 @@ class ScalingPoint:
 
 
 def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
-    """Every set of conditions that differ only in their ranks, from the fewest on.
+    """Every set of conditions that differ only in their ranks, from the fewest on, all on the same kind of device.
 
     A set has one condition for each number of ranks. All of it have the same batch, or else the same batch of a rank;
     a condition may be in one set of either kind.
     """
-    known = [condition for condition in conditions if _tokens_per_s(condition)]
+    known = [one for one in conditions if _tokens_per_s(one) and len(one.devices) < 2]
+    kinds = {one.devices for one in known if one.devices}
+    usual = kinds.pop() if len(kinds) == 1 else ()  # also of those that do not say theirs
     batches = [(*batch, condition) for condition in known for batch in _batches(condition)]
-    groups = grouped(batches, lambda one: [one[0], one[1], _kind(one[2])])
+    groups = grouped(batches, lambda one: [one[0], one[1], one[2].devices or usual, _kind(one[2])])
     found: list[ScalingPoint] = []
     for group in sorted(groups, key=lambda group: group[0][0]):
         for alike in _apart([condition for *_, condition in group]):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
-from .baseline import BaselineComparison
-from .conditions import environment_key, grouped
-from .statistics import Order, Sameness, contrast, loss_test, order, ratio
+from .baseline import BaselineComparison, compare_losses
+from .conditions import environment_key, grouped, unlike_devices
+from .statistics import Order, Sameness, contrast, order, ratio
 from .wording import times
 
 FIELDS: Final = (
@@ -51,7 +51,7 @@ class Sensitivity:
 
 
 def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity]:
-    """Every change of one axis that was measured.
+    """Every change of one axis that was measured: on the same devices, unless the axis decides on them.
 
     Numbers and the fields of the strategy go from each value to the next one, other words from the first to each.
     """
@@ -61,6 +61,8 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
         for group in _alike(known, field):
             for cheaper, dearer in _steps(_by_value(group, field), field):
                 for before, after in product(cheaper, dearer):
+                    if unlike_devices(before.condition, after.condition):
+                        continue
                     key = (field, value_key(before, field), value_key(after, field))
                     found.setdefault(key, []).append((before, after))
     return [
@@ -196,7 +198,7 @@ def memory_effect(change: Sensitivity) -> str:
 
 def loss_effect(change: Sensitivity) -> str:
     """How far the losses are apart; equal where that is shown of every pair."""
-    tests = [loss_test(after.losses, before.losses) for before, after in change.pairs]
+    tests = [compare_losses(after, before) for before, after in change.pairs]
     gaps = [round(test.difference.value, 4) + 0.0 for test in tests if test.difference]
     if not gaps:
         return ""

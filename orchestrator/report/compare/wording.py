@@ -38,6 +38,11 @@ def difference(found: Estimate) -> str:
     return f"{round(found.value, 4) + 0.0:+.4f}"
 
 
+def loss_margin(margin: float) -> str:
+    """How far losses may be apart and count as equal; a script's own may be tiny."""
+    return f"{margin:.3f}" if margin >= 0.001 else f"{margin:.1g}"
+
+
 def loss_verdict(test: LossTest) -> str:
     """What a comparison of losses has shown, with its margin or why it has shown nothing."""
-    return f"{test.verdict} (± {test.margin:.3f})" if not test.reason else f"{test.verdict}: {test.reason}"
+    return f"{test.verdict} (± {loss_margin(test.margin)})" if not test.reason else f"{test.verdict}: {test.reason}"

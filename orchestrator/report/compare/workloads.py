@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...formatting import count
 from ...spec.effects import WORK
 from ..measure.run import MeasuredRun
-from .conditions import ALIKE, Condition, baseline_of, grouped
+from .conditions import ALIKE, Condition, baseline_of, grouped, key_of
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
 _RANKS: Final = "ranks"
@@ -56,8 +56,13 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
     return [Workload(name, group, baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)]
 
 
+def asked_work(condition: Condition) -> dict[str, Any]:
+    """What the spec says that a condition trains on what, and on how many ranks; None for what it leaves out."""
+    return {**{name: condition.field(name) for name in WORK}, _RANKS: condition.ranks}
+
+
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
-    """For conditions with the same model and data but other tokens per step, whose final losses cannot be compared."""
+    """For conditions that differ in their tokens per step, whose final losses cannot be compared."""
     counted = [condition for condition in conditions if condition.counted]
     target = common_loss(counted)
     return [] if target is None else [_time(condition, target) for condition in counted]
@@ -78,17 +83,19 @@ def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
 def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:
     """Of each condition, as one number where a script's own are alike.
 
-    A condition of which nobody knows any yet does what the others on as many ranks do, if these all do the same.
+    A condition of which nobody knows any yet does what others do of which the spec says the same, if all these do the
+    same.
     """
-    known: dict[int, list[int]] = {}
-    for condition in conditions:
-        alike = known.setdefault(condition.ranks, [])
+    known: dict[str, list[int]] = {}
+    asked = [key_of(asked_work(condition)) for condition in conditions]
+    for condition, work in zip(conditions, asked, strict=True):
+        alike = known.setdefault(work, [])
         own = condition.tokens_per_step
         if own is not None and _nearest(own, alike) is None:
             alike.append(own)
     found = []
-    for condition in conditions:
-        alike, own = known[condition.ranks], condition.tokens_per_step
+    for condition, work in zip(conditions, asked, strict=True):
+        alike, own = known[work], condition.tokens_per_step
         only = alike[0] if len(alike) == 1 else None
         found.append(only if own is None else _nearest(own, alike))
     return found
@@ -99,10 +106,9 @@ def _nearest(own: int, known: Sequence[int]) -> int | None:
 
 
 def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
-    ranks = {_RANKS: condition.ranks}
-    if condition.runs[0].config.get("command"):
-        return {"tokens per step": tokens_per_step, **ranks}
-    return {**{name: condition.field(name) for name in WORK}, **ranks}
+    """What it trains on what: as the spec says, and of a script, which may do otherwise, also as it reports."""
+    reported = {"tokens per step": tokens_per_step} if condition.runs[0].config.get("command") else {}
+    return {**asked_work(condition), **reported}
 
 
 def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ....db.campaigns import running_s
 from ....db.records import AttemptRow
 from ....db.states import AttemptState
 from ...failures.policy import FailureClass
@@ -18,7 +19,7 @@ OTHER_CONFIGURATION: Final = "another configuration"
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds times devices: GPUs, or ranks where they train on CPUs.
+    """Seconds times devices: the GPUs that attempts held, or ranks where they train on CPUs.
 
     Attributes:
         training: in steps that count, after the warm-up of each attempt.
@@ -60,27 +61,30 @@ def cost_of(
     config_hash: str,
     until_s: float,
     searched_s: Mapping[int | None, float],
+    devices_per_rank: float = 1.0,
 ) -> Cost:
     """What a run's attempts cost, those that still run until then.
 
-    `lines` and `config_hash` are of its present configuration; `searched_s` says by attempt's id how long it searched.
+    `lines` and `config_hash` are of its present configuration; `searched_s` says by attempt's id how long it searched;
+    `devices_per_rank` how many GPUs an attempt holds for each of its ranks.
     """
     training = warm_up = around = queued = untimed = search = 0.0
     lost: dict[str, float] = defaultdict(float)
     for attempt in attempts:
         queued += _queued_s(attempt, until_s)
-        spent = _seconds(attempt, until_s) * attempt.world_size
+        devices = attempt.world_size * devices_per_rank
+        spent = _seconds(attempt, until_s) * devices
         if attempt.config_hash != config_hash:
             lost[OTHER_CONFIGURATION] += spent
             continue
-        steady, first = (seconds * attempt.world_size for seconds in lines.seconds_of(attempt.generation))
+        steady, first = (seconds * devices for seconds in lines.seconds_of(attempt.generation))
         steady = min(spent, steady)
         first = min(spent - steady, first)
         training += steady
         warm_up += first
         if attempt.state not in _BADLY or attempt.failure_class in NO_FAILURE:
             rest = spent - steady - first
-            searching = min(rest, searched_s.get(attempt.id, 0.0) * attempt.world_size)
+            searching = min(rest, searched_s.get(attempt.id, 0.0) * devices)
             search += searching
             rest -= searching
             if lines.untimed(attempt.generation):
@@ -97,9 +101,10 @@ def cost_of(
 def _seconds(attempt: AttemptRow, until_s: float) -> float:
     if attempt.started_s is None:
         return 0.0
+    if attempt.ended_s is not None:
+        return max(0.0, attempt.ended_s - attempt.started_s)
     running = attempt.state == AttemptState.RUNNING
-    end_s = attempt.ended_s if attempt.ended_s is not None else until_s if running else attempt.started_s
-    return max(0.0, end_s - attempt.started_s)
+    return running_s(attempt.started_s, attempt.created_s, until_s) if running else 0.0
 
 
 def _queued_s(attempt: AttemptRow, until_s: float) -> float:

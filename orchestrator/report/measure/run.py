@@ -16,7 +16,7 @@ from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
 from ...failures.evidence import READ_CONFIG
 from ...formatting import clean
-from ...spec.gpu_count import gpus_of_node
+from ...spec.gpu_count import gpus_of_node, gpus_per_rank
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of
@@ -24,6 +24,8 @@ from .losses import Curve, Loss, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
 _SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers", "allocator")
+_CPU: Final = ("cpu",)
+"""Names of the devices of a run that says that it trained on CPUs."""
 
 
 @dataclass(frozen=True)
@@ -191,22 +193,17 @@ class MeasuredRun:
     @property
     def device_names(self) -> tuple[str, ...]:
         """The kinds of devices that it trained on: of its telemetry, else what the trainer says."""
-        device = self.start.get("device")
-        return self.gpus.names or ((str(device),) if device else ())
+        return _device_names(self.gpus, self.start)
 
     @property
     def on_cpus(self) -> bool:
         """Whether it says that it trained on CPUs."""
-        return self.device_names == ("cpu",)
+        return self.device_names == _CPU
 
     @property
     def on_gpus(self) -> bool:
         """Whether it trained on GPUs: as it says, else as its jobs ask for them."""
-        if self.device_names:
-            return not self.on_cpus
-        if self.config.get("executor") == "local" or (self.config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
-            return False
-        return gpus_of_node(str(self.slurm.get("gpus_per_node") or 0), self.slurm.get("gres")) > 0
+        return _on_gpus(self.device_names, self.config)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -248,6 +245,8 @@ def measured_run(data: RunData) -> MeasuredRun:
     tokens = _tokens_per_step(run.config, lines, data.series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
     parameters = data.start.get("parameters")
+    gpus = gpus_of(data.gpus, mine)
+    per_rank = _devices_per_rank(_device_names(gpus, data.start), run.config)
     return MeasuredRun(
         name=run.name,
         params=run.params,
@@ -267,9 +266,9 @@ def measured_run(data: RunData) -> MeasuredRun:
         timing=timing(data.series, lines),
         loss=loss_of(data.series),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
-        gpus=gpus_of(data.gpus, mine),
+        gpus=gpus,
         quality=_quality(data, lines),
-        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s, data.searched_s),
+        cost=cost_of(data.attempts, lines, run.config_hash, data.until_s, data.searched_s, per_rank),
         curve=curve_of(data.series, lines, tokens),
         start=data.start,
         speed=data.speed,
@@ -283,6 +282,32 @@ def measured_run(data: RunData) -> MeasuredRun:
         attempt_id=newest.id if newest else None,
         **_batch(run.config, mine),
     )
+
+
+def _device_names(gpus: GpuSummary, start: Mapping[str, Any]) -> tuple[str, ...]:
+    device = start.get("device")
+    return gpus.names or ((str(device),) if device else ())
+
+
+def _on_gpus(device_names: tuple[str, ...], config: Mapping[str, Any]) -> bool:
+    if device_names:
+        return device_names != _CPU
+    if config.get("executor") == "local" or (config.get("env") or {}).get("DS_ACCELERATOR") == "cpu":
+        return False
+    return _gpus_of_node(config) > 0
+
+
+def _gpus_of_node(config: Mapping[str, Any]) -> int:
+    slurm = config.get("slurm") or {}
+    return gpus_of_node(str(slurm.get("gpus_per_node") or 0), slurm.get("gres"))
+
+
+def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) -> float:
+    """GPUs that an attempt holds for each of its ranks; where it trains on CPUs, or asks for none, each rank counts."""
+    if not _on_gpus(device_names, config):
+        return 1.0
+    executor = config.get("executor") or "slurm"
+    return gpus_per_rank(executor, _gpus_of_node(config), config.get("ranks_per_node")) or 1.0
 
 
 def _lines(data: RunData) -> Lines:

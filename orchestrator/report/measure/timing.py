@@ -1,9 +1,9 @@
 """How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
 
 The first ``train.untimed_steps`` of every attempt, or its first half where it is short, compile, allocate and fill
-caches; they are left out, and reported apart. How long it was goes by the attempt, not by the lines that later ones
-left of it. A line of metrics may stand for several steps, so each counts as often as it stands for a step; but for no
-more than lines usually do, or a lost line would not be missed.
+caches; they are left out, and reported apart. So is the only step of an attempt, unless no other made more. How long it
+was goes by the attempt, not by the lines that later ones left of it. A line of metrics may stand for several steps, so
+each counts as often as it stands for a step; but for no more than lines usually do, or a lost line would not be missed.
 
 Where the script does not say how long a step takes, it is the time between two lines. That of a printed line is only
 known to within the looks at the output, so the lines are taken that lie far enough apart: what is between them, shared
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....db.series import Series
-from ....db.warm_up import WARM_UP_STEPS
+from ....db.warm_up import WARM_UP_STEPS, warm_up_steps
 
 LEAST_STEPS: Final = 100
 LEAST_S: Final = 20.0
@@ -171,8 +171,8 @@ def lines_of(
     by_clock = not np.isfinite(said).any()
     usual = max(every, int(np.median(apart))) if step.size else every
     stands_for = np.minimum(apart, usual)
-    warm_up = np.minimum(untimed, (ended - begun) // 2)
-    timed = _after_warm_up(step - begun, stands_for, warm_up)
+    warm_up = np.array([warm_up_steps(untimed, last - first) for first, last in spans.values()], np.int64)[which]
+    timed = _after_warm_up(step - begun, stands_for, warm_up) | (ended - begun <= 1).all()
     error = 0.0
     if by_clock:
         said, reaches_back, error = _by_clock(

@@ -101,7 +101,7 @@ def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
 def _tokens_per_step(conditions: Sequence[Condition]) -> float | None:
     """Where it is the same for all; None where it is not, or not known."""
     curves = [run.curve for one in conditions for run in one.runs if run.curve.drawable]
-    each = {curve.tokens[-1] / curve.step[-1] for curve in curves}
+    each = {curve.tokens[-1] / curve.step[-1] for curve in curves if curve.step[-1] > 0}  # some count from 0
     return each.pop() if len(each) == 1 and all(map(math.isfinite, each)) else None
 
 

@@ -24,8 +24,8 @@ from .summary import summary
 from .sweeps import sweeps
 
 _INTERVAL_TEXT: Final = (
-    "Intervals are those of the median over repeats, 95 % by bootstrap. With three repeats that is their range, which "
-    "holds the true median three times in four."
+    "Intervals are over repeats, 95 %: that of a median between two of its values, that of a ratio by bootstrap. With "
+    "three repeats that of a median is their range, which holds the true median three times in four."
 )
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "

@@ -21,6 +21,7 @@ from ..compare.objectives import TIED, Answer
 from ..compare.results import Results, WorkloadResults
 from ..compare.statistics import Sameness
 from ..compare.wording import difference
+from ..measure.cost import OTHER_CONFIGURATION
 from ..measure.flags import flags_of
 from .elements import Section, Table
 from .figures import first_of_losses, pictures
@@ -133,7 +134,10 @@ def what_happened(results: Results) -> Iterator[str]:
 
 
 def what_failed(results: Results) -> Iterator[str]:
-    """In one line the attempts that failed, by class, the runs that came to nothing, and the time lost."""
+    """In one line the attempts that failed, by class, the runs that came to nothing, and the time that was lost.
+
+    That of attempts which ran before their experiment was changed is told apart: they may have ended well.
+    """
     classes = Counter(one.kind for run in results.runs for one in run.failures)
     ended = [run.name for run in results.runs if run.state in ("failed", "held")]
     said = []
@@ -142,9 +146,11 @@ def what_failed(results: Results) -> Iterator[str]:
         said.append(f"{count(classes.total(), 'attempt')} failed ({shorten(which, _WHY)})")
     if ended:
         said.append(f"{count(len(ended), 'run')} did not complete ({some(ended, 3)})")
-    if lost := sum(results.cost.lost.values()):
-        share = lost / max(results.cost.total, 1e-9)
-        said.append(f"{_hours(lost, results.hour_unit)} ({share:.0%}) lost to attempts that failed or were cancelled")
+    earlier = results.cost.lost.get(OTHER_CONFIGURATION, 0.0)
+    if lost := sum(results.cost.lost.values()) - earlier:
+        said.append(f"{_part(lost, results)} lost to attempts that failed or were cancelled")
+    if earlier:
+        said.append(f"{_part(earlier, results)} spent on attempts of earlier configurations")
     if said:
         yield f"{'; '.join(said)}."
 
@@ -193,6 +199,11 @@ def _together(whys: Sequence[str]) -> str:
 def _span(numbers: Sequence[str]) -> str:
     low, high = min(numbers, key=float), max(numbers, key=float)
     return low if float(low) == float(high) else f"{low} to {high}"
+
+
+def _part(seconds: float, results: Results) -> str:
+    """Device-seconds as hours, and as a share of all."""
+    return f"{_hours(seconds, results.hour_unit)} ({seconds / max(results.cost.total, 1e-9):.0%})"
 
 
 def _hours(seconds: float, unit: str) -> str:

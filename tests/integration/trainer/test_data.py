@@ -82,6 +82,39 @@ def test_held_out_text_of_its_own(tmp_path: Path) -> None:
         assert found.held_out.tokens.tolist() == [*b"held out", EOS]
 
 
+def test_of_a_folder_with_splits_the_held_out_one_is_not_trained_on(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / "texts" / split).mkdir(parents=True)
+        (tmp_path / "texts" / split / "a.jsonl").write_text(json.dumps({"text": split}))
+    found = data.load(config(tmp_path / "texts", eval_split="validation"), tmp_path / "data", prepare=True)
+    assert found.train.tokens.tolist() == [*b"train", EOS]
+    assert found.held_out.tokens.tolist() == [*b"validation", EOS]
+
+
+@pytest.mark.parametrize(
+    "said", [{"split": "t", "eval_split": "train"}, {"eval_path": "texts/train.txt"}, {"path": "texts/train.txt"}]
+)
+def test_what_is_held_out_is_not_trained_on(tmp_path: Path, said: dict[str, str]) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / "texts" / f"{name}.txt").write_text(name)
+    paths = {name: str(tmp_path / value) for name, value in said.items() if "path" in name}
+    given: dict[str, Any] = {"eval_split": "test"} if "path" in said else said
+    path = Path(paths.pop("path", str(tmp_path / "texts")))
+    with pytest.raises(ValueError, match=r"texts/train.txt would be trained on and held out"):
+        data.load(config(path, **given | paths), tmp_path / "data", prepare=True)
+
+
+def test_a_text_that_ends_with_a_whole_group_leaves_none_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "CHARS_PER_CALL", 4)
+    (tmp_path / "a.jsonl").write_text('{"text": "abcd"}\n')
+    assert data.prepare_tokens(corpus(tmp_path / "a.jsonl"), TOKENIZER, tmp_path / "data").is_dir()
+    (tmp_path / "none.jsonl").write_text("\n")
+    nothing = replace(config(tmp_path / "none.jsonl"), tokenizer=TOKENIZER)
+    with pytest.raises(ValueError, match="no text"):
+        data.load(nothing, tmp_path / "data", prepare=True)
+
+
 def test_other_text_or_tokenizer_is_other_data(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
     first = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")

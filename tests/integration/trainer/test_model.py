@@ -15,6 +15,7 @@ from dscampaign.jobs.trainer.model import (
     NextTokenLoss,
     _refuse_misspelt,
     build_model,
+    find_model_config,
     parameter_groups,
 )
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, train_config
@@ -88,6 +89,25 @@ def test_only_matrices_decay() -> None:
 def test_model_and_data_must_fit(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(**changes)
+
+
+def test_experts_that_do_not_compute_are_no_work() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = {"model_type": "mixtral", **sizes, "num_key_value_heads": 2, "num_local_experts": 8, "vocab_size": 257}
+
+    def flops(experts_per_token: int) -> float:
+        config = train_config(model={**model, "num_experts_per_tok": experts_per_token})
+        return build_model(config, Data(NOTHING, NOTHING, 257, 256), {})[1].flops_per_token
+
+    weights_of_one = 2 * 3 * 32 * 48
+    assert flops(8) - flops(2) == pytest.approx(6.0 * 6 * weights_of_one)
+
+
+@pytest.mark.parametrize(("model_type", "field"), [("biogpt", "hidden_dropout_prob"), ("seed_oss", "residual_dropout")])
+def test_the_spec_decides_about_dropout_whatever_a_model_calls_it(model_type: str, field: str) -> None:
+    config = train_config(model={"model_type": model_type}, dropout=0.0)
+    found = find_model_config(config, Data(NOTHING, NOTHING, 257, 256))
+    assert getattr(found, field) == 0.0
 
 
 def test_a_misspelt_field_of_the_model_is_refused() -> None:

@@ -17,8 +17,9 @@ import torch
 
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
-from dscampaign.jobs.trainer import saving
+from dscampaign.jobs.trainer import saving, universal
 from dscampaign.jobs.trainer.config import Job
+from dscampaign.jobs.trainer.fsdp_engine import _alone
 from dscampaign.jobs.trainer.saving import ResumeSource, restore, save
 from dscampaign.tests.integration.trainer.attempts import Attempt, train_config
 
@@ -129,6 +130,32 @@ def test_a_rank_that_cannot_write_leaves_the_others_their_folder(
         save(engine(lambda: None), train_config(), job, 3, {})
     [draft] = job.checkpoint_dir.iterdir()
     assert sorted(path.name for path in (draft / saving.TAG).iterdir()) == sorted(left)
+
+
+def test_what_a_killed_conversion_has_left_takes_no_room(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted = saved.with_name(f"universal-{saved.name}")
+    draft = universal._draft(converted)
+    draft.mkdir()
+    (draft / "half").write_bytes(b"written")
+
+    def convert(_: Path, converted: Path, __: str) -> None:
+        converted.mkdir()
+
+    def require_free(*_: object) -> None:
+        assert not draft.exists()
+
+    monkeypatch.setattr(universal, "_convert", convert)
+    monkeypatch.setattr("dscampaign.jobs.shared.retention.require_free", require_free)
+    job: Any = SimpleNamespace(rank=0, world_size=2)
+    assert universal.fitting(saved, job, "t") == (converted, True)
+
+
+def test_what_is_saved_of_a_larger_storage_is_a_copy() -> None:
+    whole = torch.arange(8)
+    part = whole[:4]
+    assert _alone(whole) is whole
+    assert _alone(part).tolist() == part.tolist()
+    assert _alone(part).untyped_storage().nbytes() == part.nbytes
 
 
 def test_each_file_is_one_rank_s_also_where_ranks_share_layers(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def continued(trained: dict[str, Attempt], train_many: Callable[..., dict[str, A
         dropout={"resume": trained["dropout"].checkpoints / "g0001-step00000003", "dropout": 0.2},
         stopped={"stop": True},
         finished={"resume": trained["zero1"].checkpoints / "g0001-step00000006"},
+        unrated={"resume": trained["zero1"].checkpoints / "g0001-step00000003", "eval_every": 3},
     )
 
 
@@ -228,6 +229,15 @@ def test_a_run_killed_in_its_last_evaluation_only_evaluates(
         assert continued["finished"].values(metric)[6] == trained["zero1"].values(metric)[6]
     assert list(continued["finished"].values("loss")) == [6]
     assert continued["finished"].values("eval_loss") == trained["zero1"].values("eval_loss")
+
+
+def test_a_run_killed_between_saving_and_evaluating_evaluates_first(
+    trained: dict[str, Attempt], continued: dict[str, Attempt]
+) -> None:
+    found = continued["unrated"]
+    assert list(found.values("eval_loss")) == [3, 6]
+    assert found.values("loss")[3] == trained["zero1"].values("loss")[3]
+    assert found.values("eval_loss")[6] == pytest.approx(trained["zero1"].values("eval_loss")[6], abs=1e-6)
 
 
 def test_stops_on_the_stop_file(continued: dict[str, Attempt]) -> None:

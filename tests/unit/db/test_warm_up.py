@@ -7,8 +7,8 @@ import pytest
 from dscampaign.db.warm_up import untimed_steps, warm_up_steps
 
 
-@pytest.mark.parametrize(("made", "left_out"), [(0, 0), (1, 0), (3, 1), (30, 15), (40, 20), (1000, 20)])
-def test_a_short_attempt_warms_up_for_half_of_its_steps(made: int, left_out: int) -> None:
+@pytest.mark.parametrize(("made", "left_out"), [(1, 1), (2, 1), (3, 1), (30, 15), (40, 20), (1000, 20)])
+def test_a_short_attempt_warms_up_for_half_of_its_steps_but_for_one_at_least(made: int, left_out: int) -> None:
     assert warm_up_steps(20, made) == left_out
 
 

@@ -22,8 +22,8 @@ SHARE = 64
 class Ranks:
     """What the ranks of a search would do: speeds by size, and sizes that do not fit."""
 
-    def __init__(self, step_s: dict[int, float], too_big: int | None = None, ended_by: str = "") -> None:
-        self.step_s, self.too_big, self.ended_by = step_s, too_big, ended_by
+    def __init__(self, step_s: dict[int, float], too_big: int | None = None, ended_by: str = "", code: int = 0) -> None:
+        self.step_s, self.too_big, self.ended_by, self.code = step_s, too_big, ended_by, code
         self.begun: list[int] = []
         self.meet = threading.Barrier(1)
 
@@ -44,7 +44,7 @@ class Ranks:
         if self.too_big is not None:
             paths.did_not_fit(1).write_text(json.dumps({"micro_batch": max(size, self.too_big)}))
             return 1, "teardown"
-        return 0, self.ended_by
+        return self.code, self.ended_by
 
 
 class Attempt:
@@ -125,6 +125,13 @@ def test_what_ends_the_attempt_ends_the_search_and_nothing_is_kept(tmp_path: Pat
     assert attempt.search(Ranks(FAST_AT_32, ended_by=why)).ended_by == why
     assert found_before(attempt.payload) is None
     assert Start.read(attempt.paths) == attempt.start
+
+
+@pytest.mark.parametrize(("why", "code"), [("stop", 0), ("teardown", 1)])
+def test_what_is_cut_short_is_this_attempt_s_alone(tmp_path: Path, why: str, code: int) -> None:
+    attempt = Attempt(tmp_path)
+    assert attempt.search(Ranks({8: 1.0}, ended_by=why, code=code)).payload.micro_batch == 8
+    assert found_before(attempt.payload) is None
 
 
 def test_the_first_find_counts_for_all_siblings(tmp_path: Path) -> None:

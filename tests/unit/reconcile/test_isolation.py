@@ -415,7 +415,7 @@ def test_a_module_that_is_away_is_no_run_s_fault(world: World, monkeypatch: pyte
     """While an environment is being updated, what is loaded late cannot be: neither refused nor held is right then."""
     slurm = SlurmExecutor(world.paths.batches)
     if module == "submitit":
-        world.cluster.on_submit = slurm.submit
+        world.cluster.on_submit = lambda batch: (slurm.submit(batch), None)[1]
     else:
         world.run_pass()
         world.run_jobs()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: Plant
     url = planted_url(Planted("left", (0.1,), tries=(Try(0, 60, None),), state=RunState.RUNNING))
     store = Store.open(url)
     with store.write() as conn:
-        queries.update_attempt(conn, 1, state=AttemptState.RUNNING, ended_s=None)
+        queries.update_attempt(conn, 1, state=AttemptState.RUNNING, created_s=START_S, ended_s=None)
         queries.acquire_lease(conn, lease_name(1), "host:1:a", START_S + 100 - store.now(conn))
         lease = queries.read_lease(conn, lease_name(1))
     store.close()
@@ -59,3 +60,35 @@ def test_an_attempt_whose_step_times_nobody_knows_has_a_part_of_its_own(planted_
     assert (cost.training, cost.around) == (0, 0)
     assert cost.untimed == pytest.approx(cost.total)
     assert cost.untimed > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices"),
+    [
+        ({"slurm": {"gpus_per_node": "8"}, "ranks_per_node": 1}, 8),
+        ({"slurm": {"gpus_per_node": "2"}, "ranks_per_node": 2}, 2),
+        ({"slurm": {"gpus_per_node": "0", "gres": "gpu:h100:4"}, "ranks_per_node": 2}, 4),
+        ({"slurm": {"gpus_per_node": "0"}, "ranks_per_node": 2}, 2),
+    ],
+)
+def test_an_attempt_costs_the_gpus_that_it_holds(
+    planted_url: PlantStore, asked: dict[str, Any], devices: float
+) -> None:
+    """As `limits.gpu_hours` counts them: a launcher of one rank a node holds all of the node's."""
+    results = results_at(planted_url(Planted("run", (0.1,), ranks=asked["ranks_per_node"], config=asked)))
+    (run,) = results.runs
+    assert run.timing
+    assert results.cost.training == pytest.approx(devices * run.timing.window_s)
+    assert results.cost.around == pytest.approx(devices * 10.0)
+
+
+def test_a_running_attempt_has_not_run_for_longer_than_it_was_there(planted_url: PlantStore) -> None:
+    """Its node's clock may be days behind."""
+    url = planted_url(Planted("odd", (0.1,), tries=(Try(0, 60, None),), state=RunState.RUNNING))
+    store = Store.open(url)
+    with store.write() as conn:
+        now_s = store.now(conn)
+        times: dict[str, Any] = {"created_s": now_s - 100, "started_s": now_s - 3 * 86_400, "ended_s": None}
+        queries.update_attempt(conn, 1, state=AttemptState.RUNNING, **times)
+    store.close()
+    assert 200 <= results_at(url).cost.total < 400

@@ -68,6 +68,18 @@ def test_what_is_not_established_to_be_slower_is_not_called_so(planted: Plant) -
     assert {each.use_when for each in said.values()} == {"the model fits: nothing here is faster"}
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_what_ties_is_not_called_slower(planted: Plant, repeats: int) -> None:
+    """As a recommendation has it, which then goes by memory."""
+    said = found(planted(one("first", (0.1,) * repeats, 1), one("second", (0.1003,) * repeats, 2)))
+    assert [each.use_when for each in said.values()] == ["the model fits: nothing here is faster"] * 2
+
+
+def test_without_repeats_what_looks_slower_is_called_so(planted: Plant) -> None:
+    said = found(planted(one("lean", (0.1,), 3, 5.0), one("plain", (0.11,), 0)))
+    assert said["plain"].use_when == "never, as measured here"
+
+
 def test_offloaded_states_have_to_fit_the_node(planted: Plant) -> None:
     """12 bytes of the optimizer and 4 of its gradients lie on the host, 2 of weights on the GPUs."""
     away: dict[str, Any] = {"train": {"offload": "optimizer"}}

@@ -64,6 +64,16 @@ def test_planted_interactions_in_loss_and_in_memory_are_found(planted: Plant) ->
     ]
 
 
+def test_an_interaction_in_a_script_s_own_loss_is_beside_how_large_that_is(planted: Plant) -> None:
+    losses = (0.0010, 0.0011, 0.0012, 0.0040)
+    points = [
+        replace(one, held_out=(loss,) * 3, config={**one.config, "command": ["train.py"]})
+        for one, loss in zip(square(both_s=0.1), losses, strict=True)
+    ]
+    said = [line for line in effect_sentences(compared(planted(*points))) if "interact in loss" in line]
+    assert len(said) == 1
+
+
 def test_differences_that_add_up_are_no_interaction(planted: Plant) -> None:
     neither, first, second, both = square(both_s=0.1)
     first = replace(first, held_out=(3.1,) * 3, reserved_gb=12.0)
@@ -112,7 +122,7 @@ def test_an_axis_that_never_changes_alone_is_named(planted: Plant) -> None:
 
 
 def test_axes_that_never_change_alone_are_one_sentence(planted: Plant) -> None:
-    """Groups of ranks take the samples of their ranks together: a micro-batch twice as large comes with each of them."""
+    """Groups of ranks take the samples of their ranks together: a micro-batch twice as large comes with each."""
     axes: tuple[dict[str, int], ...] = (
         {"tensor_parallel": 1, "sequence_parallel": 1, "micro_batch": 16},
         {"tensor_parallel": 2, "sequence_parallel": 1, "micro_batch": 32},

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dscampaign.orchestrator.report.page.drawing import labels_of
 from dscampaign.orchestrator.report.page.figures import coinciding, front_of, spread
+from dscampaign.orchestrator.report.page.loss_plots import draw_loss
+from dscampaign.orchestrator.report.page.plots import looks_of
+from dscampaign.tests.support.planted import Planted, PlantStore, results_at
 
 
 def test_the_front_is_what_none_with_as_little_memory_beats() -> None:
@@ -55,3 +59,16 @@ def test_long_names_are_told_apart_by_what_differs(names: list[str], labels: lis
     assert found == labels
     assert len(set(found)) == len(names)
     assert max(map(len, found)) <= 44
+
+
+def test_a_run_that_came_only_to_step_0_is_drawn_beside_others(planted_url: PlantStore) -> None:
+    """Of many scripts the first line is of step 0."""
+    results = results_at(planted_url(Planted("base", (0.1,)), Planted("begun", (0.1,))))
+    (one,), (base, begun) = results.workloads, results.comparisons
+    (run,) = begun.condition.runs
+    first = {name: values[:1] for name, values in vars(run.curve).items()}
+    curve = replace(run.curve, **{**first, "step": [0.0], "tokens": [0.0], "eval_step": [], "held_out": []})
+    begun = replace(begun, condition=replace(begun.condition, runs=(replace(run, curve=curve),)))
+    figure = draw_loss(replace(one, comparisons=(base, begun)), looks_of(results))
+    above = [scale for axis in figure.axes for scale in axis.child_axes]
+    assert [scale.get_xlabel() for scale in above] == ["million tokens"]  # the other's, to whose steps these are

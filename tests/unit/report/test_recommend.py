@@ -223,7 +223,7 @@ def test_a_configuration_is_shown_only_where_the_script_has_read_it(
     assert found.chosen
     unread = unread_config(found.chosen)
     assert ("CAMPAIGN_DS_CONFIG" in unread, said in unread) == (bool(said), True)
-    assert ("larger micro-batch" in told, "ZeRO 3" in told) == (opened is True, opened is True)
+    assert ("larger `global_batch`" in told, "ZeRO 3" in told) == (opened is True, opened is True)
 
 
 SLOW_LEARNER = Planted("quick", (0.100,) * 3, (3.0, 3.001, 2.999))
@@ -266,6 +266,17 @@ def test_of_those_that_are_as_fast_the_one_that_learns_better_is_used(planted: P
         "good learns best: its held-out loss is 0.500 nats below that of quick. "
         "Use good (0.99 [0.99, 0.99] × baseline): as fast as quick."
     )
+
+
+@pytest.mark.parametrize("unit", [0.001, 1000.0])
+def test_a_script_s_own_losses_are_told_apart_in_any_unit(planted: Plant, unit: float) -> None:
+    script: dict[str, Any] = {"config": {"command": ["train.py"]}}
+    base = Planted("base", (0.1,) * 3, (unit, 1.001 * unit, 0.999 * unit), **script)
+    found = advice(planted(base, Planted("quick", (0.05,) * 3, (4.0 * unit,) * 3, **script)))
+    assert found.chosen
+    assert found.chosen.name == "base"
+    assert "loss is worse by" in found.excluded["quick"]
+    assert not any("count as equal" in sentence for sentence in found.advice)
 
 
 def test_of_those_that_learn_best_the_fastest_counts(planted: Plant) -> None:
@@ -381,3 +392,59 @@ def test_speeds_that_were_timed_too_briefly_say_so(
 ) -> None:
     found = advice(planted(*conditions))
     assert [sentence for sentence in found.advice if BRIEF in sentence] == list(said)
+
+
+ONE_RANK = {"ranks": 1, "step_s": (0.1,)}
+SHARED = {"tries": (Try(micro_batch=2),), "step_s": (0.1,)}
+WHOLE = "its micro-batch is all that a rank has of a step; a larger `global_batch` would use more"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (SHARED, "a larger micro-batch is likely to be faster (`micro_batch: auto` finds it)"),
+        (
+            {**SHARED, "train": {"offload": "optimizer"}},
+            "a larger micro-batch is likely to be faster (`micro_batch: auto` finds it), and so is no offload",
+        ),
+        ({**SHARED, "train": {"micro_batch": "auto"}}, ""),
+        ({"step_s": (0.1,)}, WHOLE),
+        ({"train": {"offload": "optimizer"}}, "no offload is likely to be faster"),
+        (
+            {"reserved_gb": 70.0, "train": {"engine": "ddp", "zero_stage": 0}},
+            "longer samples or a larger model need ZeRO 1, 2 or 3",
+        ),
+        ({"reserved_gb": 70.0}, "longer samples or a larger model need ZeRO 2 or 3"),
+        ({"reserved_gb": 70.0, "train": {"zero_stage": 2}}, "longer samples or a larger model need ZeRO 3"),
+        (
+            {"reserved_gb": 70.0, "train": {"zero_stage": 3}},
+            "longer samples or a larger model need offload or more GPUs",
+        ),
+        (
+            {"reserved_gb": 70.0, "train": {"engine": "fsdp2"}},
+            "longer samples or a larger model need offload or more GPUs",
+        ),
+        ({"reserved_gb": 70.0, **ONE_RANK}, "longer samples or a larger model need offload or more GPUs"),
+        (
+            {"reserved_gb": 70.0, "train": {"zero_stage": 3, "offload": "full"}},
+            "longer samples or a larger model need a smaller micro-batch or more GPUs",
+        ),
+    ],
+)
+def test_what_is_advised_about_memory_can_be_done(planted: Plant, given: dict[str, Any], said: str) -> None:
+    told = [one for one in advice(planted(Planted("base", **given))).advice if "of the GPU's memory: " in one]
+    assert [one.partition("memory: ")[2] for one in told] == ([f"{said}."] if said else [])
+
+
+def test_no_search_is_advised_to_a_script(planted: Plant) -> None:
+    runs = [
+        replace(run, config={**run.config, "command": ["t.py"]}, read_config=True)
+        for run in planted(Planted("base", (0.1,), tries=(Try(micro_batch=2),)))
+    ]
+    assert "base takes 12% of the GPU's memory: a larger micro-batch is likely to be faster." in advice(runs).advice
+
+
+def test_what_sharding_saves_on_one_rank_is_left_to_the_measurements(planted: Plant) -> None:
+    stages = (Planted(f"z{n}", reserved_gb=12.0 - n, ranks=1, train={"zero_stage": n}) for n in (1, 2))
+    found = advice(planted(*stages))
+    assert "With one rank, ZeRO 2 has nothing to shard across." in found.advice

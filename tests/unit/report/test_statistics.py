@@ -42,6 +42,33 @@ def test_intervals_hold_the_true_median_about_as_often_as_they_say() -> None:
     assert 0.90 <= held / 200 <= 0.99
 
 
+@pytest.mark.parametrize("repeats", range(3, 31))
+def test_an_interval_is_the_narrowest_that_holds_the_median_as_often_as_it_says(repeats: int) -> None:
+    """By the chance that so many of the values lie on one side of it."""
+    found = estimate(list(map(float, range(repeats))))
+    assert found
+    assert found.low is not None
+    assert found.high == repeats - 1 - found.low
+    sides = [2 * sum(math.comb(repeats, k) for k in range(int(found.low) + more)) / 2**repeats for more in (1, 2)]
+    assert (1 - sides[0] >= 0.95) == (repeats >= 6)
+    assert 1 - sides[1] < 0.95
+
+
+@pytest.mark.parametrize(("repeats", "least", "most"), [(3, 0.85, 0.95), (5, 0.95, 1.0), (7, 0.95, 1.0)])
+def test_intervals_of_ratios_hold_the_true_one_about_as_often_as_they_say(
+    repeats: int, least: float, most: float
+) -> None:
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(300):
+        found = ratio(*(list(rng.normal(100.0, 3.0, repeats)) for _ in range(2)))
+        assert found
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 1.0 <= found.high
+    assert least <= held / 300 <= most
+
+
 def test_the_same_data_give_the_same_interval() -> None:
     values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
     assert estimate(values) == estimate(values)
@@ -116,6 +143,21 @@ def test_the_margin_grows_with_how_much_the_baseline_s_own_repeats_differ() -> N
     assert found.margin == pytest.approx(0.2)
     assert found.verdict == Sameness.EQUIVALENT
     assert loss_test(shifted(0.05, noisy[:2]), noisy[:2]).margin == LOSS_MARGIN_NATS
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("by", "expected"), [(0.001, Sameness.EQUIVALENT), (3.0, Sameness.WORSE), (-0.5, Sameness.BETTER)]
+)
+def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: float, expected: Sameness) -> None:
+    base = [(repeat, unit * loss) for repeat, loss in enumerate((1.0, 1.001, 1.0))]
+    found = loss_test([(repeat, loss + by * unit) for repeat, loss in base], base, own=True)
+    assert found.verdict == expected
+    assert found.margin == pytest.approx(0.003 * unit)
+
+
+def test_a_script_s_own_losses_of_0_are_equal_to_nothing_else() -> None:
+    assert loss_test([(0, 0.1), (1, 0.1), (2, 0.1)], [(0, 0.0), (1, 0.0), (2, 0.0)], own=True).verdict == Sameness.WORSE
 
 
 def test_pairs_take_out_what_the_seed_does() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dscampaign.db import queries
 from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.page.summary import summary, summary_lines, what_failed
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
@@ -58,6 +60,16 @@ def test_failures_of_all_runs_are_one_line(planted_url: PlantStore) -> None:
     (line,) = what_failed(results)
     assert line.startswith("3 attempts failed (2 × gpu, diverged); 1 run did not complete (wild); ")
     assert "lost to attempts that failed or were cancelled" in line
+
+
+def test_what_ran_before_its_experiment_was_changed_did_not_fail(planted_url: PlantStore) -> None:
+    url = planted_url(FAST, Planted("changed", (0.05,)))
+    store = Store.open(url)
+    with store.write() as conn:
+        changed = next(run for run in queries.runs(conn, 1) if run.name == "changed")
+        queries.update_run(conn, changed.id, config_hash="h2")
+    store.close()
+    assert list(what_failed(results_at(url))) == ["0.0096 GPU-hours (25%) spent on attempts of earlier configurations."]
 
 
 def test_where_nothing_failed_nothing_is_said_of_it(planted_url: PlantStore) -> None:

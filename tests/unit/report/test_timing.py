@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,33 @@ def test_training_without_its_warm_up_is_told_apart_and_evened_out() -> None:
     assert own.seconds_of(1) == pytest.approx((3.0, 9.0 + 19 * 0.5))
     assert own.seconds_of(2) == (0.0, 0.0)
     assert float(own.steady_s().sum()) == pytest.approx(50 * 0.1)
+
+
+def test_the_step_of_an_attempt_that_made_only_one_is_its_warm_up() -> None:
+    found = results_of_two((0, 1), (1, 50))
+    assert (found.steps, found.warm_up_steps) == (29, 21)
+    found = results_of_two((0, 49), (49, 50))
+    assert (found.steps, found.warm_up_steps) == (29, 21)
+
+
+def results_of_two(*spans: tuple[int, int]) -> Timing:
+    """Attempts that made these steps; the first of each took long."""
+    step_s = [9.0 if step == first + 1 else 0.1 for first, last in spans for step in range(first + 1, last + 1)]
+    both = series(range(1, len(step_s) + 1), step_s)
+    both = replace(
+        both, generation=array("q", [n for n, (first, last) in enumerate(spans, 1) for _ in range(last - first)])
+    )
+    found = timing(both, lines_of(both, {n: first for n, (first, _) in enumerate(spans, 1)}))
+    assert found
+    assert found.mean_s == pytest.approx(0.1)
+    return found
+
+
+def test_a_step_counts_where_there_is_no_other() -> None:
+    own = lines([1], [9.0])
+    found = timing(series([1], [9.0]), own)
+    assert found
+    assert (found.step_s, found.steps) == (9.0, 1)
 
 
 def test_a_run_of_one_step_has_no_steady_time() -> None:

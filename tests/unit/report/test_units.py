@@ -49,6 +49,16 @@ def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Pla
     assert sensitivity_sentence(change).startswith("engine ddp → deepspeed: 1.25 ")
 
 
+@pytest.mark.parametrize(("by_clock", "speed"), [(False, 2.5), (True, 10.0)])
+def test_steps_per_second_are_those_of_the_whole_window(planted: Plant, by_clock: bool, speed: float) -> None:
+    """Two steps of 0.1 s for each of 1 s; between two lines may lie what is no step."""
+    (run,) = silent(planted(Planted("uneven", (0.1,), (3.0,))), "uneven")
+    assert run.timing
+    uneven = replace(run, timing=replace(run.timing, step_s=0.1, mean_s=0.4, by_clock=by_clock))
+    (found,) = judged([uneven])
+    assert list(found.speeds) == [pytest.approx(speed)]
+
+
 def test_where_all_say_tokens_they_are_the_unit(planted: Plant) -> None:
     found = judged(planted(Planted("a"), Planted("b", (0.08,) * 3)))
     assert [one.in_tokens for one in found] == [True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.tests.support.planted import Plant, Planted
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
 
 
 def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:
@@ -49,6 +50,25 @@ def test_a_script_s_run_without_a_line_is_compared_with_the_others(planted: Plan
     assert workloads(own_script(runs, 1024, 1024, 1024, None, None, None)) == [["base", "crashed"]]
 
 
+@pytest.mark.parametrize(("field", "one", "other"), [("global_batch", 8, 64), ("steps", 100, 1000), ("seq_len", 9, 99)])
+def test_what_the_spec_says_of_a_script_s_work_counts(planted: Plant, field: str, one: int, other: int) -> None:
+    of_script = Planted("less", held_out=(None,) * 3, printed=True, train={field: one})
+    more = replace(of_script, name="more", train={field: other})
+    silent = replace(more, name="silent", tries=(), step_s=(0.1,), state=RunState.PENDING)
+    other_way = replace(of_script, name="otherwise", params={"depth": 2})
+    assert workloads(planted(of_script, more, silent, other_way)) == [["less", "otherwise"], ["more", "silent"]]
+
+
+def test_a_script_s_run_without_a_line_is_like_those_of_which_the_spec_says_the_same(planted: Plant) -> None:
+    asked = (("small", 8, 1024), ("large", 16, 2048), ("crashed", 16, None))
+    runs = planted(*(Planted(name, (0.1,), (3.0,), train={"global_batch": batch}) for name, batch, _ in asked))
+    own = [
+        replace(run, config={**run.config, "command": ["train.py"]}, tokens_per_step=tokens)
+        for run, (*_, tokens) in zip(runs, asked, strict=True)
+    ]
+    assert workloads(own) == [["small"], ["large", "crashed"]]
+
+
 def test_where_several_do_other_work_the_unknown_is_apart(planted: Plant) -> None:
     runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.1,), (3.0,)), Planted("new", (0.1,), (3.0,)))
     assert workloads(own_script(runs, 1024, 4096, None)) == [["small"], ["large"], ["new"]]
@@ -74,6 +94,20 @@ def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> No
         assert seconds[0] != seconds[1]
         assert found.seconds == pytest.approx(sum(seconds) / 2)
         assert found.tokens == pytest.approx(sum(tokens) / 2)
+
+
+@pytest.mark.parametrize(
+    "other", [{"seq_len": 1024}, {"tokenizer": "bytes"}, {"pretrained": True}, {"dataset": {"path": "b"}}]
+)
+def test_a_loss_is_a_target_only_for_what_differs_in_nothing_but_its_batch_and_steps(
+    planted_url: PlantStore, other: dict[str, Any]
+) -> None:
+    small, large = Planted("small"), Planted("large", train={"global_batch": 16, "steps": 60})
+    unlike = replace(large, name="unlike", floor=5.0, train={"global_batch": 32, **other})
+    more_ranks = replace(large, name="more-ranks", floor=5.0, ranks=4)
+    times = results_at(planted_url(small, large, unlike, more_ranks)).times
+    assert [one.condition.name for one in times] == ["small", "large"]
+    assert all(one.loss < 5.0 for one in times)
 
 
 def _reached(run: MeasuredRun, loss: float) -> tuple[float, float] | None:

@@ -1,0 +1,69 @@
+"""What all campaigns of a store have used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.db import queries
+from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.states import AttemptState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.overview import hour_unit, read_overview
+
+ON_CPUS = {"slurm": {"gpus_per_node": "0"}, "ranks_per_node": 2}
+
+
+def record(store: Store, name: str, config: Mapping[str, Any], ranks: int, **attempt: Any) -> None:
+    """A campaign with one run of one attempt; times are seconds from now."""
+    with store.write() as conn:
+        now_s = store.now(conn)
+        campaign = queries.insert_campaign(conn, name=name, spec="", spec_hash="", dir="/c", executor="slurm")
+        queries.insert_runs(conn, campaign, [NewRun("run", {}, config, "h", 0)])
+        (run,) = queries.runs(conn, campaign)
+        new = NewAttempt(run.id, 1, name, "h", None, None, ranks, 1, "slurm", "spool")
+        (attempt_id,) = queries.insert_attempts(conn, [new])
+        values = {key: value + now_s if key in ("started_s", "created_s") else value for key, value in attempt.items()}
+        queries.update_attempt(conn, attempt_id, **values)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "hours"),
+    [
+        ({"slurm": {"gpus_per_node": "8"}, "ranks_per_node": 1}, 1, 8),
+        ({"slurm": {"gpus_per_node": "h100:8"}, "ranks_per_node": 8}, 8, 8),
+        ({"slurm": {"gpus_per_node": "8", "gres": "gpu:4"}, "ranks_per_node": 2}, 2, 4),
+        (ON_CPUS, 2, 2),
+        ({}, 2, 2),
+    ],
+)
+def test_what_counts_is_the_gpus_that_attempts_held(
+    store: Store, config: dict[str, Any], ranks: int, hours: float
+) -> None:
+    record(store, "ended", config, ranks, state=AttemptState.COMPLETED, gpu_seconds=3600.0 * ranks)
+    record(store, "running", config, ranks, state=AttemptState.RUNNING, started_s=-3600, created_s=-3600)
+    assert [one.device_hours for one in read_overview(store)] == pytest.approx([hours, hours], rel=0.01)
+
+
+@pytest.mark.parametrize("clock_s", [-3 * 86_400, 3600])
+def test_a_node_whose_clock_is_wrong_has_used_what_it_may_have(store: Store, clock_s: float) -> None:
+    record(store, "odd", {}, 8, state=AttemptState.RUNNING, started_s=clock_s, created_s=-60)
+    (found,) = read_overview(store)
+    assert 0 <= found.device_hours < 1
+
+
+def test_hours_of_gpus_beside_those_of_ranks_are_of_devices(store: Store) -> None:
+    record(store, "gpus", {"slurm": {"gpus_per_node": "8"}}, 8, state=AttemptState.QUEUED)
+    assert hour_unit(read_overview(store)) == "GPU-hours"
+    record(store, "ranks", ON_CPUS, 2, state=AttemptState.QUEUED)
+    rows = read_overview(store)
+    assert hour_unit(rows) == "device-hours"
+    assert hour_unit([row for row in rows if row.campaign.name == "ranks"]) == "rank-hours"

@@ -1,0 +1,109 @@
+"""Speeds on devices that differ by chance say nothing of the conditions; those that were asked for are part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare, verdict
+from dscampaign.orchestrator.report.compare.recommend import recommend
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
+from dscampaign.orchestrator.report.compare.statistics import Order
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.tests.support.planted import Plant, Planted
+
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+ASKED = {"partition": "gpu", "gpus_per_node": 2}
+
+
+def on(gpu: str, name: str, step_s: float, zero_stage: int, **slurm: Any) -> Planted:
+    varied = {"zero_stage": zero_stage}
+    return Planted(name, (step_s,) * 3, gpu=gpu, params=varied, train=varied, config={"slurm": {**ASKED, **slurm}})
+
+
+def named(runs: Sequence[MeasuredRun], devices: Mapping[str, tuple[str, ...]]) -> list[MeasuredRun]:
+    """The same, of which these ran on other devices; on none where nobody knows."""
+    return [
+        replace(run, start={}, gpus=replace(run.gpus, names=devices[run.name])) if run.name in devices else run
+        for run in runs
+    ]
+
+
+def compared(runs: Sequence[MeasuredRun]) -> list[BaselineComparison]:
+    conditions = conditions_of(runs)
+    return compare_to_baseline(conditions, conditions[0])
+
+
+def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(planted: Plant) -> None:
+    runs = planted(on(A100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
+    found = compared(runs)
+    assert sensitivities(found) == []
+    assert found[1].order == Order.INCONCLUSIVE
+    advised = recommend(found)
+    assert not advised.established
+    assert (
+        f"Inconclusive: jobs that ask for the same ran on different devices: {H100} (b), {A100} (a)."
+        in advised.sentence
+    )
+    assert advised.answer
+    assert advised.answer.shown == "not established"
+    said = verdict(compare(*conditions_of(runs)))
+    assert f"Jobs that ask for the same ran on different devices: {A100} (a), {H100} (b)." in said
+
+
+def test_the_same_gpus_are_a_pair(planted: Plant) -> None:
+    found = compared(planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2)))
+    assert len(sensitivities(found)) == 1
+    assert found[1].order == Order.FASTER
+    assert recommend(found).established
+
+
+def test_gpus_that_were_asked_for_are_what_is_compared(planted: Plant) -> None:
+    kinds = (("a100", A100, 0.1), ("h100", H100, 0.05))
+    runs = planted(
+        *(replace(on(gpu, name, s, 1, partition=name), params={"partition": name}) for name, gpu, s in kinds)
+    )
+    found = compared(runs)
+    assert [change.field for change in sensitivities(found)] == ["partition"]
+    assert recommend(found).established
+
+
+def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
+    runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
+    found = compared(named(runs, {"b-r2": (A100,)}))
+    assert sensitivities(found) == []
+    assert found[1].order == Order.INCONCLUSIVE
+    advised = recommend(found)
+    assert not advised.established
+    assert f"{H100} (b, b-r1 and 1 more), {A100} (b-r2)." in advised.sentence
+
+
+@pytest.mark.parametrize("unknown", [("a", "a-r1", "a-r2"), ("a-r1",), ("a", "a-r1", "a-r2", "b", "b-r1", "b-r2")])
+def test_what_nobody_knows_differs_from_nothing(planted: Plant, unknown: tuple[str, ...]) -> None:
+    runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
+    found = compared(named(runs, dict.fromkeys(unknown, ())))
+    assert len(sensitivities(found)) == 1
+    assert recommend(found).established
+
+
+def test_more_ranks_on_other_gpus_are_no_scaling(planted: Plant) -> None:
+    one, two, four = (
+        replace(on(H100, str(ranks), 0.1, 1, gpus_per_node=ranks), ranks=ranks, params={"ranks": ranks})
+        for ranks in (1, 2, 4)
+    )
+    runs = planted(one, two, four)
+    every = ("1", "1-r1", "1-r2")
+    assert _scaled(runs) == ["1", "2", "4"]
+    assert _scaled(named(runs, dict.fromkeys(every, (A100,)))) == ["2", "4"]
+    assert _scaled(named(runs, {"1": (A100,)})) == ["2", "4"]
+    assert _scaled(named(runs, dict.fromkeys(every, ()))) == ["1", "2", "4"]
+
+
+def _scaled(runs: Sequence[MeasuredRun]) -> list[str]:
+    return [one.condition.name for one in scaling_of(conditions_of(runs)) if one.keeps == "batch"]
