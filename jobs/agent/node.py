@@ -109,10 +109,10 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
 
     Args:
         timeout_s: how long node 0 may give no sign of life. Verifying a large checkpoint takes longer, but it shows.
-        lost: whether another job runs the attempt, so that node 0 of this one will never announce anything.
+        lost: whether node 0 will never announce anything, as where another job runs the attempt.
 
     Returns:
-        What node 0 decided; None if it is another job's to decide.
+        What node 0 decided; None if it is lost.
 
     Raises:
         RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.

@@ -70,7 +70,7 @@ class Starter:
                 return None
             copy = self._verified_code()
             return Begun(self._announce(), self._payload, copy)
-        start = join(self._paths, self._node, timeout_s, self._claimed_by_another)
+        start = join(self._paths, self._node, timeout_s, self._given_up)
         if start is None or not self._take(self._paths.node_claim(self._node.rank)):
             return None
         self._resize(start.micro_batch, start.accumulation)
@@ -113,7 +113,10 @@ class Starter:
         print(f"not run: {self._paths.dir.name} of {self._payload.run} is over", file=sys.stderr)
         return True
 
-    def _claimed_by_another(self) -> bool:
+    def _given_up(self) -> bool:
+        """Whether node 0 will never announce anything: another job runs the attempt, or the code cannot be used."""
+        if self._payload.code and CopyPaths(Path(self._payload.code)).damaged.exists():
+            return True
         claim = read_json(self._paths.claim)
         return self._superseded() or (claim is not None and claim.get("job_id") != self._node.job_id)
 

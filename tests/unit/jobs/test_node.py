@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, free_port, join
+from dscampaign.jobs.agent.start import Starter
+from dscampaign.jobs.shared.code_copy import CopyPaths
 from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.tests.support.attempt import make_payload
 
 START = Start("7_0", "n0", "10.0.0.1", 4000, "/ck", 40, 123.0)
 NODE = Node("7_0", 1, "n1", "")
@@ -93,3 +96,14 @@ def test_a_free_port_can_be_bound() -> None:
 def test_a_job_is_known_by_the_id_that_sbatch_gave_it(env: dict[str, str], job_id: str, rank: int) -> None:
     node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu1"})
     assert (node.job_id, node.rank, node.name) == (job_id, rank, "gpu1")
+
+
+def test_where_the_first_node_finds_the_code_damaged_the_others_wait_no_longer(tmp_path: Path) -> None:
+    """They would outlast it by ten minutes, and say that it never came: the first node's own reason is the true one."""
+    payload = make_payload(tmp_path, nodes=2, code=str(tmp_path / "code/abc"))
+    AttemptPaths(Path(payload.attempt_dir)).dir.mkdir(parents=True)
+    damaged = CopyPaths(Path(payload.code)).damaged
+    damaged.parent.mkdir()
+    damaged.write_text("train.py is another")
+    starter = Starter(payload, NODE, beat=lambda: None, closed=lambda: False)
+    assert starter.begin(60.0) is None
