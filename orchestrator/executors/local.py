@@ -27,6 +27,8 @@ EXAMINE = "dscampaign.jobs.probe.examine"
 PROGRAMS = frozenset({AGENT, EXAMINE})
 """What may run for an element of a batch: an agent, or the look at a node that `campaign doctor` takes."""
 HOST_FILE = "host"
+OF_THE_SITE = frozenset({"SLURM_TMPDIR"})
+"""What sites call the scratch folder of whoever works in a job, attempts of this machine among them."""
 EXEC_TRIES = 200
 """Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
 KERNEL_THREAD = 0x00200000
@@ -118,7 +120,9 @@ class LocalExecutor:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
                 cwd=batch.workdir,
-                env=outside_of_jobs(os.environ),  # in a shell of `salloc`, the agent would take itself for that job
+                env=outside_of_jobs(
+                    os.environ, OF_THE_SITE
+                ),  # else, under `salloc`, the agent takes itself for that job
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

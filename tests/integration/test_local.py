@@ -78,11 +78,15 @@ def test_inside_a_job_of_slurm_s_an_attempt_is_still_this_machine_s(
     """Who waits in a shell of `salloc` or `srun --pty` would see it claimed by the job of that shell, and so lost."""
     for name, value in {"SLURM_JOB_ID": "4711", "SLURM_NODEID": "1", "SLURMD_NODENAME": "elsewhere"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_TMPDIR", "/scratch/4711")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
     [job_id] = place.executor.submit(place.batch())
     claim = AttemptPaths(Path(make_payload(place.folder / "0").attempt_dir)).claim
     wait_until(claim.exists, "the claim")
     assert job_id in claim.read_text()
     assert "4711" not in claim.read_text()
+    environment = Path("/proc", job_id.rpartition("-")[2], "environ").read_bytes().split(b"\0")
+    assert [entry for entry in environment if entry.startswith(b"SLURM")] == [b"SLURM_TMPDIR=/scratch/4711"]
 
 
 def test_an_attempt_that_has_just_been_started_is_seen(place: Place) -> None:
