@@ -12,6 +12,7 @@ from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .statistics import Sameness
+from .wording import loss_gap
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
@@ -91,6 +92,6 @@ def _unequal(one: BaselineComparison) -> str:
     if highest <= test.margin:
         return ""
     if test.verdict == Sameness.WORSE:
-        return f"its {one.loss_is} loss is worse by {test.difference.value:.3f}{one.loss_unit}"
-    seen = f"seen: {test.difference.value:+.3f}{one.loss_unit}"
+        return f"its {one.loss_is} loss is worse by {loss_gap(test.difference.value, one.loss_unit, '')}{one.loss_unit}"
+    seen = f"seen: {loss_gap(test.difference.value, one.loss_unit)}{one.loss_unit}"
     return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"

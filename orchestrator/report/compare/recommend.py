@@ -33,7 +33,7 @@ from .ranking import (
     weighed,
 )
 from .statistics import LEAST_REPEATS, Order, Sameness, estimate, order, ratio
-from .wording import times
+from .wording import loss_gap, times
 
 _ROUNDING: Final = 1e-5
 """Of a loss: two ways to compute the same training differ by less, two trainings by more."""
@@ -265,7 +265,7 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
     worse = [one for one in left if learns_worse(one, learner)]
     if worse:
         gaps = [found.value for one in worse if (found := compare_losses(one, learner).difference)]
-        low, high = f"{min(gaps):.3f}", f"{max(gaps):.3f}"
+        low, high = (loss_gap(gap, learner.loss_unit, "") for gap in (min(gaps), max(gaps)))
         gap = (low if low == high else f"{low} to {high}") + learner.loss_unit
         names = some([one.condition.name for one in worse], 3)
         yield f"{learner.condition.name} learns best: its {learner.loss_is} loss is {gap} below that of {names}."

@@ -11,7 +11,7 @@ from typing import Any, Final
 from .baseline import BaselineComparison, compare_losses
 from .conditions import environment_key, grouped, unlike_devices
 from .statistics import Order, Sameness, contrast, order, ratio
-from .wording import times
+from .wording import loss_gap, times
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
@@ -199,15 +199,16 @@ def memory_effect(change: Sensitivity) -> str:
 def loss_effect(change: Sensitivity) -> str:
     """How far the losses are apart; equal where that is shown of every pair."""
     tests = [compare_losses(after, before) for before, after in change.pairs]
-    gaps = [round(test.difference.value, 4) + 0.0 for test in tests if test.difference]
+    gaps = [test.difference.value for test in tests if test.difference]
     if not gaps:
         return ""
     what = f"{change.pairs[0][0].loss_is} loss"
     if all(test.verdict == Sameness.EQUIVALENT for test in tests):
         return f"equal {what}"
-    low, high = f"{min(gaps):+.3f}", f"{max(gaps):+.3f}"
+    unit = change.pairs[0][0].loss_unit
+    low, high = (loss_gap(gap, unit) for gap in (min(gaps), max(gaps)))
     gap = low if low == high else f"{low} to {high}"
-    return f"{what} {gap}{change.pairs[0][0].loss_unit}"
+    return f"{what} {gap}{unit}"
 
 
 def pair_names(change: Sensitivity) -> str:

@@ -43,6 +43,13 @@ def loss_margin(margin: float) -> str:
     return f"{margin:.3f}" if margin >= 0.001 else f"{margin:.1g}"
 
 
+def loss_gap(value: float, unit: str, sign: str = "+") -> str:
+    """How far losses are apart, without their unit; those of a script, which have none, may be tiny."""
+    if not unit and abs(value) < 0.001:
+        return f"{value:{sign}.1g}"
+    return f"{value if round(value, 3) else 0.0:{sign}.3f}"
+
+
 def loss_verdict(test: LossTest) -> str:
     """What a comparison of losses has shown, with its margin or why it has shown nothing."""
     return f"{test.verdict} (± {loss_margin(test.margin)})" if not test.reason else f"{test.verdict}: {test.reason}"

@@ -30,7 +30,7 @@ from .tables import HOUR_S
 _WHY: Final = 120
 """Characters of a reason in a sentence; the whole text stands in a table."""
 
-_NUMBER: Final = re.compile(r"(?<![\w./:-])([+-]?\d+(?:\.\d+)?)(?!\w|[./:-]\w)")
+_NUMBER: Final = re.compile(r"(?<![\w./:-])([+-]?\d+(?:\.\d+)?(?:e-\d+)?)(?!\w|[./:-]\w)")
 """One that stands for itself, not part of a name or a path."""
 
 _MOST_SAID: Final = 3

@@ -275,7 +275,7 @@ def test_a_script_s_own_losses_are_told_apart_in_any_unit(planted: Plant, unit: 
     found = advice(planted(base, Planted("quick", (0.05,) * 3, (4.0 * unit,) * 3, **script)))
     assert found.chosen
     assert found.chosen.name == "base"
-    assert "loss is worse by" in found.excluded["quick"]
+    assert f"loss is worse by {3.0 * unit:{'.3f' if unit >= 0.001 else '.1g'}}" in found.excluded["quick"]
     assert not any("count as equal" in sentence for sentence in found.advice)
 
 
