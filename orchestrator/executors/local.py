@@ -120,9 +120,7 @@ class LocalExecutor:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
                 cwd=batch.workdir,
-                env=outside_of_jobs(
-                    os.environ, OF_THE_SITE
-                ),  # else, under `salloc`, the agent takes itself for that job
+                env=outside_of_jobs(os.environ, OF_THE_SITE),  # under `salloc`, else, that job would seem to claim it
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -376,11 +376,12 @@ def test_a_line_that_a_full_disk_cuts_is_still_from_here(tmp_path: Path, monkeyp
     ],
 )
 def test_no_number_ends_a_training(tmp_path: Path, printed: str, held: dict[str, Any] | None) -> None:
-    looked = Looked(tmp_path, metrics={} if held else {"step": r"step (\S+)", "loss": r"loss (\S+)"})
+    command = ("train.py", "--output_dir", "out")
+    looked = Looked(tmp_path, command=command, metrics={} if held else {"step": r"step (\S+)", "loss": r"loss (\S+)"})
     collect = looked.collector()
     if held:
-        (looked.workdir / "out").mkdir()
-        (looked.workdir / "out/trainer_state.json").write_text(json.dumps({"log_history": [held]}))
+        (looked.workdir / "out/checkpoint-1").mkdir(parents=True)
+        (looked.workdir / "out/checkpoint-1/trainer_state.json").write_text(json.dumps({"log_history": [held]}))
     looked.print(printed)
     collect.finish()
     assert (2, 3.0) in looked.reported()
