@@ -86,6 +86,7 @@ class Planted:
         nan_from: step from which the loss is not a number.
         host_limits_gb: of the nodes that an attempt was on, 0 for no limit.
         gpu: name of the GPU that is sampled; none is without it.
+        device: what the trainer calls it.
         printed: a script of one's own prints steps and losses, and nothing else is known of them.
     """
 
@@ -107,6 +108,7 @@ class Planted:
     ranks: int = 2
     host_limits_gb: Mapping[str, float] = field(default_factory=lambda: {"n0": 64.0})
     gpu: str = ""
+    device: str = SOFTWARE["device"]
     printed: bool = False
     state: RunState = RunState.COMPLETED
     reason: str = ""
@@ -266,7 +268,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     if condition.printed:
         source = {"message": "they are read from what it prints", "source": "printed", "within_s": 0.25}
         yield {"event": "metrics_source", "ts": start_s, **source}
-    yield {"event": "start", "ts": start_s, "step": one.first, **MODEL, **SOFTWARE}
+    yield {"event": "start", "ts": start_s, "step": one.first, **MODEL, **SOFTWARE, "device": condition.device}
     yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
     ts_s = start_s
     for step in range(one.first + 1, one.last + 1):
@@ -292,7 +294,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
         }
     flops = 6 * MODEL["parameters"] + 12 * MODEL["layers"] * MODEL["width"] * run.config["train"]["seq_len"]
     peak = tokens / condition.ranks * flops / MFU_S
-    work = {"flops_per_token": flops, "peak_flops": peak, "device": SOFTWARE["device"]}
+    work = {"flops_per_token": flops, "peak_flops": peak, "device": condition.device}
     yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **work, **condition.speed}
 
 

@@ -192,7 +192,11 @@ class MeasuredRun:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The kinds of devices that it trained on: of its telemetry, else what the trainer says."""
+        """The kinds of devices that it trained on: as the trainer calls its own, else as telemetry calls them.
+
+        The two may call one GPU differently, so runs with telemetry and without it are alike by the trainer's word;
+        only telemetry knows that nodes of one job differ.
+        """
         return _device_names(self.gpus, self.start)
 
     @property
@@ -285,8 +289,8 @@ def measured_run(data: RunData) -> MeasuredRun:
 
 
 def _device_names(gpus: GpuSummary, start: Mapping[str, Any]) -> tuple[str, ...]:
-    device = start.get("device")
-    return gpus.names or ((str(device),) if device else ())
+    told = (str(start["device"]),) if start.get("device") else ()
+    return told if told and (told == _CPU or len(gpus.names) < 2) else gpus.names
 
 
 def _on_gpus(device_names: tuple[str, ...], config: Mapping[str, Any]) -> bool:

@@ -24,7 +24,8 @@ ASKED = {"partition": "gpu", "gpus_per_node": 2}
 
 def on(gpu: str, name: str, step_s: float, zero_stage: int, **slurm: Any) -> Planted:
     varied = {"zero_stage": zero_stage}
-    return Planted(name, (step_s,) * 3, gpu=gpu, params=varied, train=varied, config={"slurm": {**ASKED, **slurm}})
+    config = {"slurm": {**ASKED, **slurm}}
+    return Planted(name, (step_s,) * 3, gpu=gpu, device=gpu, params=varied, train=varied, config=config)
 
 
 def named(runs: Sequence[MeasuredRun], devices: Mapping[str, tuple[str, ...]]) -> list[MeasuredRun]:
@@ -62,6 +63,23 @@ def test_the_same_gpus_are_a_pair(planted: Plant) -> None:
     assert len(sensitivities(found)) == 1
     assert found[1].order == Order.FASTER
     assert recommend(found).established
+
+
+@pytest.mark.parametrize("sampled", ["", "NVIDIA H100", H100])
+def test_a_gpu_is_as_the_trainer_calls_it_whoever_has_telemetry(planted: Plant, sampled: str) -> None:
+    found = compared(planted(on(H100, "a", 0.1, 1), replace(on(H100, "b", 0.05, 2), gpu=sampled)))
+    assert recommend(found).established
+
+
+def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> None:
+    runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
+    mixed = [
+        replace(run, gpus=replace(run.gpus, names=(A100, H100))) if run.name.startswith("b") else run for run in runs
+    ]
+    found = compared(mixed)
+    assert not recommend(found).established
+    (said,) = (each for each in verdict(compare(*conditions_of(mixed))) if "different devices" in each)
+    assert said.endswith(f": {H100} (a), {A100} and {H100} (b).")
 
 
 def test_gpus_that_were_asked_for_are_what_is_compared(planted: Plant) -> None:

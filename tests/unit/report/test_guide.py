@@ -77,8 +77,8 @@ def test_what_ties_is_not_called_slower(planted: Plant, repeats: int) -> None:
 
 def test_a_faster_gpu_makes_no_strategy_faster(planted: Plant) -> None:
     """Where the same request got either."""
-    slow = one("slow", 0.2, 1, gpu="NVIDIA A100-SXM4-80GB")
-    quick = one("quick", 0.1, 2, gpu="NVIDIA H100 80GB HBM3")
+    slow = one("slow", 0.2, 1, device="NVIDIA A100-SXM4-80GB")
+    quick = one("quick", 0.1, 2, device="NVIDIA H100 80GB HBM3")
     said = found(planted(slow, quick))
     assert [each.use_when for each in said.values()] == ["the model fits: nothing here is faster"] * 2
 
