@@ -367,23 +367,24 @@ def test_a_line_that_a_full_disk_cuts_is_still_from_here(tmp_path: Path, monkeyp
     assert looked.reported()[1:] == [(step, 7.0) for step in range(1, 8)]
 
 
-@pytest.mark.parametrize(
-    ("printed", "held"),
-    [
-        ("step inf loss 3\nstep nan loss 3\nstep 2 loss 3\n", None),
-        ("step 2 loss 3\n", {"step": 1, "loss": 1.0, "x": 10**400}),
-        ("step 2 loss 3\n", {"step": 10**400, "loss": 1.0}),
-    ],
-)
-def test_no_number_ends_a_training(tmp_path: Path, printed: str, held: dict[str, Any] | None) -> None:
-    command = ("train.py", "--output_dir", "out")
-    looked = Looked(tmp_path, command=command, metrics={} if held else {"step": r"step (\S+)", "loss": r"loss (\S+)"})
+def test_no_printed_number_ends_a_training(tmp_path: Path) -> None:
+    looked = Looked(tmp_path, metrics={"step": r"step (\S+)", "loss": r"loss (\S+)"})
     collect = looked.collector()
-    if held:
-        (looked.workdir / "out/checkpoint-1").mkdir(parents=True)
-        (looked.workdir / "out/checkpoint-1/trainer_state.json").write_text(json.dumps({"log_history": [held]}))
-    looked.print(printed)
+    looked.print("step inf loss 3\nstep nan loss 3\nstep 2 loss 3\n")
     collect.finish()
+    assert (2, 3.0) in looked.reported()
+
+
+@pytest.mark.parametrize("odd", [{"step": 1, "loss": 1.0, "x": 10**400}, {"step": 10**400, "loss": 1.0}])
+def test_no_number_of_a_trainer_state_ends_a_training(tmp_path: Path, odd: dict[str, Any]) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    state = Path(looked.attempt.payload.run_dir) / "checkpoint-2" / "trainer_state.json"
+    state.parent.mkdir()
+    state.write_text(json.dumps({"log_history": [odd, {"step": 2, "loss": 3.0}]}))
+    looked.print("nothing to see\n")
+    collect.finish()
+    assert looked.kinds() == ["trainer_state"]
     assert (2, 3.0) in looked.reported()
 
 
