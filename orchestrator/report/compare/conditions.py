@@ -200,6 +200,13 @@ def unlike_devices(one: Condition, other: Condition) -> bool:
     return len({*one.devices, *other.devices}) > 1 and _asked_devices(one) == _asked_devices(other)
 
 
+def devices_among(conditions: Iterable[Condition]) -> Callable[[Condition], tuple[str, ...]]:
+    """A condition's devices; where it does not say them, those of all the others, if these have the same."""
+    kinds = {one.devices for one in conditions if one.devices}
+    usual = kinds.pop() if len(kinds) == 1 else ()
+    return lambda condition: condition.devices or usual
+
+
 def devices_text(conditions: Iterable[Condition]) -> str:
     """What each trained on, or each repeat where these differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
     names: dict[str, dict[str, None]] = {}

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
-from .conditions import Condition, environment_key, grouped
+from .conditions import Condition, devices_among, environment_key, grouped
 
 STRONG: Final = "batch"
 WEAK: Final = "batch of a rank"
@@ -42,10 +42,9 @@ def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
     a condition may be in one set of either kind.
     """
     known = [one for one in conditions if _tokens_per_s(one) and len(one.devices) < 2]
-    kinds = {one.devices for one in known if one.devices}
-    usual = kinds.pop() if len(kinds) == 1 else ()  # also of those that do not say theirs
+    devices = devices_among(known)
     batches = [(*batch, condition) for condition in known for batch in _batches(condition)]
-    groups = grouped(batches, lambda one: [one[0], one[1], one[2].devices or usual, _kind(one[2])])
+    groups = grouped(batches, lambda one: [one[0], one[1], devices(one[2]), _kind(one[2])])
     found: list[ScalingPoint] = []
     for group in sorted(groups, key=lambda group: group[0][0]):
         for alike in _apart([condition for *_, condition in group]):

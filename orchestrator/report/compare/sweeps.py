@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from ...spec.effects import WORK
-from .conditions import Condition, environment_key, grouped, key_of
+from .conditions import Condition, devices_among, environment_key, grouped, key_of
 from .sensitivity import NAMES_POINTS
 
 MODEL_SIZE: Final = "parameters"
@@ -33,6 +33,9 @@ _OTHERWISE: Final = ("nodes", "gpus_per_node", "ranks_per_node")
 """Of which the number of ranks says the same."""
 
 _OF_RANKS: Final = ("nodes", "gpus_per_node", "gres", "cpus_per_task")
+_DEVICES: Final = "on"
+"""What the kinds of devices are called among what sets lines apart."""
+
 _NAMES_LINES: Final = ("strategy", "zero_stage", "offload", "precision", "engine")
 
 
@@ -46,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """Conditions that differ in the axis alone, by rising x; the name says what sets them apart from other lines."""
+    """Conditions on one kind of device that differ in the axis alone, by rising x; the name says what sets them apart from other lines."""
 
     name: str
     points: tuple[Point, ...]
@@ -163,6 +166,7 @@ def _alike(conditions: Sequence[Condition], axes: Sequence[str], place: Place) -
 
 def _alike_but(conditions: Sequence[Condition], axes: Sequence[str], moving: set[str]) -> list[list[Condition]]:
     free = {*axes, *moving}
+    devices = devices_among(conditions)
 
     def rest(one: Condition) -> list[Any]:
         own = {name: value for name, value in one.params.items() if name not in {*free, *NAMES_POINTS}}
@@ -177,7 +181,7 @@ def _alike_but(conditions: Sequence[Condition], axes: Sequence[str], moving: set
             own = {name: value for name, value in own.items() if name not in _OTHERWISE}
         if any(name.startswith("env.") for name in axes):
             machine["env"] = None
-        return [_without_labels(own, one), train, machine]
+        return [_without_labels(own, one), train, machine, devices(one)]
 
     return grouped(conditions, rest)
 
@@ -204,7 +208,7 @@ def _names(groups: Sequence[Sequence[Condition]], *axes: str) -> list[str]:
     shared = [_shared(group, set(axes)) for group in groups]
     every = dict.fromkeys(name for one in shared for name in one)
     differ = [name for name in every if len({key_of(one.get(name)) for one in shared}) > 1]
-    words = [name for name in differ if name in groups[0][0].params] or differ
+    words = [name for name in differ if name in groups[0][0].params or name == _DEVICES] or differ
     names = [", ".join(f"{name} {one[name]}" for name in words if one.get(name) is not None) for one in shared]
     return [name or group[0].name for name, group in zip(names, groups, strict=True)]
 
@@ -218,4 +222,5 @@ def _shared(group: Sequence[Condition], free: set[str]) -> dict[str, Any]:
 
 def _told(condition: Condition) -> dict[str, Any]:
     train = condition.runs[0].train
-    return {**{name: train[name] for name in _NAMES_LINES if name in train}, **condition.params}
+    named = {name: train[name] for name in _NAMES_LINES if name in train}
+    return {**named, **condition.params, _DEVICES: ", ".join(condition.devices) or None}
