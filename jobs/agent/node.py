@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 
 from ..shared.documents import Count, Number, Time, Whole, decode
 from ..shared.files import read_json, write_atomically
@@ -52,12 +53,35 @@ class Node:
         """An address under which the job's other nodes reach this one."""
         if nodes == 1:
             return "127.0.0.1"
-        for name in (self.name, socket.gethostname()):
-            try:
-                return socket.gethostbyname(name)
-            except OSError:
-                continue  # Slurm's node names need not resolve
-        return "127.0.0.1"
+        host = socket.gethostname()
+        found = (*_addresses(self.name), *_addresses(host))  # Slurm's node names need not resolve
+        return next((one for one in found if _is_reachable(one)), None) or _outgoing_address() or host
+
+
+def _addresses(name: str) -> list[str]:
+    """What a name resolves to here, IPv4 first: not every library knows the other."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        return [str(address[0]) for *_, address in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+    return []
+
+
+def _is_reachable(address: str) -> bool:
+    """Whether others may reach it. Debian's /etc/hosts gives a machine's own name a loopback address."""
+    with suppress(ValueError):
+        found = ip_address(address)
+        return not (found.is_loopback or found.is_link_local or found.is_unspecified)
+    return False  # of one interface only, as `fe80::1%eth0`
+
+
+def _outgoing_address() -> str | None:
+    """The address from which this node would send to far away; no packet is sent."""
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # only in documentation
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            if _is_reachable(own := str(probe.getsockname()[0])):
+                return own
+    return None
 
 
 def free_port() -> int:

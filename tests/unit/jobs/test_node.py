@@ -65,17 +65,53 @@ def test_an_announcement_without_sizes_is_understood(tmp_path: Path) -> None:
     assert Start.read(paths) == START
 
 
-def test_an_address_is_a_number_and_a_lone_node_stays_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"gpu1": "10.0.0.7", socket.gethostname(): "10.0.0.8"}
-
-    def lookup(name: str) -> str:
+@pytest.mark.parametrize(
+    ("known", "route", "address"),
+    [
+        ({"gpu1": ["10.0.0.7"], "here": ["10.0.0.8"]}, None, "10.0.0.7"),
+        ({"here": ["10.0.0.8"]}, None, "10.0.0.8"),  # a node's name of Slurm's alone
+        ({"gpu1": ["127.0.1.1"], "here": ["127.0.1.1", "10.0.0.8"]}, None, "10.0.0.8"),  # Debian's /etc/hosts
+        ({"gpu1": ["127.0.1.1"], "here": ["127.0.1.1"]}, "10.0.0.9", "10.0.0.9"),
+        ({"gpu1": ["fd00::7", "10.0.0.7"]}, None, "10.0.0.7"),
+        ({"gpu1": ["::1", "fe80::7%eth0", "fd00::7"]}, None, "fd00::7"),
+        ({}, "10.0.0.9", "10.0.0.9"),
+        ({}, "127.0.0.1", "here"),
+        ({"gpu1": ["127.0.1.1"]}, None, "here"),  # others may know the name better
+    ],
+)
+def test_other_nodes_are_told_an_address_that_they_can_reach(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, list[str]], route: str | None, address: str
+) -> None:
+    def lookup(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         if name not in known:
             raise socket.gaierror(name)
-        return known[name]
+        family = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(family[":" in one], socket.SOCK_STREAM, 6, "", (one, 0)) for one in known[name]]
 
-    monkeypatch.setattr(socket, "gethostbyname", lookup)
-    assert Node("7", 0, "gpu1", "").address(2) == "10.0.0.7"
-    assert Node("7", 0, "slurm-only-name", "").address(2) == "10.0.0.8"
+    class Probe:
+        def __init__(self, family: int, _kind: int) -> None:
+            if route is None or family != socket.AF_INET:
+                raise OSError("Network is unreachable")
+
+        def __enter__(self) -> Probe:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def connect(self, _: object) -> None:
+            pass
+
+        def getsockname(self) -> tuple[str | None, int]:
+            return route, 4711
+
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(socket, "socket", Probe)
+    assert Node("7", 0, "gpu1", "").address(2) == address
+
+
+def test_a_lone_node_stays_at_home() -> None:
     assert Node("7", 0, "gpu1", "").address(1) == "127.0.0.1"
 
 
