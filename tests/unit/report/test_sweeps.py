@@ -175,7 +175,9 @@ def test_what_varies_by_itself_keeps_lines_apart(planted: Plant) -> None:
 
 def test_points_on_other_gpus_are_on_lines_of_their_own(planted: Plant) -> None:
     a100 = "NVIDIA A100-SXM4-80GB"
-    points = [shape(1, length, 2, device=a100 if length > 256 else "NVIDIA H100") for length in (64, 128, 256, 512, 1024)]
+    points = [
+        shape(1, length, 2, device=a100 if length > 256 else "NVIDIA H100") for length in (64, 128, 256, 512, 1024)
+    ]
     runs = planted(*points)
     assert lines(runs, "seq_len") == {"on NVIDIA H100": [64, 128, 256], f"on {a100}": [512, 1024]}
     silent = [replace(run, start={}) if run.name.startswith("z1-128") else run for run in runs]
