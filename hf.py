@@ -6,25 +6,42 @@ Alone loads transformers. Outside of a campaign the callback does nothing.
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 
 from .jobs.report import event, phase, report, should_stop, sync
+from .jobs.shared.files import read_json
 
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _NAMES: Final = {"learning_rate": "lr"}
+_PLACE: Final = ("step", "ts")
+"""Of a line itself: what a script logs by these names says nothing more."""
 _MEMORY_STEPS: Final = 3
 """Steps of a training after which its peak of memory is known."""
+
+
+def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """The newest complete checkpoint in a Trainer's ``output_dir``, as ``resume_from_checkpoint`` takes it; or None.
+
+    A save that was killed leaves a folder in which each further attempt would fail. The Trainer writes its own state
+    last (`Trainer._save_checkpoint`, as of transformers 5), so without that a checkpoint is not complete.
+    """
+    numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in Path(folder).glob("checkpoint-*"))
+    found = {int(match[1]): path for match, path in numbered if match and read_json(path / TRAINER_STATE_NAME)}
+    return str(found[max(found)]) if found else None
 
 
 class CampaignCallback(TrainerCallback):  # type: ignore[misc]
     """Reports metrics, phases, memory and checkpoints; on a request to stop, lets the Trainer save and leave.
 
-    A run resumes only if the script lets it: save below ``CAMPAIGN_CHECKPOINT_DIR``, and pass the newest checkpoint
-    there to ``Trainer.train``.
+    A run resumes only if the script lets it: save below ``CAMPAIGN_CHECKPOINT_DIR``, and pass what `last_checkpoint`
+    finds there to ``Trainer.train``.
     """
 
     def __init__(self) -> None:
@@ -58,7 +75,7 @@ class CampaignCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Reports all numbers that the Trainer logs, on every rank: only the first one's are kept."""
         if self._active and state.global_step:
-            numbers = {name: value for name, value in logs.items() if isinstance(value, int | float | torch.Tensor)}
+            numbers = {name: value for name, value in logs.items() if name not in _PLACE and _is_number(value)}
             renamed = {_NAMES.get(name, name): value for name, value in numbers.items()}
             report(state.global_step, **{**renamed, **_peaks(args.device)})
 
@@ -93,6 +110,10 @@ class CampaignCallback(TrainerCallback):  # type: ignore[misc]
             return {}
         step_s = now_s - begin_s
         return {"step_time": step_s, **({"tokens_per_s": (tokens - before) / step_s} if tokens > before else {})}
+
+
+def _is_number(value: object) -> bool:
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, int | float)
 
 
 def _enter(name: str) -> None:

@@ -17,7 +17,7 @@ import time
 import traceback
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Callable, Dict, List, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, TypeVar
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ SOURCE_LIMIT = 160
 
 def main(argv: List[str]) -> None:
     """Runs ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
-    record = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
-    _write({**record, "state": "running"})
+    record = _Record()
     _restore_visible_devices()
     _limit_memory()
     _begin_guard()
-    config_was_read = _watch_config()
+    record.config_was_read = _watch_config()
+    record.heed_os_exit()
     ending = {"exit": 1}  # type: Dict[str, Any]
     try:
         _run(argv)
@@ -50,9 +50,43 @@ def main(argv: List[str]) -> None:
         ending = {"exit": 1, "error": _error(exc)}
         raise
     finally:
-        # Python gives a signal that had a handler its deadly default back while it shuts down, which may take seconds.
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        _write({**record, **ending, "read_config": config_was_read(), "state": "ended", "ended": time.time()})
+        record.end(ending)
+
+
+class _Record:
+    """What this process says of itself: while it runs, and once how it ended. A process that it forks says nothing."""
+
+    def __init__(self) -> None:
+        self.config_was_read = bool  # type: Callable[[], bool]
+        self._ended = False
+        self._folders = (
+            os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"),
+            os.environ.get("CAMPAIGN_PROGRESS_DIR"),
+        )
+        self._said = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+        _write({**self._said, "state": "running"}, *self._folders)
+
+    def heed_os_exit(self) -> None:
+        """Has an end by `os._exit`, which runs nothing else, leave the record first."""
+        leave = os._exit
+
+        def end(status: int) -> NoReturn:
+            with suppress(Exception):
+                self.end({"exit": int(status) & 0xFF})
+            leave(status)
+
+        os._exit = end
+
+    def end(self, ending: Dict[str, Any]) -> None:
+        """Writes how it ended; of several ends, as of a handler that runs at the end, the first."""
+        if self._ended or os.getpid() != self._said["pid"]:
+            return
+        self._ended = True
+        with suppress(ValueError):  # not the main thread
+            # Python gives a signal that had a handler its deadly default back while it shuts down, which takes seconds.
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        how = {"read_config": self.config_was_read(), "state": "ended", "ended": time.time()}
+        _write({**self._said, **ending, **how}, *self._folders)
 
 
 def _run(argv: List[str]) -> None:
@@ -247,13 +281,12 @@ def _begin_guard() -> None:
         os._exit(0)
 
 
-def _write(record: Dict[str, Any]) -> None:
+def _write(record: Dict[str, Any], folder: str, memory: Optional[str]) -> None:
     """Leaves the record in the attempt's folder; where that is full or away, in the node's memory, for the agent."""
     name = "rank-%d.json" % record["rank"]
     try:
-        _replace(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks", name), record)
+        _replace(os.path.join(folder, name), record)
     except OSError as exc:  # it must not replace the script's own error
-        memory = os.environ.get("CAMPAIGN_PROGRESS_DIR")
         try:
             if memory:
                 _replace(os.path.join(memory, name), record)

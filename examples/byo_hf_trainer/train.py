@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from dscampaign.hf import CampaignCallback
+from dscampaign.hf import CampaignCallback, last_checkpoint
 
 SEQ_LEN, VOCAB, SAMPLES = 64, 256, 4096
 
@@ -37,7 +37,7 @@ def main() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=64, n_head=2, n_positions=SEQ_LEN, vocab_size=VOCAB))
     data = [{"input_ids": sample, "labels": sample} for sample in ids]
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[CampaignCallback()])
-    trainer.train(resume_from_checkpoint=any(Path(arguments.output_dir).glob("checkpoint-*")))
+    trainer.train(resume_from_checkpoint=last_checkpoint(arguments.output_dir))
 
 
 if __name__ == "__main__":

@@ -54,6 +54,13 @@ PEER_GRACE_S = 10.0
 TEARDOWN_GRACE_S = 15.0
 """The launcher ends ranks one after another, 30 s each; ranks that wait for a dead one wait for nothing."""
 
+LINGER_S = 1800.0
+"""A rank that has run its script may still upload while its interpreter ends; what takes longer hangs."""
+LINGERS = "lingers"
+
+_Records = dict[int, RankRecord | None]
+"""By rank; None where it has not said anything."""
+
 DEAF_TO_USR2 = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "launcher")
 """Slurm may send USR2 to every process of the job, and the launcher would die of it. A signal that is ignored stays
 ignored in the ranks until they ask for it."""
@@ -224,6 +231,11 @@ class Agent:
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
         cleanup.clear_shared_memory(start.address, start.port)
         self.progress.look()
+        if ended_by == LINGERS:
+            print(
+                f"ranks that had ended well {LINGER_S / 60:.0f} minutes ago were still there: killed", file=sys.stderr
+            )
+            return 0, "stop" if self._stop_asked else ""
         return launcher.wait(), ended_by
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
@@ -242,7 +254,8 @@ class Agent:
         return "signal" if self._term_asked else "stop" if self._stop_asked else ""
 
     def _reason_to_end(self) -> str:
-        return self._over() or self._went_on() or self._teardown()
+        records = self._rank_records()
+        return self._over() or self._went_on() or self._teardown(records) or self._lingers(records)
 
     def _went_on(self) -> str:
         """Whether the ranks search with others that the first node has already taken away."""
@@ -259,8 +272,13 @@ class Agent:
             return "superseded"
         return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
 
-    def _teardown(self) -> str:
-        return "teardown" if self._lasting("teardown", self._rank_died(), TEARDOWN_GRACE_S) else ""
+    def _teardown(self, records: _Records) -> str:
+        return "teardown" if self._lasting("teardown", self._rank_died(records), TEARDOWN_GRACE_S) else ""
+
+    def _lingers(self, records: _Records) -> str:
+        """Whether all ranks have long run their scripts to a good end, and their processes do not leave."""
+        ended = all(record is not None and record.exit == 0 for record in records.values())
+        return LINGERS if self._lasting(LINGERS, ended, LINGER_S) else ""
 
     def _lasting(self, what: str, condition: bool, grace_s: float) -> bool:
         """True once ``condition`` has held for ``grace_s``."""
@@ -281,14 +299,13 @@ class Agent:
         record = RankRecord.read(self._running.rank_record(0))
         return record.pid if record else None
 
-    def _rank_records(self) -> dict[int, RankRecord | None]:
+    def _rank_records(self) -> _Records:
         return {rank: RankRecord.read(self._running.rank_record(rank)) for rank in self.ranks}
 
     def _rank_pids(self) -> list[int]:
         return [record.pid for record in self._rank_records().values() if record and record.pid]
 
-    def _rank_died(self) -> bool:
-        records = self._rank_records()
+    def _rank_died(self, records: _Records) -> bool:
         gone = [rank for rank, record in records.items() if record is not None and _vanished(record)]
         for rank in gone:
             self._gone_s.setdefault(rank, time.time())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import TextIO
 
 CHUNK_CHARS = 1 << 20
 SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
@@ -15,7 +18,8 @@ SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
 class Corpus:
     """One stream of text.
 
-    A plain text file is one document; so is each record of a JSON lines or parquet file or of a hub data set.
+    A plain text file is one document; so is each record of a JSON lines or parquet file or of a hub data set. Records
+    whose text is null are none: collections from the web have some.
     """
 
     path: str
@@ -37,8 +41,7 @@ class Corpus:
         """Yields each document as an iterator over its pieces of text (a long file never lies in memory whole).
 
         Raises:
-            KeyError: a record has no ``text_field``.
-            ValueError: a file is not what its suffix says.
+            ValueError: a file is not what its suffix says, or a record has no text in ``text_field``.
         """
         files = self._files()
         for file in files:
@@ -66,26 +69,70 @@ class Corpus:
         if file.suffix == ".parquet":
             yield from self._read_parquet(file)
         elif file.suffix in (".jsonl", ".json"):
-            with file.open(encoding="utf-8") as lines:
-                yield from (iter([json.loads(line)[self.text_field]]) for line in lines if line.strip())
+            yield from self._read_json_lines(file)
         else:
             yield _text_pieces(file)
+
+    def _read_json_lines(self, file: Path) -> Iterator[Iterator[str]]:
+        with _opened(file) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield from self._text(_record(line, f"{file}:{number}"), f"{file}:{number}")
 
     def _read_parquet(self, file: Path) -> Iterator[Iterator[str]]:
         import pyarrow.parquet  # only where such files are: it is slow to import
 
-        for batch in pyarrow.parquet.ParquetFile(file).iter_batches(columns=[self.text_field]):
-            yield from (iter([text]) for text in batch.column(0).to_pylist())
+        table = pyarrow.parquet.ParquetFile(file)
+        if self.text_field not in (names := table.schema_arrow.names):
+            raise self._lacks_field(names, str(file))
+        batches = table.iter_batches(columns=[self.text_field])
+        for count, text in enumerate(chain.from_iterable(batch.column(0).to_pylist() for batch in batches), 1):
+            yield from self._text({self.text_field: text}, f"{file}, record {count}")
 
     def _read_hub(self) -> Iterator[Iterator[str]]:
         import datasets  # likewise
 
         records = datasets.load_dataset(self.path, self.name, split=self.split or "train")
-        yield from (iter([record[self.text_field]]) for record in records.select_columns([self.text_field]))
+        for count, record in enumerate(records.select_columns([self.text_field]), 1):
+            yield from self._text(record, f"{self.path}, record {count}")
+
+    def _text(self, record: Mapping[str, object], place: str) -> Iterator[Iterator[str]]:
+        """The document of one record, where it has one."""
+        if self.text_field not in record:
+            raise self._lacks_field(record, place)
+        text = record[self.text_field]
+        if not isinstance(text, str | None):
+            raise ValueError(f"{place}: {self.text_field!r} is no text: {str(text)[:80]!r}")  # noqa: TRY004
+        if text is not None:
+            yield iter([text])
+
+    def _lacks_field(self, names: Iterable[str], place: str) -> ValueError:
+        there = ", ".join(sorted(names)) or "nothing"
+        return ValueError(f"{place}: no field {self.text_field!r}, there is {there}; see train.dataset.text_field")
+
+
+def _record(line: str, place: str) -> Mapping[str, object]:
+    try:
+        record = json.loads(line)
+    except ValueError as exc:
+        raise ValueError(f"{place}: each line must be a JSON object: {exc}") from exc
+    if not isinstance(record, dict):
+        raise ValueError(f"{place}: each line must be a JSON object, not {type(record).__name__}")  # noqa: TRY004
+    return record
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """A file's text, without the mark of UTF-8 that some editors put before it."""
+    try:
+        with file.open(encoding="utf-8-sig") as text:
+            yield text
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"{file}: it must be UTF-8: {exc}") from exc
 
 
 def _text_pieces(file: Path) -> Iterator[str]:
     """Pieces that end with a line, so that where they are cut does not depend on a reader's buffer."""
-    with file.open(encoding="utf-8") as text:
+    with _opened(file) as text:
         while lines := text.readlines(CHUNK_CHARS):
             yield "".join(lines)

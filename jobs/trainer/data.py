@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...db.ownership import distrust, distrust_tree
-from ..shared.files import make_folder, open_private, sync_dir, write_atomically
+from ..shared.files import alone, make_folder, open_private, sync_dir, write_atomically
 from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity
@@ -31,6 +31,8 @@ Indices = NDArray[np.int64]
 FORMAT = 1
 CHARS_PER_CALL = 1 << 22
 POLL_S = 0.2
+LEFT_S = 3600.0
+"""A draft that has not grown for so long is nobody's any more; without locks two may be at work on the same text."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,14 @@ def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
 
 
 def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
-    from filelock import FileLock
-
     if not folder.exists():
         make_folder(folder.parent, closed=True)
         if doubt := distrust(folder.parent, folder.parent.parent):
             raise doubt
-        with FileLock(f"{folder}.lock"):
+        lock = folder.with_name(f"{folder.name}.lock")
+        with alone(lock):
             if not folder.exists():
+                _remove_left(folder, lock.stat().st_mtime)
                 _make(folder, corpus, load_tokenizer(tokenizer))
 
 
@@ -172,6 +174,14 @@ def _open(folder: Path, source: str) -> tuple[_Meta, NDArray[np.integer[Any]]]:
 def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
     identity = json.dumps([FORMAT, corpus.identity(), tokenizer_identity(tokenizer)])
     return data_dir / hashlib.sha256(identity.encode()).hexdigest()[:24]
+
+
+def _remove_left(folder: Path, now_s: float) -> None:
+    """Removes what killed preparations of these tokens have left; ``now_s`` is the file server's time."""
+    for draft in folder.parent.glob(f".{folder.name}.*"):
+        newest_s = max((path.stat().st_mtime for path in (draft, *draft.glob("*"))), default=now_s)
+        if now_s - newest_s > LEFT_S:
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:

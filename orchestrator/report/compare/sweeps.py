@@ -49,7 +49,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """Conditions on one kind of device that differ in the axis alone, by rising x; the name says what sets them apart from other lines."""
+    """Conditions on one kind of device that differ in the axis alone, by rising x.
+
+    The name says what sets them apart from other lines.
+    """
 
     name: str
     points: tuple[Point, ...]

@@ -19,6 +19,7 @@ from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.shared.layout import payloads_file
@@ -538,6 +539,28 @@ def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
         assert gone_s[0] < found.ending_s
         assert gone_s[1] is None or gone_s[1] >= gone_s[0]
         assert found.ranks[0].pid == attempt.record(0)["pid"]
+
+
+def test_ranks_that_are_done_and_do_not_leave_do_not_hold_the_node(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent, "LINGER_S", 0.3)
+    hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN); atexit.register(time.sleep, 100)"
+    attempt.script(f"import atexit, signal\nif rank == 0: {hang}\n")
+    assert attempt.run() == 0
+    found = attempt.outcome()
+    assert (found.launcher_exit, found.ended_by, [rank.exit for rank in found.ranks]) == (0, "", [0, 0])
+    assert "ranks that had ended well" in capsys.readouterr().err
+    assert not start_time(attempt.record(0)["pid"])
+
+
+def test_a_rank_that_still_works_may_outlast_the_others_for_long(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "LINGER_S", 0.1)
+    attempt.script("if rank == 0: time.sleep(1); print('saved')")
+    assert attempt.run() == 0
+    assert "saved" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
 
 
 def test_what_the_user_s_own_rules_look_for_is_kept_from_the_middle_of_a_log(attempt: Attempt) -> None:

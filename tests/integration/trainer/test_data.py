@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +166,17 @@ def test_the_shipped_tokenizer(tmp_path: Path) -> None:
         ("missing", {}, FileNotFoundError, "no data set at"),
         ("empty", {}, FileNotFoundError, r"no \.txt, \.jsonl"),
         ("short.txt", {}, ValueError, "4 training tokens, one sample has 5"),
-        ("wrong.jsonl", {}, KeyError, "text"),
+        (
+            "wrong.jsonl",
+            {},
+            ValueError,
+            r"wrong\.jsonl:2: no field 'text', there is body; see train\.dataset\.text_field",
+        ),
+        ("wrong.parquet", {}, ValueError, r"wrong\.parquet: no field 'text', there is body"),
+        ("list.json", {}, ValueError, r"list\.json:1: each line must be a JSON object, not list"),
+        ("cut.jsonl", {}, ValueError, r"cut\.jsonl:1: each line must be a JSON object: "),
+        ("number.jsonl", {}, ValueError, r"number\.jsonl:1: 'text' is no text: '7'"),
+        ("latin.txt", {}, ValueError, r"latin\.txt: it must be UTF-8"),
         ("short.txt", {"tokenizer": None, "model": {}}, ValueError, "has none of its own"),
     ],
 )
@@ -171,12 +185,52 @@ def test_says_what_is_wrong(
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "short.txt").write_text("abc")
-    (tmp_path / "wrong.jsonl").write_text(json.dumps({"body": "abc"}))
+    (tmp_path / "wrong.jsonl").write_text('{"text": "abc"}\n{"body": "abc"}\n')
+    pq.write_table(pa.table({"body": ["abc"]}), tmp_path / "wrong.parquet")
+    (tmp_path / "list.json").write_text('[{"text": "abc"}]')
+    (tmp_path / "cut.jsonl").write_text('{"text": "ab')
+    (tmp_path / "number.jsonl").write_text('{"text": 7}')
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     bad = replace(config(tmp_path / dataset), **changes)
     with pytest.raises(error, match=message):
         data.load(bad, tmp_path / "data", prepare=True)
     left = [path.name for path in (tmp_path / "data").glob("*") if path.suffix != ".lock"]
     assert all((tmp_path / "data" / name / "meta.json").exists() for name in left)
+
+
+def test_records_without_a_text_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('\ufeff{"text": "a"}\n\n{"text": null}\n{"text": ""}\n{"text": "b"}\n')
+    pq.write_table(pa.table({"text": ["a", None, "", "b"]}), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        found = data.load(replace(config(tmp_path / name), seq_len=1), tmp_path / "data", prepare=True)
+        assert found.train.tokens.tolist() == [*b"a", EOS, EOS, *b"b", EOS]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_tokens_are_prepared_where_a_file_system_has_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / "a.txt").write_text("text")
+    assert data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data").is_dir()
+
+
+def test_what_a_killed_preparation_has_left_goes_once_it_does_not_grow(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    made = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
+    shutil.rmtree(made)
+    for name, age_s in (("left", data.LEFT_S + 60), ("growing", 60.0), (".other", data.LEFT_S + 60)):
+        draft = made.with_name(f".{made.name}.{name}") if name[0] != "." else made.with_name(".other.left")
+        draft.mkdir()
+        (draft / "tokens.bin").write_text("half")
+        for path in (draft / "tokens.bin", draft):
+            os.utime(path, (time.time() - age_s,) * 2)
+    data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
+    left = {path.name for path in made.parent.iterdir() if path.suffix != ".lock"}
+    assert left == {made.name, f".{made.name}.growing", ".other.left"}
 
 
 def test_processes_that_prepare_at_once_share_one_folder(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_other_nodes_are_told_an_address_that_they_can_reach(
             if route is None or family != socket.AF_INET:
                 raise OSError("Network is unreachable")
 
-        def __enter__(self) -> Probe:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,35 @@ def test_a_signal_leaves_the_record_of_the_beginning(place: Place) -> None:
     done = place.run(place.write("train.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.returncode == -signal.SIGKILL
     assert (place.record["state"], "exit" in place.record) == ("running", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("os._exit(0)", 0),
+        ("os._exit(85)", 85),
+        ("os.environ.clear(); os._exit(3)", 3),
+        ("threading.Thread(target=os._exit, args=(4,)).start(); time.sleep(60)", 4),
+        ("atexit.register(os._exit, 0); sys.exit(5)", 0),
+    ],
+)
+def test_an_end_that_runs_nothing_else_is_recorded(place: Place, text: str, code: int) -> None:
+    path = place.write("train.py", f"import atexit, os, sys, threading, time\n{text}\n")
+    assert place.run(path).returncode == code
+    assert (place.record["exit"], place.record["state"]) == (5 if "atexit." in text else code, "ended")
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "os._exit(3)", "raise ValueError", "pass"])
+def test_the_end_of_a_process_that_the_script_forked_is_not_the_rank_s(place: Place, leave: str) -> None:
+    script = f"""
+        import os, sys
+        if child := os.fork():
+            os.waitpid(child, 0)
+            os.abort()
+        {leave}
+    """
+    place.run(place.write("train.py", textwrap.dedent(script)))
+    assert place.record["state"] == "running"
 
 
 def test_a_record_that_cannot_be_written_does_not_hide_the_error(place: Place) -> None:
