@@ -22,6 +22,8 @@ from ..shared.payload_array import read_payload
 from .node import POLL_S, Node, Start, announce, free_port, join
 from .search import found_before, prepare
 
+AWAY_S = 300.0
+"""A checkpoint that the file system does not let read is waited for so long: to pass it over makes steps again."""
 FILES_NAMED = 3
 """Changed files that an event names."""
 
@@ -178,6 +180,7 @@ class Starter:
                 self._payload.resumable_world,
                 zero_stage=self._payload.zero_stage,
                 arrangement=self._payload.arrangement,
+                patience_s=AWAY_S,
                 on_skip=lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path)),
             )
         step, recorded = found.step if found else 0, self._payload.min_resume_step

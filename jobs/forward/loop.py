@@ -14,7 +14,7 @@ from ...db.ingest.lines import MetricBatch, parse
 from ...db.ingest.reader import read_on
 from ..shared import spool_steps
 from ..shared.documents import decode
-from ..shared.files import make_below, read_json, write_atomically
+from ..shared.files import load_json, make_below, read_json, write_atomically
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .spool import tell, tell_unfinished
@@ -42,13 +42,12 @@ class Forwarding:
         self._run_paths = RunPaths(Path(payload.run_dir))
         self._paths = self._run_paths.attempt(payload.generation)
         self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
-        self._state = _state(self._state_file)
-        self._state.offsets.setdefault(payload.generation, 0)
+        self._state, self._begun = State(), False
         self._tool: Tool | None = None
         self._trouble = ""
         self._failures = 0
-        self._behind = any(generation < payload.generation for generation in self._state.offsets)
-        """Earlier attempts may have lines that the tool has not."""
+        self._behind = False
+        """Whether earlier attempts may have lines that the tool has not."""
 
     def run(self, over: threading.Event, how: Callable[[], str]) -> None:
         """Passes lines on until the attempt is over.
@@ -88,6 +87,8 @@ class Forwarding:
         return True
 
     def _pass_on(self, last: bool) -> None:
+        if not self._begun:
+            self._begin()
         if self._tool is None:
             self._save()
             tool = make_tool(self._name, self._payload, self._state)
@@ -102,6 +103,12 @@ class Forwarding:
             self._send(self._payload.generation, own)
         if last and self._behind:  # this attempt made no step
             self._catch_up(_ENDLESS)
+
+    def _begin(self) -> None:
+        self._state = _state(self._state_file)
+        self._state.offsets.setdefault(self._payload.generation, 0)
+        self._behind = any(generation < self._payload.generation for generation in self._state.offsets)
+        self._begun = True
 
     def _catch_up(self, first_step: int) -> None:
         """What the tool lacks of earlier attempts, as far as a later one does not make it anew."""
@@ -152,7 +159,7 @@ class Forwarding:
 
     def _left_bytes(self) -> int:
         try:
-            return self._paths.metrics.stat().st_size - self._state.offsets[self._payload.generation]
+            return self._paths.metrics.stat().st_size - self._state.offsets.get(self._payload.generation, 0)
         except FileNotFoundError:
             return 0
 
@@ -193,8 +200,12 @@ class Forwarding:
 
 
 def _state(path: Path) -> State:
-    """What the tool has of the run; nothing where that cannot be read."""
+    """What the tool has of the run; nothing where that is damaged.
+
+    Raises:
+        OSError: it cannot be read now. To begin anew would make a second run in the tool.
+    """
     with suppress(ValueError):
-        found: State = decode(State, read_json(path) or {})
+        found: State = decode(State, load_json(path) or {})
         return found
     return State()

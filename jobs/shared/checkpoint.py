@@ -15,18 +15,23 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...db.ownership import distrust_tree
+from ...db.regular_files import concerns_one_file
 from .documents import Number, Whole, decode
 from .files import load_json, make_folder, sync_dir, write_atomically
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 DRAFT_SUFFIX = ".tmp"
+AGAIN_S = 5.0
+"""Between two tries to read what the file system does not let read."""
 UNUSABLE = "unusable"
 """Exists beside the manifest, and says why, where a complete checkpoint could not be loaded."""
 
@@ -36,6 +41,10 @@ READERS = 8
 
 class CheckpointError(Exception):
     """A checkpoint cannot be used; the message says why."""
+
+
+class CheckpointAway(CheckpointError):
+    """The file system fails over a checkpoint that may well be whole: a stale handle, a server that is away."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +144,9 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
     """
     require_own(path)
     manifest = read_manifest(path)
-    if (path / UNUSABLE).exists():
-        raise CheckpointError(f"marked as unusable: {(path / UNUSABLE).read_text(errors='replace')}")
+    with _reading(UNUSABLE):
+        if (path / UNUSABLE).exists():
+            raise CheckpointError(f"marked as unusable: {(path / UNUSABLE).read_text(errors='replace')}")
     for name, entry in manifest.files.items():
         _verify_size(path / name, entry)
     if check_digests:
@@ -152,10 +162,8 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
 
 def require_own(path: Path) -> None:
     """Raises CheckpointError if somebody else can have written a checkpoint's folder, anything in it or above it."""
-    try:
+    with _reading(path.name):
         doubt = distrust_tree(path, path.parent)
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or path.name}: {error.strerror}") from None
     if doubt:
         raise CheckpointError(str(doubt))
 
@@ -167,13 +175,14 @@ def read_manifest(path: Path) -> Manifest:
         CheckpointError: there is no manifest that this version can read.
     """
     try:
-        raw = load_json(path / MANIFEST)
+        with _reading("unreadable manifest"):
+            raw = load_json(path / MANIFEST)
         if raw is None:
             raise CheckpointError("no manifest")
         if raw.get("format") != FORMAT:
             raise CheckpointError(f"manifest format {str(raw.get('format'))[:20]}, this version reads {FORMAT}")
         manifest: Manifest = decode(Manifest, raw)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"unreadable manifest: {error}") from None
     return manifest
 
@@ -191,6 +200,7 @@ def newest_verified(
     zero_stage: int | None = None,
     arrangement: str | None = None,
     check_digests: bool = True,
+    patience_s: float = 0.0,
     on_skip: Callable[[Path, str], None] | None = None,
 ) -> Checkpoint | None:
     """The newest checkpoint of the experiment that is complete and loadable, or None.
@@ -202,28 +212,48 @@ def newest_verified(
         zero_stage: its ZeRO stage, which may have been raised to save memory; None where that does not matter.
         arrangement: how its state lies, which a change to save memory may have altered; None where that is unknown.
         check_digests: read every byte of the one that is returned; sizes are always checked.
+        patience_s: how long to try again where the file system fails, before what it does not let read is passed over.
         on_skip: called with path and reason for every newer checkpoint that was passed over.
     """
+
+    def usable(path: Path) -> Checkpoint:
+        found = verify(path, check_digests=False)
+        _require_match(found.manifest, config_hash, world_size)
+        if zero_stage is not None and _shards(found.manifest.zero_stage) != _shards(zero_stage):
+            raise CheckpointError(f"written with ZeRO stage {found.manifest.zero_stage}, not {zero_stage}")
+        if arrangement is not None and found.manifest.arrangement != arrangement:
+            written = found.manifest.arrangement or "by an earlier version"
+            raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
+        return verify(path) if check_digests else found
+
+    until_s = time.monotonic() + patience_s
     for path in newest_first(folder):
-        try:
-            found = verify(path, check_digests=False)
-            _require_match(found.manifest, config_hash, world_size)
-            if zero_stage is not None and _shards(found.manifest.zero_stage) != _shards(zero_stage):
-                raise CheckpointError(f"written with ZeRO stage {found.manifest.zero_stage}, not {zero_stage}")
-            if arrangement is not None and found.manifest.arrangement != arrangement:
-                written = found.manifest.arrangement or "by an earlier version"
-                raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
-            return verify(path) if check_digests else found
-        except CheckpointError as error:
-            if on_skip:
-                on_skip(path, str(error))
+        while True:
+            try:
+                return usable(path)
+            except CheckpointError as error:
+                if isinstance(error, CheckpointAway) and time.monotonic() < until_s:
+                    time.sleep(AGAIN_S)
+                    continue
+                if on_skip:
+                    on_skip(path, str(error))
+                break
     return None
 
 
 def newest_first(folder: Path) -> list[Path]:
     """The folders of all checkpoints, whole or not; the furthest step is the newest, whoever wrote it."""
     found = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
-    return sorted((path for path in found if path.is_dir()), key=lambda path: position(path.name), reverse=True)
+    folders = (path for path in found if not _is_no_folder(path))
+    return sorted(folders, key=lambda path: position(path.name), reverse=True)
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Whether it is something else for certain."""
+    try:
+        return not path.is_dir()
+    except OSError:
+        return False
 
 
 def position(name: str) -> tuple[int, int]:
@@ -242,21 +272,26 @@ def _seal_file(path: Path) -> FileEntry:
         return FileEntry(os.fstat(file.fileno()).st_size, digest)
 
 
-def _verify_size(path: Path, entry: FileEntry) -> None:
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raises what the file system says as a CheckpointError that names what was read."""
     try:
-        size = path.stat().st_size
+        yield
     except OSError as error:
-        raise CheckpointError(f"{path.name}: {error.strerror}") from None
+        its_own = isinstance(error, FileNotFoundError) or concerns_one_file(error)
+        raise (CheckpointError if its_own else CheckpointAway)(f"{what}: {error.strerror or error}") from None
+
+
+def _verify_size(path: Path, entry: FileEntry) -> None:
+    with _reading(path.name):
+        size = path.stat().st_size
     if size != entry.size:
         raise CheckpointError(f"{path.name}: {size} bytes, {entry.size} in the manifest")
 
 
 def _verify_digest(path: Path, entry: FileEntry) -> None:
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "blake2b").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path.name}: {error.strerror}") from None
+    with _reading(path.name), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
     if digest != entry.digest:
         raise CheckpointError(f"{path.name}: content differs from the manifest")
 

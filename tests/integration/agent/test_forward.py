@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -226,6 +227,30 @@ def test_mlflow_knows_what_the_run_is_and_how_it_goes(run: Run) -> None:
     run.train("mlflow", 2, SECOND)
     found = curves.mlflow_run(run.server, run.state("mlflow")["run_id"])
     assert (found.info.status, found.data.tags["attempt"], found.data.tags["micro_batch"]) == ("FINISHED", "2", "2")
+
+
+def test_a_state_that_cannot_be_read_for_a_moment_begins_no_second_run(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.train("mlflow", 1, FIRST, "failed")
+    first = run.state("mlflow")
+    really, failures = loop.load_json, [2]
+
+    def stale(path: Path) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return really(path)
+
+    monkeypatch.setattr(loop, "load_json", stale)
+    monkeypatch.setattr(loop, "POLL_S", 0.01)
+    run.begin(2)
+    run.report(2, SECOND)
+    over = threading.Event()
+    threading.Timer(1.0, over.set).start()
+    Forwarding(run.payload(2), "mlflow").run(over, lambda: "finished")
+    assert run.state("mlflow")["run_id"] == first["run_id"]
+    assert [step for step, _ in run.curve("mlflow")] == list(range(1, 10))
 
 
 def test_mlflow_finds_a_run_whose_id_was_never_written_down(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +136,33 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: Callable[[Path], N
     name, reasons = newest(tmp_path)
     assert name == "g0001-step00000100"
     assert reason in reasons["g0001-step00000200"]
+
+
+@pytest.mark.parametrize("what", ["stat", "open", "load_json", "distrust_tree"])
+def test_what_the_file_system_does_not_let_read_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    older, newer = make(tmp_path, 300), make(tmp_path, 400)
+    place = Path if what in ("stat", "open") else checkpoint
+    really, failures = getattr(place, what), [3]
+
+    def stale(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if newer in (path, *path.parents) and failures[0]:
+            failures[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return really(path, *args, **kwargs)
+
+    monkeypatch.setattr(place, what, stale)
+    monkeypatch.setattr(checkpoint, "AGAIN_S", 0.0)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(checkpoint.time, "monotonic", lambda: 0.0)
+        found, reasons = newest(tmp_path)
+        assert (found, list(reasons)) == (older.name, [newer.name])
+        assert reasons[newer.name].endswith("Stale file handle")
+    failures[0] = 3
+    patient = checkpoint.newest_verified(tmp_path, HASH, 2, patience_s=60.0)
+    assert patient
+    assert patient.path == newer
 
 
 def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> None:
