@@ -40,6 +40,10 @@ STRAGGLER = "straggler"
 
 _UNWANTED = "the run is no longer wanted"
 
+ELSEWHERE_S = 600.0
+"""How long another machine's process may be silent before it counts as lost. Should it still live, it sees that a newer
+attempt has begun, and ends."""
+
 _ENDS = frozenset({HANG, PRUNED})
 """Notes for which the job is cancelled."""
 
@@ -91,7 +95,9 @@ def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
     row, before = attempt.row, Absence.of(attempt.row)
     if not snapshot.complete and not attempt.complete:
         if row.executor == "local":
-            return f"{row.job_id} is a process of another machine, and only seen there"
+            until = clock_time(_deadline_s(attempt, snapshot))
+            seen = f"{row.job_id or 'its process'} is another machine's, and only seen there"
+            return f"{seen}; without a sign of life it counts as lost at {until}"
         return f"squeue does not show job {row.job_id or 'of this run'}, and sacct does not answer: waiting for it"
     if before and not attempt.complete and attempt.signs != before.signs:
         return f"Slurm does not know job {row.job_id}, but its agents are alive"
@@ -147,19 +153,25 @@ def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resi
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
     """The executor does not list the job. That alone proves nothing."""
     row, begun, wanted = attempt.row, attempt.claimed or attempt.complete, snapshot.is_desired(view)
+    seeks = snapshot.complete or _elsewhere(attempt, snapshot)
     if attempt.complete and not attempt.interrupted:
         yield _finish(view, attempt, snapshot)  # Slurm has forgotten the job, but every node recorded its end
     elif not begun and row.job_id is None:
-        if snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot):
+        if seeks and snapshot.now_s > _deadline_s(attempt, snapshot):
             yield Revoke(row, wanted=wanted)
     elif not begun and not wanted:
         yield Revoke(row, wanted=False)  # not cancelled: its number may be another job's by now
-    elif snapshot.complete or attempt.complete:
+    elif seeks or attempt.complete:
         absence = _absence(attempt, snapshot)
         if snapshot.now_s >= _deadline_s(attempt, snapshot):
             yield _finish(view, attempt, snapshot) if begun else Revoke(row)
         elif absence != Absence.of(row):
             yield NoteAbsence(row, absence)
+
+
+def _elsewhere(attempt: AttemptView, snapshot: Snapshot) -> bool:
+    """Whether it is a process of another machine: a container that has gone, and whose successor looks, is one, too."""
+    return attempt.row.executor == "local" and not snapshot.complete and not attempt.complete
 
 
 def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
@@ -171,11 +183,12 @@ def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
 def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
     """Until when the job of an attempt may be absent, by the store's clock."""
     row, beat_s = attempt.row, attempt.row.heartbeat_s  # of its submitter, then of its agent
+    elsewhere_s = ELSEWHERE_S if _elsewhere(attempt, snapshot) else 0.0
     if row.job_id is None and not attempt.claimed:
-        return (beat_s or row.created_s) + snapshot.intent_grace_s
+        return (beat_s or row.created_s) + max(snapshot.intent_grace_s, elsewhere_s)
     # who interrupted an attempt the accounting may still say; where it responds, that takes it moments
     soon = attempt.complete and snapshot.complete
-    waits_s = snapshot.outcome_grace_s if soon else snapshot.lost_grace_s
+    waits_s = snapshot.outcome_grace_s if soon else max(snapshot.lost_grace_s, elsewhere_s)
     return max(_absence(attempt, snapshot).since_s, beat_s or 0.0) + waits_s
 
 

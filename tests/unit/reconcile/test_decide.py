@@ -549,6 +549,22 @@ def test_an_attempt_is_lost_once_it_was_silent_for_long_whatever_its_nodes_clock
             row = noted(row, action)
 
 
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_process_of_a_machine_that_is_gone_is_lost_once_it_was_silent_for_long(claimed: bool) -> None:
+    """A container whose name is another one each time sees no process of the one before."""
+    row, world = attempt_row(executor="local"), {"complete": False, "lost_grace_s": 0.0}
+    for beat_s in (NOW_S, NOW_S + 300):
+        alive = AttemptView(row, claimed=claimed, heartbeats=(Heartbeat(ts=beat_s),))
+        [seen] = about(alive, now_s=beat_s, **world)
+        row = noted(row, seen)
+    silent = AttemptView(row, claimed=claimed, heartbeats=alive.heartbeats)
+    [told] = of_kind(SetRun, decide(snapshot(run_view(silent, run=run_row(generation=1)), now_s=NOW_S + 301, **world)))
+    assert f"only seen there; without a sign of life it counts as lost at {clock_time(NOW_S + 900)}" in told.reason
+    assert about(silent, now_s=NOW_S + 899, **world) == []
+    [end] = about(silent, now_s=NOW_S + 900, **world)
+    assert end.verdict.kind == "lost" if isinstance(end, Finish) else isinstance(end, Revoke)
+
+
 def test_a_job_that_shows_up_again_was_never_absent() -> None:
     row = attempt_row(evidence={ABSENCE: asdict(Absence(NOW_S - 700, ()))})
     assert NoteAbsence(row, None) in about(AttemptView(row, job("RUNNING"), claimed=True))
