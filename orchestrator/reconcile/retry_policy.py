@@ -120,7 +120,7 @@ def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext
 def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
     """Resumes from the newest checkpoint, unless the run makes no progress."""
     last, how = history[-1], "resumed" if view.checkpoint_step else "started again"
-    if makes_no_progress(history, view.checkpoint_step):
+    if makes_no_progress(view, history):
         yield from _held(view, last)
     else:
         yield from _submit(view, history, _Next(f"{last.reason}, {how}", last.ended_s), context)
@@ -130,7 +130,7 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
     """Retries within a budget, if the run makes progress."""
     last, allowed = history[-1], int(getattr(view.retry, budget))
     tries = _tries(history, budget)
-    if last.progressed and makes_no_progress(history, view.checkpoint_step):
+    if last.progressed and makes_no_progress(view, history):
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))

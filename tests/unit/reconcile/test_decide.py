@@ -352,6 +352,22 @@ def test_a_script_that_makes_no_progress_is_to_save_for_itself() -> None:
     assert change.reason.startswith("3 attempts ended without a new checkpoint; let the script resume from")
 
 
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        ([None, (0, 74), None], False),  # how far the third came, nobody knows
+        ([None, None, None], True),
+        ([(0, 9), None, (0, 9), None, (0, 9)], True),
+        ([(0, 9), None, (9, 12), (12, 20)], False),
+    ],
+)
+def test_where_a_script_began_that_made_no_step_is_not_known(steps: list[tuple[int, int] | None], held: bool) -> None:
+    made = [step or (0, None) for step in steps]
+    view = run_view(*(ended_row(i, "preempted", start_step=a, last_step=b) for i, (a, b) in enumerate(made, 1)))
+    view = replace(view, run=replace(view.run, config={**view.run.config, "command": ["train.py"]}))
+    assert bool(of_kind(Submit, decide(snapshot(view)))) is not held
+
+
 def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
     past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
     _, change = after(*past)
