@@ -43,7 +43,7 @@ from .leases import acquire_lease, read_lease, release_lease, renew_lease, repor
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, RunRow, RunStatus
 from .rows import fetch, pieces
-from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, AttemptState, RunState
+from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, WANTED, AttemptState, RunState
 from .store import insert_into, now_s
 
 __all__ = [  # of the modules beside this one
@@ -125,6 +125,13 @@ def unsettled_campaigns(conn: Connection) -> set[int]:
     run = schema.run.c
     found = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
     return set(conn.execute(found).scalars())
+
+
+def held_reasons(conn: Connection) -> list[tuple[int, str]]:
+    """Campaign and reason of its runs that are held and still wanted, each pair once."""
+    run = schema.run.c
+    held = select(run.campaign_id, run.reason).where(run.state == RunState.HELD, run.desired.in_(list(WANTED)))
+    return [(campaign, reason or "") for campaign, reason in conn.execute(held.distinct())]
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:

@@ -136,11 +136,13 @@ def _step(end: EndedAttempt) -> int:
 def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
     """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too.
 
-    Where a script with checkpoints of its own began is known from its first step: without one it may have been anywhere.
+    Where a script with checkpoints of its own began is known from its first step alone.
     """
     own_checkpoints = bool(view.run.config.get("command"))
     tried = [end for end in history if end.progressed or end.kind.policy.must_save]
     known = [end for end in tried if not own_checkpoints or end.last_step is not None][-NO_PROGRESS_LIMIT:]
     alike = len(known) == NO_PROGRESS_LIMIT and len({end.start_step for end in known}) == 1
     stuck = alike and view.checkpoint_step <= known[0].start_step
-    return stuck or (own_checkpoints and [end.last_step for end in tried[-NO_PROGRESS_LIMIT:]] == [None] * NO_PROGRESS_LIMIT)
+    return stuck or (
+        own_checkpoints and [end.last_step for end in tried[-NO_PROGRESS_LIMIT:]] == [None] * NO_PROGRESS_LIMIT
+    )

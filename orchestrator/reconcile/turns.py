@@ -9,8 +9,9 @@ on this host, is taken over at once.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from ...db.store import Store
 from ..errors import Unreachable, UserError
 from .lease import LEASE_TTL_S, LeaseHeld, LeaseHolder, lease_name
 from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
+from .origin import Origin
 
 LEAST_SLEEP_S = 0.1
 CLOCK_STEP_S = 1.0
@@ -64,6 +66,13 @@ def due_s(lease: Lease | None, now_s: float) -> float:
     if lease.expires_s > now_s and LeaseHolder.parse(lease.holder).dead:
         return min(now_s, lease.expires_s - LEASE_TTL_S)  # when it was last renewed
     return lease.expires_s
+
+
+def _go_on_here(known: Sequence[CampaignRow], held: Iterable[tuple[int, str]]) -> set[int]:
+    """Campaigns with runs that were held for variables which this process has."""
+    origins = {row.id: Origin.of(row.provenance) for row in known}
+    waiting = {number for number, reason in held if number in origins and origins[number].held_for(reason)}
+    return {number for number in waiting if not origins[number].missing(os.environ)}
 
 
 def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
@@ -142,14 +151,14 @@ class Turns:
     def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
         """The store's time, and the campaigns with something left to do, as far as this process knows."""
         with self._store.read() as conn:
-            now_s, unsettled = self._store.now(conn), queries.unsettled_campaigns(conn)
-            known = queries.list_campaigns(conn)
-            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in known if row.id in unsettled}
+            now_s, known = self._store.now(conn), queries.list_campaigns(conn)
+            left = queries.unsettled_campaigns(conn) | _go_on_here(known, queries.held_reasons(conn))
+            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in known if row.id in left}
         self._unfinished &= {row.id for row in known}
         turns = [
             Turn(row, max(due_s(leases.get(row.id), now_s), self._rests_until_s.get(row.id, 0.0)))
             for row in known
-            if row.id not in without and (row.id in unsettled or row.id in self._unfinished)
+            if row.id not in without and (row.id in left or row.id in self._unfinished)
         ]
         return now_s, turns
 

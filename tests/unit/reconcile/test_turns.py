@@ -121,6 +121,22 @@ def test_trouble_with_one_campaign_stops_no_other(world: World) -> None:
     store.close()
 
 
+def test_runs_that_were_held_for_a_variable_go_on_in_the_first_round_that_has_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with world.store.write() as conn:
+        first, *_ = queries.list_campaigns(conn)
+        queries.update_campaign(conn, first.id, provenance={**first.provenance, "variables": ["HF_TOKEN"]})
+    for has_it, passes, submitted in ((False, True, -1), (False, False, -1), (True, True, 0)):
+        if has_it:
+            monkeypatch.setenv("HF_TOKEN", "secret")
+        turns, store = turns_of(world)  # as a crontab's processes
+        assert (NAMES[0] in names(list(turns.one_round()))) is passes
+        assert len(world.cluster.submitted) == len(NAMES) + submitted
+        store.close()
+
+
 # -- several watches --------------------------------------------------------------------------------------------
 
 
