@@ -143,6 +143,5 @@ def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
     known = [end for end in tried if not own_checkpoints or end.last_step is not None][-NO_PROGRESS_LIMIT:]
     alike = len(known) == NO_PROGRESS_LIMIT and len({end.start_step for end in known}) == 1
     stuck = alike and view.checkpoint_step <= known[0].start_step
-    return stuck or (
-        own_checkpoints and [end.last_step for end in tried[-NO_PROGRESS_LIMIT:]] == [None] * NO_PROGRESS_LIMIT
-    )
+    newest = [end.last_step for end in tried[-NO_PROGRESS_LIMIT:]]
+    return stuck or (own_checkpoints and newest == [None] * NO_PROGRESS_LIMIT)
