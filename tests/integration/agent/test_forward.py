@@ -20,7 +20,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.jobs.forward import loop, to_mlflow
 from dscampaign.jobs.forward.loop import Forwarding
-from dscampaign.jobs.shared.files import write_atomically
+from dscampaign.jobs.shared.files import load_json, write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support import curves
@@ -234,13 +234,13 @@ def test_a_state_that_cannot_be_read_for_a_moment_begins_no_second_run(
 ) -> None:
     run.train("mlflow", 1, FIRST, "failed")
     first = run.state("mlflow")
-    really, failures = loop.load_json, [2]
+    failures = [2]
 
     def stale(path: Path) -> Any:
         if failures[0]:
             failures[0] -= 1
             raise OSError(errno.ESTALE, "Stale file handle")
-        return really(path)
+        return load_json(path)
 
     monkeypatch.setattr(loop, "load_json", stale)
     monkeypatch.setattr(loop, "POLL_S", 0.01)
