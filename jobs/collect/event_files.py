@@ -38,8 +38,10 @@ class EventFile:
         self.path = path
         self._offset = 0
 
-    def read(self, max_bytes: int) -> list[Scalar]:
-        """The scalars of the next complete records; a record that is larger, as of images, is passed over.
+    def read(self, max_bytes: int) -> tuple[list[Scalar], bool]:
+        """The scalars of the next complete records, and whether there were any records: images have no scalars.
+
+        A record that is larger, as of a large image, is passed over.
 
         Raises:
             OSError: the file cannot be read.
@@ -60,7 +62,7 @@ class EventFile:
             found += _scalars(chunk[at + _HEADER : end - _FOOTER])
             at = end
         self._offset += at
-        return found
+        return found, at > 0
 
 
 def _scalars(event: bytes) -> list[Scalar]:

@@ -9,6 +9,7 @@ _HELD_OUT: Final = frozenset({"val", "valid", "validation", "eval", "evaluation"
 _TRAINING: Final = frozenset({"train", "training"})
 _KNOWN: Final = {
     **dict.fromkeys(("loss", "lm_loss", "ce_loss", "total_loss"), "loss"),
+    **dict.fromkeys(("loss_step", "step_loss", "reduced_loss"), "loss"),  # of Lightning, Diffusers and NeMo
     "lr": "lr",
     "learning_rate": "lr",
     "grad_norm": "grad_norm",
@@ -19,25 +20,31 @@ _KNOWN: Final = {
     "tokens_per_sec": "tokens_per_s",
     "tokens_per_second": "tokens_per_s",
 }
+_OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
+"""Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of one batch."""
 
 
-def metric_name(said: str, *, held_out: bool = False) -> str:
+def metric_name(said: str, *, folder: str = "") -> str:
     """`train/loss` is `loss`, `Loss/val` is `eval_loss`; what is not known keeps its name.
 
     Args:
-        held_out: whether it stands where only figures of held-out data are.
+        folder: the name of the folder where it is written: `validation`, or `Loss_val`, as torch's `add_scalars` does.
     """
-    words = re.findall(r"[a-z]+", said.lower())
+    words = _words(said)
     training = [word for word in words if word in _TRAINING]
-    held_out |= is_held_out(said)
-    name = _KNOWN.get("_".join(word for word in words if word not in _HELD_OUT | _TRAINING))
-    if name is None or len(training) > 1:  # `train/train_loss` is the Trainer's mean over all steps
+    name = "_".join(word for word in words if word not in _HELD_OUT | _TRAINING)
+    if len(training) > 1:  # `train/train_loss` is the Trainer's mean over all steps
         return said
-    if name == "loss":
-        return "eval_loss" if held_out else "loss"
-    return said if held_out else name
+    if not _HELD_OUT.isdisjoint(words) or (not training and _is_held_out(folder, words)):
+        return "eval_loss" if name in _OF_HELD_OUT else said
+    return _KNOWN.get(name, said)
 
 
-def is_held_out(said: str) -> bool:
-    """Whether a name speaks of held-out data."""
-    return not _HELD_OUT.isdisjoint(re.findall(r"[a-z]+", said.lower()))
+def _is_held_out(folder: str, words: list[str]) -> bool:
+    """Whether a folder speaks of held-out data, and else only of the metric: a host or a run may be called `dev-1`."""
+    others = {*_words(folder)} - {*words}
+    return bool(others) and others <= _HELD_OUT
+
+
+def _words(said: str) -> list[str]:
+    return re.findall(r"[a-z]+", said.lower())

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..shared.files import load_json
 from .event_files import EventFile
-from .metric_names import is_held_out, metric_name
+from .metric_names import metric_name
 from .output import SEEN_WITHIN_S, Form, Line, Output
 from .places import Places
 
@@ -99,15 +99,15 @@ class TensorBoard(MetricSource):
         lines: list[Line] = []
         more = False
         for path, file in self._files.items():
-            scalars = file.read(max_bytes)
-            more |= bool(scalars)
+            scalars, moved = file.read(max_bytes)
+            more |= moved
             steps: dict[int, Line] = {}
             for scalar in scalars:
                 if (
                     scalar.ts_s >= self._since_s and "/Samples/" not in scalar.tag
                 ):  # DeepSpeed counts samples, not steps
                     line = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.ts_s})
-                    line.setdefault(metric_name(scalar.tag, held_out=is_held_out(path.parent.name)), scalar.value)
+                    line.setdefault(metric_name(scalar.tag, folder=path.parent.name), scalar.value)
             lines += steps.values()
         return lines, more
 

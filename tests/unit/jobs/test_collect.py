@@ -16,7 +16,7 @@ from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.collect.metric_names import metric_name
 from dscampaign.jobs.collect.output import CommonForms, Form, Line, Output, Patterns
 from dscampaign.tests.support.attempt import Attempt, make_payload
-from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD
+from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, record, scalar
 
 TRAINER = (
     "Map: 100%|████| 7/7 [00:00<00:00]\r\r  0%|     | 0/20 [00:00<?, ?it/s]\r 15%|█   | 3/20 [00:01<00:01]"
@@ -177,10 +177,39 @@ def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
         ("eval/runtime", "eval/runtime"),
         ("train/train_loss", "train/train_loss"),
         ("accuracy", "accuracy"),
+        ("train_loss", "loss"),
+        ("train_loss_step", "loss"),
+        ("step_loss", "loss"),
+        ("train_loss_epoch", "train_loss_epoch"),  # a mean over the epoch
+        ("epoch_loss", "epoch_loss"),
+        ("val_loss", "eval_loss"),
+        ("val_loss_epoch", "eval_loss"),
+        ("val_loss_step", "val_loss_step"),  # of one batch
     ],
 )
 def test_names(said: str, name: str) -> None:
     assert metric_name(said) == name
+
+
+@pytest.mark.parametrize(
+    ("folder", "tag", "name"),
+    [
+        ("validation", "loss", "eval_loss"),
+        ("eval_1", "loss", "eval_loss"),
+        ("Loss_val", "Loss", "eval_loss"),  # as `add_scalars` of torch calls it
+        ("Loss_train", "Loss", "loss"),
+        ("test", "train/loss", "loss"),
+        ("Nov25_22-43-23_dev-gpu03", "train/loss", "loss"),  # the Trainer's own, with the name of the host
+        ("Nov25_22-43-23_dev-gpu03", "loss", "loss"),
+        ("lr-test", "loss", "loss"),
+        ("lr-test", "lr", "lr"),
+        ("lr-test", "eval/loss", "eval_loss"),
+        ("validation", "epoch_loss", "epoch_loss"),  # of Keras, which counts epochs
+        ("2", "loss", "loss"),
+    ],
+)
+def test_a_folder_speaks_of_held_out_data_only_if_it_speaks_of_nothing_else(folder: str, tag: str, name: str) -> None:
+    assert metric_name(tag, folder=folder) == name
 
 
 class Looked:
@@ -310,6 +339,30 @@ def test_what_says_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         {"step": 300, "ts": 1300.5, "eval_loss": 1.25},
         {"step": 301, "ts": 1301.5, "one": 3.0},
     ]
+
+
+def test_the_name_of_a_host_makes_no_loss_one_of_held_out_data(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    path = looked.events(Path(looked.attempt.payload.run_dir) / "runs" / "Nov25_22-43-23_dev-gpu03")
+    path.write_bytes(record(1, scalar("train/loss", 2.5)))
+    collect.finish()
+    assert looked.reported()[1:] == [(1, 2.5)]
+
+
+@pytest.mark.parametrize("image_bytes", [100_000, 300_000, 1_000_000])
+def test_images_between_scalars_cost_none_of_them(tmp_path: Path, image_bytes: int) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
+    records = []
+    for step in range(1, 41):
+        if step % 10 == 1:
+            records.append(record(step, bytes(image_bytes)))
+        records.append(record(step, scalar("train/loss", 1 / step)))
+    path.write_bytes(b"".join(records))
+    collect.finish()
+    assert [step for step, _ in looked.reported()[1:]] == list(range(1, 41))
 
 
 def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:

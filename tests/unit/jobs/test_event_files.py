@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,25 @@ SCALARS = [
 ]
 
 
+def record(step: int, summary: bytes) -> bytes:
+    """An event of now, framed, without checksums."""
+    event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + b"\x2a" + _sized(summary)
+    return struct.pack("<Q4x", len(event)) + event + bytes(4)
+
+
+def scalar(tag: str, value: float) -> bytes:
+    """A summary of one number."""
+    return b"\x0a" + _sized(b"\x0a" + _sized(tag.encode()) + b"\x15" + struct.pack("<f", value))
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number & 0x7F | 0x80]) + _varint(number >> 7) if number > 0x7F else bytes([number])
+
+
 @pytest.mark.parametrize("piece", [1, 7, 100, 1000])
 def test_a_file_that_grows_is_read_once(tmp_path: Path, piece: int) -> None:
     path, found = tmp_path / "events", []
@@ -34,26 +55,29 @@ def test_a_file_that_grows_is_read_once(tmp_path: Path, piece: int) -> None:
     file = EventFile(path)
     for end in range(piece, len(WRITTEN_BY_TENSORBOARD) + piece, piece):
         path.write_bytes(WRITTEN_BY_TENSORBOARD[:end])
-        found += file.read(1 << 20)
+        found += file.read(1 << 20)[0]
     assert found == SCALARS
-    assert file.read(1 << 20) == []
+    assert file.read(1 << 20) == ([], False)
 
 
 def test_a_record_that_is_too_large_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_bytes(WRITTEN_BY_TENSORBOARD)
     file = EventFile(path)
-    read = [scalar for _ in range(10) for scalar in file.read(60)]
-    assert read == [SCALARS[2]]
+    found, more = [], True
+    while more:
+        scalars, more = file.read(60)
+        found += scalars
+    assert found == [SCALARS[2]]
 
 
 def test_a_damaged_record_costs_only_itself(tmp_path: Path) -> None:
     path, at = tmp_path / "events", 72 + 16 + 12
     path.write_bytes(WRITTEN_BY_TENSORBOARD[:at] + b"\xff" * 60 + WRITTEN_BY_TENSORBOARD[at + 60 :])
-    assert EventFile(path).read(1 << 20) == SCALARS[2:]
+    assert EventFile(path).read(1 << 20) == (SCALARS[2:], True)
 
 
 def test_what_is_no_event_file_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_bytes(bytes(range(256)) * 20)
-    assert EventFile(path).read(1 << 20) == []
+    assert EventFile(path).read(1 << 20) == ([], False)
