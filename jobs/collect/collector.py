@@ -14,7 +14,8 @@ from ...db.regular_files import open_regular
 from ..shared.files import open_private
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
-from .output import CommonForms, Line, Patterns
+from .forms import CommonForms, Patterns
+from .lines import Line
 from .places import Places
 from .sources import MetricSource, Printed, TensorBoard, TrainerState
 
@@ -106,8 +107,9 @@ class Collector:
         if self._chosen is not None:
             lines, self._held[self._chosen] = self._held[self._chosen], []
             self._append([new for line in lines if (new := self._new(line))])
-        if self._patterns:
-            self._tell_given_up(self._patterns)
+        for source in self._sources:
+            for remark in source.remarks():
+                self._tell("metrics_source", remark, within_s=source.within_s)
         return more
 
     def _without_failing(self, source: MetricSource, do: Callable[[], _Done]) -> _Done | None:
@@ -165,12 +167,6 @@ class Collector:
                 message = "the script reports metrics now; nothing else is read any more"
                 self._tell("metrics_source", message, source=REPORTED)
         return self._over
-
-    def _tell_given_up(self, patterns: Patterns) -> None:
-        for name in patterns.given_up:
-            message = f"metrics.{name} takes too long on what the script prints, and is given up"
-            self._tell("metrics_source", message, within_s=Printed.within_s)
-        patterns.given_up.clear()
 
     def _tell(self, event: str, message: str, **facts: str | float) -> None:
         self._write(json.dumps({"event": event, "ts": time.time(), "message": message, **facts}) + "\n")

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from ..shared.files import load_json
 from .event_files import EventFile
+from .forms import Form
+from .lines import Line
 from .metric_names import metric_name
-from .output import SEEN_WITHIN_S, Form, Line, Output
+from .output import SEEN_WITHIN_S, Output
 from .places import Places
 
 SEARCH_S: Final = 10.0
@@ -50,6 +52,10 @@ class MetricSource(ABC):
             OSError: it cannot be read now.
         """
 
+    def remarks(self) -> list[str]:
+        """What people should know of what was read, each once."""
+        return []
+
 
 class Printed(MetricSource):
     """The output of the first rank."""
@@ -70,9 +76,13 @@ class Printed(MetricSource):
         """The length of the output."""
         self._output.note()
 
-    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:  # noqa: ARG002 - it is read on
+    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
         """Lines, some of them with the time when they were seen."""
-        return self._output.read(max_bytes)
+        return self._output.read(max_bytes, last=last)
+
+    def remarks(self) -> list[str]:
+        """As its form has them."""
+        return self.form.remarks()
 
 
 class TensorBoard(MetricSource):

@@ -13,8 +13,10 @@ import pytest
 
 from dscampaign.jobs.collect import collector
 from dscampaign.jobs.collect.collector import Collector
+from dscampaign.jobs.collect.forms import CommonForms, Form, Patterns
+from dscampaign.jobs.collect.lines import Line
 from dscampaign.jobs.collect.metric_names import metric_name
-from dscampaign.jobs.collect.output import CommonForms, Form, Line, Output, Patterns
+from dscampaign.jobs.collect.output import Output
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, record, scalar
 
@@ -36,7 +38,7 @@ def read(text: str, form: Form, piece: int = 1 << 20, folder: Path = Path()) -> 
     log.write_text(text)
     more = True
     while more:
-        lines, more = output.read(piece)
+        lines, more = output.read(piece, last=True)
         found += lines
     return found
 
@@ -161,7 +163,7 @@ def test_epochs_count_as_steps_where_the_spec_says_so(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dscampaign.jobs.collect.output.PATTERN_S", 0.1)
+    monkeypatch.setattr("dscampaign.jobs.collect.forms.PATTERN_S", 0.1)
     form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
     assert read(f"it 1 lr 2 {'a' * 100}!\n", form, folder=tmp_path) == [{"step": 1, "lr": 2.0}]
     assert form.given_up == ["loss"]

@@ -1,0 +1,241 @@
+"""Lines that widespread training scripts print: what they say is right, or deliberately nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dscampaign.jobs.collect.forms import CommonForms
+from dscampaign.jobs.collect.lines import Line
+from dscampaign.jobs.collect.output import Output
+from dscampaign.tests.unit.jobs.test_collect import Clock, Looked, read
+
+MEGATRON = (
+    " [2026-01-01 00:00:00] iteration      295/  250000 | consumed samples:       302080 | elapsed time per iteration"
+    " (ms): 86545.2 | learning rate: 9.150E-06 | global batch size:  1024 | lm loss: 2.504220E+00 | loss scale: 1.0 |"
+    " grad norm: 0.231 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+)
+NEMO = (
+    "Training epoch 0, iteration 95/99 | lr: 2e-06 | global_batch_size: 512 | global_step: 295 |"
+    " reduced_train_loss: 11.03 | train_step_timing in s: 12.64"
+)
+LIGHTNING = (
+    "Epoch 1:  30%|███       | 295/1000 [00:10<00:20, 29.5it/s, v_num=0, train_loss_step=2.75, train_loss_epoch=2.8"
+)
+TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        # tqdm, as in the examples of Diffusers: the percentage is no step
+        ("Steps:  30%|##9       | 295/1000 [01:00<02:00,  4.9it/s, loss=2.75, lr=1e-5]", {"loss": 2.75, "lr": 1e-5}),
+        (
+            "Steps:  30%|##9       | 295/1000 [01:00<02:00,  4.9it/s, lr=1e-5, step_loss=2.75]",
+            {"lr": 1e-5, "loss": 2.75},
+        ),
+        # which of several steps
+        ('{"max_steps": 1000, "step": 295, "loss": 2.1}', {"loss": 2.1}),
+        ("total_steps: 1000 | step: 295 | loss 2.1", {"loss": 2.1}),
+        ("max steps: 1000, step: 295, loss 2.1", {"loss": 2.1}),
+        ("micro_step=12 global_step=295 loss=2.1", {"loss": 2.1}),
+        ("micro step 12, optimizer step 295, loss 2.1", {"loss": 2.1}),
+        ("trainer/global_step: 295, step: 12, loss 2.1", {"loss": 2.1}),
+        ("Step 295 of 1000, loss 2.1 (warmup steps: 100)", {"loss": 2.1}),
+        ("completed step: 295, seconds: 1.2, total_weights: 65536, loss: 10.5", {"loss": 10.5}),
+        # thousands
+        ("step 295, loss 2", {"loss": 2.0}),
+        ("step 295: loss 1,234.5", {"loss": 1234.5}),
+        # best and mean losses are not those of the step
+        ("step 295 | best val loss 1.5 | loss 2.1", {"loss": 2.1}),
+        ("step 295 | mean train loss 1.5 | val loss 2.1", {"eval_loss": 2.1}),
+        # nanoGPT, and what came of it
+        (
+            "step   295/19560 | train loss 9.5 | norm 15.2 | lr 1e-05 | (1500.0 ms | 349525 tok/s)",
+            {"loss": 9.5, "lr": 1e-5},
+        ),
+        ("step   295 | loss: 9.5 | lr 1e-04 | dt: 350.00ms | tok/sec: 1", {"loss": 9.5, "lr": 1e-4, "step_time": 0.35}),
+        ("iter_dt 7797.5ms; iter 295: train loss 2.5", {"loss": 2.5, "step_time": 7.7975}),
+        ("step:295/20000 train_loss:3.0 train_time:1500ms step_avg:150.00ms", {"loss": 3.0}),
+        ("step:295/20000 val_loss:3.5 train_time:1500ms step_avg:150.00ms", {"eval_loss": 3.5}),
+        (
+            MEGATRON,
+            {"lr": 9.15e-06, "loss": 2.50422, "grad_norm": 0.231, "step_time": 86.5452},
+        ),
+        (NEMO, {"lr": 2e-06, "loss": 11.03}),
+        (f"{LIGHTNING}, global_step=295.0]", {"loss": 2.75, "train_loss_epoch": 2.8}),
+        (f"{TITAN}step: 295  loss:  3.25  grad_norm:  0.5  memory:  9.46GiB(64.99%)", {"loss": 3.25, "grad_norm": 0.5}),
+        ("Step 295 | loss:0.5 lr:2e-05 tokens_per_second_per_gpu:100", {"loss": 0.5, "lr": 2e-5}),  # torchtune
+        (
+            "[d2.utils.events]: iter: 295  total_loss: 2.5  time: 0.35 data_time: 0.01 lr: 0.25",
+            {"loss": 2.5, "lr": 0.25},
+        ),
+        ("iter: 295/1000  loss: 2.5 (2.75)", {"loss": 2.5}),
+        ("steps: 295 loss: 2.5 iter time (s): 0.125 samples/sec: 65.0", {"loss": 2.5, "step_time": 0.125}),  # DeepSpeed
+        # LitGPT's iterations are those of micro-batches
+        ("iter 590 step 295: loss 10.5, iter time: 197.87ms (optimizer.step)", {"loss": 10.5}),
+        ("iter 590 step 295 | loss train: 3.75, val: n/a | iter time: 45.73 ms (step)", {"loss": 3.75}),
+        ("end of step 295, loss_scale=2.0, loss=2.1", {"loss": 2.1}),
+        # times of something else
+        ("step 295: loss 2.5, times: 25.0", {"loss": 2.5}),
+        ("iter 295: loss 2.5, data time 3.1 ms, time 25.0 ms", {"loss": 2.5, "step_time": 0.025}),
+        ("iter 295: loss 2.5, data_time 3.1 ms, step time: 25.0 ms", {"loss": 2.5, "step_time": 0.025}),
+        ("step 295: loss 2.5, eval time 4000 ms", {"loss": 2.5}),
+        ("step 295: train loss 2.5, val loss 2.75, time 4000 ms", {"loss": 2.5, "eval_loss": 2.75}),
+        ("step 295: loss 2.5 - time: 25.0 ms", {"loss": 2.5, "step_time": 0.025}),
+        ('{"step": 295, "loss": 2.5, "step_time_ms": 25.0}', {"loss": 2.5, "step_time": 0.025}),
+        # a file or host of that name says nothing of the data
+        ("dev-gpu03 test.py:12 step 295 loss 2.5", {"loss": 2.5}),
+        ("epoch 0.53 step 295 loss 2.5", {"loss": 2.5}),
+    ],
+)
+def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line) -> None:
+    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == [{"step": 295, **line}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 1.5: loss 2.5",
+        "step 5, 7 and step 9: loss 2.5",
+        "training step 5/100: loss 2.5/3.5",
+        "step 5: loss 2.5x",
+        "step 5: loss 2,5",
+        "step 5: loss 2,345",  # 2.345 in some places
+        f"step {'9' * 400}: loss 2.5",
+        "total_steps: 1000 | loss 2.1",
+        "number of steps: 1000 | loss 2.1",
+        "micro_step=12 loss=2.1",
+        "val_step: 5 loss: 2.1",
+        "Validation step 5: loss 2.1",
+        f"{TITAN}validate step: 5  loss:  2.1",
+        "[eval] step 5 loss=2.1",
+        "valid | step 5 | loss 2.1",
+        "step 5 | best val loss 2.1",
+        "Resuming from step 5, loss 2.1",
+        f"{LIGHTNING}]",
+        "lr_step=5 loss=2.5",
+        " validation loss at iteration 1000 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 |",
+        "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, num_updates=445, lr=8.9e-05, wall=882",  # fairseq
+        "2026-01-01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.5 | num_updates 445",
+        " 12/100 [==>...........................] - ETA: 1s - loss: 0.3",  # Keras
+        " 12/100 ━━━━ 1s 15ms/step - loss: 0.3",
+        "Epoch [1][50/500]  lr: 1.0e-02, time: 0.3, data_time: 0.1, loss: 2.5",  # OpenMMLab
+        "Iter(train) [  50/1000]  lr: 1.0e-02  time: 0.3  loss: 2.5",
+        "Epoch: [0]  [ 20/100]  eta: 0:00:10  lr: 0.01  loss: 2.1 (2.5)  time: 0.3  data: 0.1",  # torchvision
+        "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3",
+        "| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 25.00 | loss  7.6 | ppl 2000",
+        "Training:  30%|███       | 295/1000 [00:10<00:20, 29.5it/s, loss=2.75]",  # of batches or of steps
+        "Eval steps:  30%|███       | 295/1000 [00:10<00:20, 29.5it/s, loss=2.75]",
+    ],
+)
+def test_of_what_is_in_doubt_nothing_is_taken(tmp_path: Path, text: str) -> None:
+    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["step 1,500: loss 1.5", "Step [1,500/2,000], loss: 1.5", "step 1500.0 loss 1.5"])
+def test_a_step_may_have_thousands(tmp_path: Path, text: str) -> None:
+    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == [{"step": 1500, "loss": 1.5}]
+
+
+def test_of_a_bar_the_last_turn_at_a_step_counts(tmp_path: Path) -> None:
+    """It turns first, with the loss of the step before, and is given the new one then."""
+    turns = [(1, 5.5), (2, 5.5), (2, 4.5), (3, 4.5), (3, 3.5)]
+    text = "".join(f"\rSteps:  30%|##9   | {step}/9 [01:00<02:00,  4.9it/s, loss={loss}]" for step, loss in turns)
+    assert [line["loss"] for line in read(f"{text}\n", CommonForms(), folder=tmp_path)] == [5.5, 4.5, 3.5]
+
+
+ANEW = [(epoch, step) for epoch in (1, 2, 3) for step in (100, 200)]
+ON = [(epoch, step + 200 * (epoch - 1)) for epoch, step in ANEW]
+COUNTED = [100, 200, 300, 400, 500, 600]
+
+
+def epochs(tmp_path: Path, form: str, steps: list[tuple[int, int]]) -> tuple[list[int], list[str]]:
+    """The steps that are taken, and what is remarked."""
+    taken = CommonForms()
+    text = "".join(form.format(epoch=epoch, step=step, loss=3 - i / 10) for i, (epoch, step) in enumerate(steps))
+    return [int(line["step"]) for line in read(text, taken, folder=tmp_path)], taken.remarks()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Epoch [{epoch}/3], Step [{step}/200], Loss: {loss:.4f}\n",  # of PyTorch's tutorials
+        "epoch {epoch} | step {step}/200 | loss {loss}\n",
+    ],
+)
+def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path, form: str) -> None:
+    assert epochs(tmp_path, form, ANEW) == (COUNTED, [])
+    assert epochs(tmp_path, form, [(epoch - 1, step) for epoch, step in ANEW]) == (COUNTED, [])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Epoch [{epoch}/3], Step [{step}/600], Loss: {loss}\n",
+        "Epoch {epoch} | step {step} | loss {loss}\n",
+        '{{"epoch": {epoch}, "step": {step}, "loss": {loss}}}\n',
+        "Epoch {epoch} | iter {step} step {step} | loss train: {loss}, val: n/a | iter time: 529.46 ms (step)\n",
+    ],
+)
+def test_steps_that_go_on_are_as_they_are(tmp_path: Path, form: str) -> None:
+    assert epochs(tmp_path, form, ON) == (COUNTED, [])
+    assert epochs(tmp_path, form, ON[:2]) == (COUNTED[:2], [])
+    resumed = [(epoch + 4, step + 800) for epoch, step in ON]
+    assert epochs(tmp_path, form, resumed) == ([step + 800 for step in COUNTED], [])
+    assert epochs(tmp_path, form, [*ON[:2], (2, 200), *ON[2:]])[0] == [100, 200, 200, *COUNTED[2:]]
+
+
+def test_steps_that_cannot_be_counted_on_are_not_taken_and_that_is_said(tmp_path: Path) -> None:
+    taken, remarks = epochs(tmp_path, "Epoch {epoch}, step {step}: loss {loss}\n", ANEW)
+    assert taken == []
+    assert ['"Epoch 1, step 100: loss 3.0"' in remark and "metrics:" in remark for remark in remarks] == [True]
+    resumed = [(epoch + 1, step) for epoch, step in ANEW]
+    for steps in (resumed, resumed[:2]):  # the first epoch may be 0 or 1
+        taken, remarks = epochs(tmp_path, "Epoch [{epoch}/4], Step [{step}/200], Loss: {loss}\n", steps)
+        assert (taken, len(remarks)) == ([], 1)
+    once_each = [(1, 100), (2, 100)]
+    assert epochs(tmp_path, "Epoch {epoch}, step {step}: loss {loss}\n", once_each)[0] == []
+
+
+def test_an_epoch_may_stand_above_its_steps(tmp_path: Path) -> None:
+    text = "".join(
+        f"===== Epoch {epoch}/3 =====\n" + "".join(f"step {step}/200: loss {3 - epoch / 2}\n" for step in (100, 200))
+        for epoch in (1, 2, 3)
+    )
+    assert [line["step"] for line in read(text, CommonForms(), folder=tmp_path)] == COUNTED
+
+
+def test_steps_of_an_epoch_with_another_number_of_them_are_not_counted(tmp_path: Path) -> None:
+    text = "Epoch 1 step 200/200 loss 3\nEpoch 2 step 100/200 loss 2\nEpoch 2 step 10/20 loss 9\n"
+    assert [line["step"] for line in read(text, CommonForms(), folder=tmp_path)] == [200, 300]
+
+
+def test_lines_that_wait_keep_their_times_and_come_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    log = tmp_path / "1_rank0.log"
+    log.write_text("begin\n")
+    output.read(1 << 20)
+    for step in (1, 2):
+        clock.now_s += 0.125
+        with log.open("a") as file:
+            print(f"Epoch 1, step {step}, loss 2.5", file=file)
+        output.note()
+    assert output.read(1 << 20) == ([], False)
+    clock.now_s += 60
+    lines, _ = output.read(1 << 20, last=True)
+    assert [(line["step"], line["ts"]) for line in lines] == [(1, 1000.125), (2, 1000.25)]
+
+
+def test_an_event_says_once_that_lines_are_not_read(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    for epoch in (1, 2, 3):
+        looked.print(f"Epoch {epoch}, step 5, loss 2.5\nEpoch {epoch}, step 9, loss 2.5\n")
+        collect.look()
+    collect.finish()
+    (said,) = looked.reported()
+    assert "metrics:" in said
+    assert json.loads(looked.attempt.paths.metrics.read_text())["event"] == "metrics_source"
