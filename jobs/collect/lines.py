@@ -119,8 +119,8 @@ def epoch_alone(text: str) -> int | None:
 
 
 def is_dict(text: str) -> bool:
-    """Whether it looks like what the Trainer logs."""
-    return bool(_DICT.match(text))
+    """Whether it looks like what the Trainer logs, which has no step."""
+    return bool(_DICT.match(text)) and _step(text) is None
 
 
 def logged(text: str) -> Line:

@@ -39,6 +39,7 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
         # which of several steps
         ('{"max_steps": 1000, "step": 295, "loss": 2.1}', {"loss": 2.1}),
         ("total_steps: 1000 | step: 295 | loss 2.1", {"loss": 2.1}),
+        ("{'step': 295, 'train_loss': 2.1, 'lr': 0.25}", {"loss": 2.1, "lr": 0.25}),
         ("max steps: 1000, step: 295, loss 2.1", {"loss": 2.1}),
         ("micro_step=12 global_step=295 loss=2.1", {"loss": 2.1}),
         ("micro step 12, optimizer step 295, loss 2.1", {"loss": 2.1}),
