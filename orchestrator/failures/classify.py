@@ -22,6 +22,7 @@ from .evidence import (
     death_signal,
     first_to_die,
     gone_before,
+    left_by_itself,
     outcome_of,
     silent_ranks,
     traced,
@@ -29,11 +30,13 @@ from .evidence import (
 from .exits import faulted, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
 from .log_lines import echoes_input, ends_a_program
+from .places import Place, places
 from .policy import FailureClass
+from .prose import says_it_diverged, says_it_waited
 from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
 from .verdict import Diagnosis, Sureness, Verdict, headline
-from .vocabulary import breaks_off, not_finite, of_circumstances, waited_for_others
+from .vocabulary import of_circumstances
 
 
 def classify(ended: Ended) -> Verdict:
@@ -87,7 +90,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     clues = ended.log_clues  # a watchdog may only have said so, while the ranks went on waiting
     if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
         return _hang(hung)
-    if hung := next((clue for clue in clues if waited_for_others(clue.text)), None):
+    if hung := next((clue for clue in clues if says_it_waited(clue.text)), None):
         return _hang(hung, Sureness.LIKELY)
     if hung_before := _hung_in_a_collective(ended.errors, ended):
         return hung_before
@@ -235,13 +238,14 @@ def _by_last_words(ended: Ended) -> Verdict | None:
         by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
         if found and by_itself and not clue.is_cascade:
             return _proved(found, clue, clue.text, ended)
+    broke_off = ended.trained and left_by_itself(ended)
     for clue in clues:
-        if not_finite(clue.text) and breaks_off(clue.text):
+        if broke_off and says_it_diverged(clue.text):
             return Verdict(
                 FailureClass.DIVERGED, headline(clue.text), "lower train.lr, or warm up longer", clue.line,
                 "loss-not-finite", clue.host, sure=Sureness.LIKELY,
             )  # fmt: skip
-        if waited_for_others(clue.text):
+        if says_it_waited(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
 
@@ -289,9 +293,9 @@ def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
     if rule.kind is FailureClass.HOST_OOM:
         return _memory(ended, clue, text, rule.name, rule.hint)
     if rule.kind is FailureClass.OOM:
-        if (killed := node_evidence.host_memory(ended)) and not node_evidence.has_numbers(text):
-            proof, name = killed
-            return _memory(ended, proof, text, name)  # pinned memory is the host's
+        if not node_evidence.has_numbers(text) and (pinned := _pinned(clue, ended)):
+            proof, name = pinned
+            return _memory(ended, proof, text, name)
         kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
     return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host, sure=rule.sure)
@@ -305,6 +309,13 @@ def _out_of_memory(ended: Ended) -> Verdict | None:
         clue, name = found
         return _memory(ended, clue, clue.text, name)
     return None
+
+
+def _pinned(clue: Clue, ended: Ended) -> tuple[Clue, str] | None:
+    """The proof that memory which CUDA pins ran out, which is the host's; the proof and its rule."""
+    if Place.PINNING in places(clue.raised.frames)[:2] or ".pin_memory(" in clue.raised.statement:
+        return clue, "pinned-memory"
+    return node_evidence.host_memory(ended)
 
 
 def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "") -> Verdict:

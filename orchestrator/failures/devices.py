@@ -10,8 +10,9 @@ import re
 
 _RUNTIME = r"(?:CUDA|Cuda|HIP|ROCm|XPU|NPU|MUSA|HPU|MPS)"
 _FAILURE = r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
-_ERROR = _RUNTIME + _FAILURE
-"""How torch, NCCL and RCCL begin what a runtime told them."""
+_COUNTING = r"cudaGetDeviceCount\(\)[^\n]{0,160}\bError \d{1,3}: "
+_ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING})"
+"""How torch, NCCL and RCCL begin what a runtime told them, and torch where it counts the devices."""
 
 
 def _named(camel: str, upper: str) -> str:
@@ -22,7 +23,7 @@ def _named(camel: str, upper: str) -> str:
 MEMORY = (
     rf"^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
     rf"|{_RUNTIME}(?:(?: backend)? out of memory\. Tried to allocate \d|\b[\]\w ]*: out of memory"
-    rf"|{_FAILURE}out of memory)"
+    rf"|{_FAILURE}out of memory)|{_COUNTING}out of memory"
     rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
     r"|OUT_OF_DEVICE_MEMORY\b|\b(?:PI|UR_RESULT|HSA_STATUS)_ERROR_OUT_OF_RESOURCES|\bCL_OUT_OF_RESOURCES"
     r"|MEM_OBJECT_ALLOCATION_FAILURE|ACL_ERROR_RT_MEMORY_ALLOCATION|PT_DEVMEM Allocation failed"
@@ -32,8 +33,8 @@ ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?ALLOC_FAILED\b|rocblas_status_memory_error|m
 """The handles and workspaces of the vendors' libraries, allocated behind PyTorch's back."""
 FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
-    rf"|{_ERROR}(?:misaligned address|unspecified launch failure|hardware stack error|invalid program counter"
-    r"|unknown error|Invalid access of peer GPU memory)|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
+    rf"|{_ERROR}(?:initialization error|misaligned address|unspecified launch failure|hardware stack error"
+    r"|invalid program counter|unknown error|Invalid access of peer GPU memory)|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
     + _named(
         "IllegalAddress|LaunchFailure|MisalignedAddress|IllegalInstruction|HardwareStackError|InvalidPc"
         "|DevicesUnavailable",
@@ -46,13 +47,14 @@ FAULT = (
 )
 """What bad hardware and a kernel's own bug both cause."""
 UNCORRECTABLE = (
-    r"[Uu]ncorrectable (?:ECC|NVLink) error|[Uu]ncorrectable hardware errors? detected"
+    r"(?<!\b[Nn]o )(?<!\b0 )[Uu]ncorrectable (?:ECC|NVLink) error(?!s?[\s:=]{1,4}0\b)"
+    r"|[Uu]ncorrectable hardware errors? detected"
     rf"|{_named('ECCUncorrectable|ECCNotCorrectable|NvlinkUncorrectable', '(?:ECC|NVLINK)_UNCORRECTABLE')}"
 )
 LOST = r"GPU has fallen off the bus|GPU is lost|\w_ERROR_DEVICE_LOST|(?:GPU Reset|Node Reboot) Required"
 DRIVER = (
     r"Driver/library version mismatch|unsupported display driver / cuda driver|Unable to determine the device handle"
-    rf"|{_ERROR}system not yet initialized"
+    rf"|{_ERROR}system not yet initialized|CUDA driver initialization failed"
     rf"|{_named('SystemNotReady|SystemDriverMismatch', 'SYSTEM_(?:NOT_READY|DRIVER_MISMATCH)')}"
 )
 ORDINAL = rf"invalid device ordinal|Duplicate GPU detected|{_named('InvalidDevice', 'INVALID_DEVICE')}"

@@ -104,6 +104,8 @@ FAULTS = {
     for number in table
 }
 """errno → who is at fault; what is not here proves nothing."""
+_OF_THE_KERNEL = 512
+"""From here on, numbers that a kernel keeps to itself (`linux/errno.h`): a file system that lets one out is broken."""
 
 WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
 """errno → glibc's words for it."""
@@ -131,6 +133,15 @@ _OTHER_WORDS = {
 }
 """As languages, libraries and older systems word what only files can cause; in lower case."""
 _OTHERS = re.compile("|".join(f"(?P<_{number}>{words})" for number, words in _OTHER_WORDS.items()))
+
+
+def fault(number: int, about_files: bool) -> Fault | None:
+    """Who is at fault by an errno, where a file was being used or not; None if it proves nothing."""
+    if number in OF_FILES and not about_files:
+        return Fault.NETWORK if number in OF_SOCKETS else None
+    if about_files and (number in OF_FILES or number >= _OF_THE_KERNEL):
+        return Fault.STORAGE
+    return FAULTS.get(number)
 
 
 def find(text: str) -> int | None:

@@ -13,6 +13,7 @@ from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from .log_lines import bare, evidence, is_cascade
+from .mistakes import own
 from .places import Place, places, telling
 from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
 
@@ -175,7 +176,7 @@ class Clue:
     @cached_property
     def is_cascade(self) -> bool:
         """Whether it tells of a consequence of another rank's death."""
-        return is_cascade(self.text)
+        return is_cascade(self.text) and not own(self.raised)
 
     @cached_property
     def causes(self) -> tuple[Raised, ...]:
@@ -252,6 +253,11 @@ def death_signal(ended: Ended) -> int | None:
     own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))
     codes = (o.launcher_exit for o in own if o.launcher_exit is not None)
     return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
+
+
+def left_by_itself(ended: Ended) -> bool:
+    """Whether a rank exited with a code of its own that tells of a failure."""
+    return any(rank.exit for outcome in ended.outcomes for rank in outcome.ranks)
 
 
 def _was_ending(outcome: NodeOutcome) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from . import devices, errnos
+from . import devices, errnos, mistakes
 from . import vocabulary as words
 from .errnos import Fault
 from .places import Place, places
@@ -55,15 +55,14 @@ class Scene:
     def fault(self) -> Fault | None:
         """Who is at fault by the errno."""
         number = self.raised.errno
-        if number in errnos.OF_FILES and not self.about_files:
-            return Fault.NETWORK if number in errnos.OF_SOCKETS else None
-        if number in errnos.OF_FILES:
-            return Fault.STORAGE
-        return errnos.FAULTS.get(number) if number is not None else None
+        return None if number is None else errnos.fault(number, self.about_files)
 
     @cached_property
     def networked(self) -> bool:
         """Whether it was about a connection beyond the ranks."""
+        answered = self.where is Place.DOWNLOAD and self.raised.is_a("LookupError", "JSONDecodeError")
+        if self.of_the_program and not answered:
+            return False
         return (
             self.raised.is_a("NetworkError", "ConnectionError")
             or self.raised.module.startswith(words.NETWORK_MODULES)
@@ -71,6 +70,11 @@ class Scene:
             or Place.DOWNLOAD in self.places[:2]
             or bool(words.NETWORK.search(self.text))
         )
+
+    @cached_property
+    def of_the_program(self) -> bool:
+        """Whether its class says that the program, or what it was given, is wrong."""
+        return mistakes.of_the_program(self.raised)
 
     @cached_property
     def of_circumstances(self) -> bool:
@@ -85,9 +89,11 @@ class Scene:
             return False
         if raised.module.startswith(words.TRACKERS) or devices.FAILED.search(raised.message) or self.of_circumstances:
             return False
+        if raised.errno is not None and raised.errno not in errnos.FAULTS:
+            return False  # the system's word for what it is, which nobody knows
         in_code = self.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
         own_check = raised.statement.startswith("raise ") and self.where is Place.LIBRARY
-        if in_code or own_check or raised.module.startswith(words.MISTAKEN_MODULES):
+        if in_code or own_check or raised.module.startswith(mistakes.MISTAKEN_MODULES):
             return True
         operator = raised.name == "RuntimeError" and words.TENSORS.search(raised.message)
         return bool(operator or words.DEMAND.search(raised.message))
@@ -131,29 +137,28 @@ def _no_room(scene: Scene) -> bool:
 
 
 def _diverged(scene: Scene) -> bool:
-    if scene.raised.is_a(
-        "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError", "OSError"
-    ):
+    if scene.raised.is_a(*mistakes.OF_TEXT, *mistakes.OF_INPUT, "OSError"):
         return False  # of a name that sounds so
-    if Place.DATA in scene.places[:2]:
+    if Place.DATA in scene.places[:2] or scene.where is Place.TRACKER:
         return False
     raised = scene.raised
     if raised.is_a("FloatingPointError") or words.OF_NAN.search(raised.name):
         return True
-    text = f"{raised.message} {raised.statement}" if not raised.statement.startswith("raise ") else raised.message
+    said = words.without_quotations(raised.message)
+    text = f"{said} {raised.statement}" if not raised.statement.startswith("raise ") else said
     if not scene.trained:
         return words.not_finite(text)
     return (
         words.near(words.NOT_FINITE, words.TRAINED_VALUE, text)
-        or bool(words.NOT_A_NUMBER.search(raised.message))
+        or bool(words.NOT_A_NUMBER.search(said))
         or words.near(words.SCALE, words.SPENT, text, 40)
-        or words.near(words.LOSS, words.OUT_OF_BOUNDS, text, 60)
+        or words.near(words.LOSS_IS, words.OUT_OF_BOUNDS, text, 60)
         or (raised.is_a("OverflowError") and bool(words.TRAINED_VALUE.search(raised.statement)))
     )
 
 
 def _hung(scene: Scene) -> bool:
-    if scene.raised.is_a("NetworkError") or Place.DATA in scene.places[:2]:
+    if scene.raised.is_a("NetworkError") or scene.of_the_program or Place.DATA in scene.places[:2]:
         return False
     together = Place.COLLECTIVE in scene.places and words.WAITED.search(scene.text)
     return bool(together and not words.MEETING.search(scene.text)) or words.waited_for_others(scene.text)
@@ -161,8 +166,10 @@ def _hung(scene: Scene) -> bool:
 
 def _never_met(scene: Scene) -> bool:
     text = scene.text
-    return scene.nodes > 1 and bool(
-        words.WAITED.search(text) and words.MEETING.search(text) and words.TOGETHER.search(text)
+    return (
+        scene.nodes > 1
+        and not scene.of_the_program
+        and bool(words.WAITED.search(text) and words.MEETING.search(text) and words.TOGETHER.search(text))
     )
 
 
@@ -219,7 +226,7 @@ def _misspelled(scene: Scene) -> bool:
     if scene.resumes:
         return False
     if raised.is_a("TypeError"):
-        return bool(words.SIGNATURE.search(raised.message))
+        return bool(mistakes.SIGNATURE.search(raised.message))
     return raised.is_a("NameError", "OmegaConfBaseException")
 
 
@@ -229,9 +236,9 @@ def _mistaken(scene: Scene) -> bool:
         return bool({Place.SETUP, Place.USER}.intersection(scene.places)) and Place.DOWNLOAD not in scene.places
     if Place.TRACKER in scene.places[:1] and not raised.is_a("UsageError"):
         return False
-    if raised.is_a(*words.OF_STATE) and words.PASSING.search(raised.message):
+    if raised.is_a(*mistakes.OF_STATE) and words.PASSING.search(raised.message):
         return False
-    return raised.is_a(*words.MISTAKEN) or bool(words.MISTAKEN_NAME.search(raised.name))
+    return raised.is_a(*mistakes.MISTAKEN) or bool(mistakes.MISTAKEN_NAME.search(raised.name))
 
 
 def _unfit(scene: Scene) -> bool:

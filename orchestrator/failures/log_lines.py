@@ -30,6 +30,8 @@ OWN_FAULT = re.compile(
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
 
+_QUOTED_PATH = re.compile(r"'[^'\n]*/[^'\n]*'|\"[^\"\n]*/[^\"\n]*\"")
+"""A file's name says nothing of what happened."""
 _INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
 """Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
 _NO_EVIDENCE = re.compile(
@@ -42,7 +44,10 @@ _NO_EVIDENCE = re.compile(
     r"|\b(?:retry|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
     r"|recovered|recovering|handled|disabled|disabling)\b"  # whoever wrote that went on
 )
-_MILD = re.compile(r"(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|[Ww]arning)(?=[\s\]|):-])")
+_MILD = re.compile(
+    r"(?:^|[\s\[|(:-])(?:INFO|DEBUG|WARN(?:ING)?|NOTICE|TRACE|[Ww]arning)(?=[\s\]|):-])"
+    r"|(?:^|[\s\[:])[IW]\d{3,4} \d\d:\d\d:\d\d"  # glog
+)
 _MILD_REACH = 90
 _NCCL_WARN = re.compile(r"NCCL WARN ")
 _DECORATION = re.compile(
@@ -59,7 +64,8 @@ _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in a
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
-    r"|not run: |\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
+    r"|not run: |Flags parsing error: "
+    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
     r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
@@ -71,12 +77,16 @@ _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
 
 _PROGRESS = re.compile(r"\bloss\b\W{1,6}\d|\b(?:global_)?step\W{1,3}\d", re.IGNORECASE)
-_NO_PROGRESS = re.compile(r"error|exception|fail|warn|^wandb:|save|nan|resum", re.IGNORECASE)
+_NO_PROGRESS = re.compile(
+    r"error|exception|fail|warn|^wandb:|save|resum"
+    r"|(?<![a-z])nans?(?![a-z])(?![\w ]*[:=] *0\b)",  # and not how many there were
+    re.IGNORECASE,
+)
 
 
 def is_cascade(text: str) -> bool:
     """Whether the error is a consequence of another rank's death."""
-    return bool(CASCADE.search(text)) and not OWN_FAULT.search(text)
+    return bool(CASCADE.search(_QUOTED_PATH.sub("", text))) and not OWN_FAULT.search(text)
 
 
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -26,6 +26,7 @@ class Place(Enum):
     DATA = "reading training data"
     DOWNLOAD = "the network beyond the cluster"
     SHARED_MEMORY = "memory that processes share"
+    PINNING = "pinning memory of the host"
     TRACKER = "an experiment tracker"
     TEARDOWN = "clean-up after training"
     IMPORT = "importing modules"
@@ -36,6 +37,7 @@ class Place(Enum):
 _FUNCTIONS = {
     Place.TEARDOWN: r"destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup"
     r"|_run_exitfuncs|destroy|_exit_function|rotate\w*|prune\w*|_?rmtree\w*|unlink|remove(?:_\w+)?|clean\w*|close",
+    Place.PINNING: r"_?pin_memory",
     Place.SAVING: r"_?save(?:_(?!for_backward)\w+)?|write_record|_legacy_save|write_checkpoint",
     Place.LOADING: r"_?load_(?:checkpoint|state|state_dict|zero|universal|file|pretrained|optimizer|model_states)\w*"
     r"|_?load_\w*(?:checkpoint|state_dict)\w*|_?load|from_pretrained|_legacy_load",
@@ -48,6 +50,7 @@ _FILES = {
         r"|/(?:setuptools|distutils)/"
     ),
     Place.SHARED_MEMORY: r"multiprocessing/(?:synchronize|shared_memory|heap|reductions)\.py$",
+    Place.PINNING: r"torch/utils/data/_utils/pin_memory\.py$",
     Place.TRACKER: r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/",
     Place.DOWNLOAD: (
         r"/(?:huggingface_hub|requests|urllib3?|httpx|httpcore|aiohttp|http|boto3|botocore|s3fs|gcsfs"

@@ -73,14 +73,17 @@ _lacking = partial(_early_node_mistake, environment=True)
 
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
+_TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*"
+"""Likewise, but not of a server whose own memory is short."""
 _FIRST = r"\A(?:\w+\.)*"
 """Where the exception that ended a rank begins: further lines of its message may repeat what another program said."""
 
 XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
 """NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
 unrecovered ECC, security fault, GSP or PMU gone."""
-XID_AMBIGUOUS = "8|13|31|32|43|62|68|69|94|109"
-"""Likewise: exceptions and faults of an engine, channel reset, controller halt, contained ECC, switch timeout."""
+XID_AMBIGUOUS = "8|13|31|32|43|61|62|68|69|92|94|109|144|145|146|147|148|150"
+"""Likewise: exceptions and faults of an engine, channel reset, controller warning or halt, many corrected
+errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fifth generation."""
 
 _NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
 _NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
@@ -97,7 +100,7 @@ _MEMORY = (
         r"|\b(?:[Hh]ost|[Ss]ystem|CPU|[Mm]ain) (?:memory|RAM) (?:is |was )?(?:exhausted|full|exceeded|ran out)",
     ),
     # PyTorch's caching allocator, with its class names of torch 2.5 and before, and whatever runs the device.
-    _oom("cuda-oom", _TYPE + r"OutOfMemoryError\b|" + devices.MEMORY),
+    _oom("cuda-oom", _TYPE_OF_OURS + r"OutOfMemoryError\b|" + devices.MEMORY),
     _oom("cublas-alloc", devices.ALLOCATION),
     # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
     # trains.
@@ -106,7 +109,7 @@ _MEMORY = (
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
         r"|^memory allocation of \d+ bytes failed",
     ),
-    _host_oom("memory-error", _TYPE + r"_?\w*MemoryError\b|Cannot allocate memory"),
+    _host_oom("memory-error", _TYPE_OF_OURS + r"_?\w*MemoryError\b|Cannot allocate memory"),
     # Memory of the host that CUDA pins.
     _host_oom(
         "pinned-memory",
@@ -229,10 +232,11 @@ _SCRIPT = (
         r"^(?:runner|launch)\.py: error: ambiguous option: ",
         "rename the script's option: the launcher takes it for a short form of its own",
     ),
-    # argparse, click and hydra.
+    # argparse, absl, click and hydra.
     _early_mistake(
         "argparse",
         r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
+        r"|^Flags parsing error: "
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
         r"|^Error: Invalid value for|^Could not override '|^Key '\S+' is not in struct",
     ),
@@ -249,7 +253,8 @@ _TRAINING = (
     # What scripts say who look at their loss themselves.
     _diverged(
         "loss-not-finite",
-        _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}\b(?:nan|NaN|inf|infinite|non-finite)\b"
+        _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}"
+        r"\b(?<!['\"])(?:nan|NaN|inf|infinite|non-finite)\b"
         r"|\bfound NaN in local (?:forward|grad)",
         "lower train.lr, or warm up longer",
     ),

@@ -13,17 +13,23 @@ def _words(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
 
 
+_QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
 PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
 NOT_FINITE = _words(
-    r"nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow\w*|underflow\w*|diverg\w+"
-    r"|explod\w+|blew up"
+    r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"
+    r"|diverg[a-z]+|explod[a-z]+|blew up)(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
 )
+"""Not of what is only named so, such as `overflow_check`."""
 NOT_A_NUMBER = _words(r"nans?|non-?finite|not[ _]finite|is_?(?:nan|finite)")
 OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
 """In the name of a class of one's own."""
-SCALE = _words(r"loss[_ ]scal\w*|(?:grad)?[_ ]?scaler?")
+SCALE = _words(r"loss[_ ]scal\w*|(?:grad|amp|fp16|dynamic)[_ ]?scal\w*|scaler")
 SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
-LOSS = _words(r"loss(?:es)?|perplexity|ppl|grad[_ ]?norm")
+LOSS_IS = _words(
+    r"(?:loss(?:es)?|perplexity|ppl|grad(?:ient)?[_ ]?norm)(?: value)?\W{1,3}"
+    r"(?:[\d.+-]+\w*|is|was|of|at|has|went|rose|jumped|exceed\w*|above|over|too|spik\w*|threshold|limit)"
+)
+"""A loss and what it was; a history, a mask or a function of losses has no such value."""
 DEVICE_MEMORY = _words(
     r"(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
     r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm"
@@ -62,10 +68,10 @@ MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\w
 
 NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
-    r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|[Pp]roxy"
+    r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|\b[Pp]roxy\b"
     r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
     r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
-    r"|(?:ailed|nable) to (?:connect|reach|download|resolve|fetch)"
+    r"|(?:ailed|nable) to (?:connect|reach|download|fetch|resolve (?:[Hh]ost|[Aa]ddress|[Nn]ame|[Dd]omain|\S+\.\w))"
 )
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
@@ -85,8 +91,9 @@ NETWORK_MODULES = (
 TRACKERS = ("wandb.", "mlflow.", "comet_ml.", "neptune.", "clearml.")
 PASSING_FILE = re.compile(
     r"\.(?:lock|tmp|temp|incomplete|partial|part|pid|sock|socket)\b|\.nfs0|/dev/shm/|/proc/\d|/tmp/(?:tmp|pymp-|ray/)"
+    r"|No such file or directory: '[^'\n]*/(?:\.triton/cache|torchinductor_\w+)/"
 )
-"""A file that exists for a moment: whoever misses it was too late or too early."""
+"""A file that exists for a moment, or that others also write: whoever misses it was too late or too early."""
 PASSING_REFUSAL = re.compile(
     r"[Rr]ate[- ]?(?:limit|exceeded)|[Tt]oo [Mm]any|SlowDown|Throttl|[Qq]uota|RequestTime"
     r"|Expired ?Token|token (?:has )?expired"
@@ -95,7 +102,9 @@ PASSING_REFUSAL = re.compile(
 PASSING_STATUS = frozenset({408, 409, 421, 423, 425, 429})
 
 TOOL = re.compile(
-    r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|ld|cicc|make)(?![\w+-])"
+    r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|cicc)(?![\w+-])"
+    r"|(?<![\w-])(?:make|ld|cc)(?:(?:\[\d+\])?: |[\"'\]]*,? (?:returned|failed|exited|not found|is not installed))"
+    r"|[\"'](?:make|ld|cc)[\"']"
     r"|\b(?:C\+*|CUDA|host) compiler|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
@@ -103,7 +112,8 @@ TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PT
                "MissingCUDAException", "CUDAMismatchException", "CompileError", "OutOfResources",
                "CompileTimeAssertionFailure")  # fmt: skip
 KILLED = re.compile(
-    r"[Kk]illed|SIGKILL|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
+    r"[Kk]illed|BrokenProcessPool|abruptly|SIGKILL"
+    r"|signal (?:9|terminated)|exit (?:status|code) (?:-9|137)|\b-9\b|Resource temporarily"
 )
 
 MACHINE = re.compile(
@@ -115,7 +125,7 @@ CIRCUMSTANCE = re.compile(
     r"|epoch \d|too many open"
     r"|\b(?:sockets?\b|retr(?:y|ies)|(?:un)?lock(?:ed|s)?\b|busy\b|memory\b|SIG[A-Z]{3,}|signal \d|exited\b|disk\b"
     r"|I/O\b|peers?\b|hosts?\b|address\b|ports?\b|resolve\b|SSL|HTTP|(?:died|dead|lost|gone|vanished|disappeared)\b"
-    r"|crash|queue\b|quota\b|broken\b|cancel)"
+    r"|crash|queue\b|quota\b|broken\b|cancel|services?\b|daemons?\b|alive\b|(?:nobody|no one|anyone) else\b)"
 )
 """What a message speaks of that may be otherwise the next time."""
 PASSING = re.compile(
@@ -131,19 +141,21 @@ ADVICE = re.compile(
 )
 """Sentences for the reader, which name what has not happened."""
 DEMAND = re.compile(
-    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only supports?|forgot|not both"
-    r"|either .{1,40} or|mutually exclusive|did you mean|got an?|but got"
+    r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only support(?:s|ed)?|forgot|not both"
+    r"|either .{1,40} or|mutually exclusive|did you mean|make sure|got an?|but got|, got"
+    r"|could(?:n't| not) find"
     r"|(?:is|are) not (?:supported|allowed|compatible|defined|implemented|valid|recogni[sz]ed|available|installed"
     r"|registered|divisible|permitted|set|found|a )"
     r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)"
-    r"|does(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
-    r"|can(?:'t|not) (?:use|combine|mix|cast|convert|find|set|pickle|infer|determine|specify|access)"
+    r"|d(?:oes|id)(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
+    r"|can(?:'t|not) (?:use|combine|mix|cast|convert|find|set|pickle|infer|determine|specify|access|load)"
     r"|cannot be (?:used|combined|specified|both|None|negative|zero)"
-    r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check|make sure)"
-    r"|no (?:attribute|module|package|field|key|parameter|option|argument|backend|operator|implementation|kernel"
+    r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check)"
+    r"|no (?:attribute|module|package|file|field|key|parameter|option|argument|backend|operator|implementation|kernel"
     r"|config\w*)|no such|no longer|already (?:exists|registered|defined)"
-    r"|unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|illegal|incompatible|mismatch|missing|undefined"
-    r"|duplicate|ambiguous|deprecated|removed|conflict\w*|empty|out of (?:range|bounds)|exceeds?"
+    r"|unsupported|non-?supported|unconvertible|unknown(?! error)|unrecogni[sz]ed|unexpected(?! error)|invalid|illegal"
+    r"|incompatible|mismatch|missing|undefined|duplicate|ambiguous|deprecated|removed|conflict\w*|empty"
+    r"|out of (?:range|bounds)|exceeds?"
     r"|(?:greater|less|larger|smaller) than|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,
 )
@@ -156,28 +168,6 @@ TENSORS = re.compile(
 )
 """What torch's operators complain of."""
 
-MISTAKEN = (
-    "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "NotImplementedError", "AssertionError",
-    "ArithmeticError", "ValueError", "SyntaxError", "RecursionError", "YAMLError", "ConfigError", "UsageError",
-    "OmegaConfBaseException", "PickleError", "BufferError",
-)  # fmt: skip
-"""Classes that say that the program asked for what cannot be."""
-OF_STATE = "ValueError", "LookupError", "AssertionError"
-"""Those of them that libraries also raise about what they find."""
-SIGNATURE = re.compile(
-    r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
-    r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
-    r"|[Cc]an(?:'t|not) pickle|can't be used with|device type tensor to numpy|unsupported ScalarType|abstract class"
-    r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
-)
-"""How a call is written, whatever it is called with."""
-MISTAKEN_NAME = re.compile(
-    r"(?:Config|Configuration|Validation|Argument|Usage|Pars|Schema|Definition|Unsupported|Invalid(?!State)|Compatib"
-    r"|Version(?!Conflict)|NotImplemented|NotAllowed|Misconfiguration|Misconfig|Override|Template)"
-    r"\w*(?:Error|Exception|ing)?$"
-)
-MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "jsonschema.", "argparse", "click.")
-"""Modules whose exceptions are about what they were given."""
 CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error")
 UNREADABLE = re.compile(
     r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
@@ -200,6 +190,11 @@ def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int 
     """Whether words of both stand within so many characters of each other."""
     here = [found.start() for found in first.finditer(text)]
     return bool(here) and any(abs(found.start() - at) <= reach for found in second.finditer(text) for at in here)
+
+
+def without_quotations(text: str) -> str:
+    """The text without quoted words that sound like a value which is not finite: those are names, or were given."""
+    return _QUOTED.sub(lambda quoted: "''" if NOT_FINITE.search(quoted[0]) else quoted[0], text)
 
 
 def not_finite(text: str) -> bool:
