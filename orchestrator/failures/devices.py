@@ -34,7 +34,8 @@ ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?ALLOC_FAILED\b|rocblas_status_memory_error|m
 FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"
     rf"|{_ERROR}(?:initialization error|misaligned address|unspecified launch failure|hardware stack error"
-    r"|invalid program counter|unknown error|Invalid access of peer GPU memory)|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
+    r"|invalid program counter|unknown error|Invalid access of peer GPU memory)"
+    r"|-capable device(?:s are|\(s\) is/are) busy|CUDA unknown error|"
     + _named(
         "IllegalAddress|LaunchFailure|MisalignedAddress|IllegalInstruction|HardwareStackError|InvalidPc"
         "|DevicesUnavailable",

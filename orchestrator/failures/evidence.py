@@ -256,8 +256,8 @@ def death_signal(ended: Ended) -> int | None:
 
 
 def left_by_itself(ended: Ended) -> bool:
-    """Whether a rank exited with a code of its own that tells of a failure."""
-    return any(rank.exit for outcome in ended.outcomes for rank in outcome.ranks)
+    """Whether a rank exited with a code of its own that tells of a failure, and recorded no error, be it an echo."""
+    return any(rank.exit and not rank.error for outcome in ended.outcomes for rank in outcome.ranks)
 
 
 def _was_ending(outcome: NodeOutcome) -> bool:

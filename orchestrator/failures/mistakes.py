@@ -41,7 +41,7 @@ MISTAKEN_MODULES = ("deepspeed.", "omegaconf.", "hydra.", "pydantic", "yaml.", "
 
 _OF_OTHERS = re.compile(
     r"\b[Ee]rrors?\b|nccl\w*Error|[Cc]onnect|[Cc]losed|\breset|[Tt]ime[d -]{0,2}out|[Rr]emote|[Pp]eer|[Aa]bort"
-    r"|[Ww]atchdog|[Ff]ail|\b(?:died|exit|SIG[A-Z]|signal|terminated|broken|waiting|recv|network)|TCPStore"
+    r"|[Ww]atchdog|[Ff]ail|\b(?:died|exit|SIG[A-Z]|signal|terminated|broken|waiting|recv|network|EOF|end of)|TCPStore"
 )
 """What a message speaks of that tells of others, or of the machine."""
 

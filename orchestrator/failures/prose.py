@@ -13,8 +13,10 @@ from . import vocabulary as words
 _SWITCH = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no|enabled|disabled)\b", re.IGNORECASE)
 _HAS_WAITED = re.compile(
     r"(?<![A-Za-z_])(?:timed[- ]?out|timing out"
-    r"|time-?outs? (?:after|while|waiting|expired|exceeded|reached|error|at|in|on|during|occurred)"
-    r"|[\w.]*Timeout(?:Error|Exception|Expired)|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)"
+    r"|time-?outs? (?:after|while|waiting|expired|exceeded|reached|error|in|on|during|occurred)"
+    r"|[\w.]*Timeout(?:Error|Exception|Expired)"
+    r"|(?:is|are|was|were|got|gets|still|seems?|ranks? [\d, ]+:?) stuck|stuck (?:in|at|on|for|while|since)"
+    r"|no (?:progress|steps?|heartbeat|activity|output|sign of life)"
     r"|hung|hangs|hanging|(?:is|are|was|in a) deadlock\w*|deadlock detected|stalled|(?:is|are|has|have) stall\w*"
     r"|not respond\w*|unresponsive|waited|waiting|DEADLINE_EXCEEDED"
     r"|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl(?:es?|ed|ing))(?![A-Za-z_])",

@@ -15,12 +15,13 @@ def _words(pattern: str) -> re.Pattern[str]:
 
 _QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
 PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
+_OF_A_NAME = "(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
+"""What follows a word that is only part of a name, such as `overflow_check`."""
 NOT_FINITE = _words(
     r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"
-    r"|diverg[a-z]+|explod[a-z]+|blew up)(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
+    r"|diverg[a-z]+|explod[a-z]+|blew up)" + _OF_A_NAME
 )
-"""Not of what is only named so, such as `overflow_check`."""
-NOT_A_NUMBER = _words(r"nans?|non-?finite|not[ _]finite|is_?(?:nan|finite)")
+NOT_A_NUMBER = _words(r"(?:nans?|non-?finite|not[ _]finite|is_?(?:nan|finite))" + _OF_A_NAME)
 OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
 """In the name of a class of one's own."""
 SCALE = _words(r"loss[_ ]scal\w*|(?:grad|amp|fp16|dynamic)[_ ]?scal\w*|scaler")
@@ -153,8 +154,8 @@ DEMAND = re.compile(
     r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check)"
     r"|no (?:attribute|module|package|file|field|key|parameter|option|argument|backend|operator|implementation|kernel"
     r"|config\w*)|no such|no longer|already (?:exists|registered|defined)"
-    r"|unsupported|non-?supported|unconvertible|unknown(?! error)|unrecogni[sz]ed|unexpected(?! error)|invalid|illegal"
-    r"|incompatible|mismatch|missing|undefined|duplicate|ambiguous|deprecated|removed|conflict\w*|empty"
+    r"|unsupported|non[- ]?supported|unconvertible|unknown(?! error)|unrecogni[sz]ed|unexpected(?! error)|invalid"
+    r"|illegal|incompatible|mismatch|missing|undefined|duplicate|ambiguous|deprecated|removed|conflict\w*|empty"
     r"|out of (?:range|bounds)|exceeds?"
     r"|(?:greater|less|larger|smaller) than|too (?:small|large|long|short|few|many|old|new|low|high))\b",
     re.IGNORECASE,

@@ -33,7 +33,15 @@ MISJUDGED = {
     # Whether a job that left nothing was lost is decided by its claim, in reconcile/attempt_state.py.
     "job vanished from the controller without a trace",
     "no job ever took the attempt",
-    # Of the second blind set, after which no rule was written, so that its figure stays one of first contact.
+    # The other node was slower: its ranks, which were ended before they came so far, seem not to lack it. It is tried
+    # on other nodes, up to the budget.
+    "module-missing-seen-by-the-faster-node",
+    "file-missing-seen-by-the-faster-node",
+    # A client library that trips over a key may have got an odd answer: it is tried again.
+    "key-error-behind-the-hub-s-decorator",
+    # A segmentation fault counts as the machine's once, whatever its log says of threads.
+    "openblas-without-threads",
+    # Of the second blind set, for which no rule was written, so that its figure stays one of first contact.
     "bitsandbytes-named-symbol-not-found",
     "resume-refused-by-weights-only",
     "policy-samples-from-nan",
@@ -71,7 +79,7 @@ def test_the_corpus_is_large_enough_to_say_something(cases: Sequence[Case]) -> N
     assert classified <= set(labels)
     assert min(labels[kind] for kind in classified) >= 4
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.batch for case in cases} == {1, 2, 3, 4, 5, 6, 7}
+    assert {case.batch for case in cases} == {1, 2, 3, 4, 5, 6, 7, 8}
 
 
 def test_most_verdicts_are_right(judged: list[Judged]) -> None:
