@@ -55,6 +55,9 @@ _LLAMA: Final[Mapping[str, Any]] = {
 }
 
 
+_MOST: Final = 10**18
+"""Parameters from which on there is no such model."""
+
 _Count = tuple[int, int]
 """All parameters, and those of them in what ranks can share: not tables, norms, and biases of what is cut by inputs."""
 
@@ -77,9 +80,10 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
     if shape is None:
         return None
     try:
-        return count_of_shape(shape, sharers)
-    except (ArithmeticError, TypeError):
+        count = count_of_shape(shape, sharers)
+    except (ArithmeticError, TypeError, ValueError):
         return None  # the trainer says what is wrong with it
+    return count if count is not None and abs(count) < _MOST else None
 
 
 def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:

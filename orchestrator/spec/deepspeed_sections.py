@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import Finding, did_you_mean
+from ..errors import FieldPath, Finding, did_you_mean
+from .deepspeed_keys import CLOSED, KEYS
 from .model import RunConfig
 from .normalize import section
 
@@ -46,14 +47,8 @@ def _gone(instead: str = _LEAVE_OUT) -> Unserved:
     return Unserved("is no longer in DeepSpeed (0.19.8), which stops at this key", instead, removed=True)
 
 
-SERVED: Final = frozenset(
-    """aio bf16 checkpoint comet comms_logger communication_data_type compile csv_monitor data_types disable_python_gc
-    dump_state flops_profiler fp16 gradient_accumulation_steps gradient_allreduce_op gradient_clipping
-    gradient_predivide_factor log_level memory_breakdown optimizer prescale_gradients steps_per_print tensorboard
-    timers torch_autocast train_batch_size train_micro_batch_size_per_gpu vocabulary_size wall_clock_breakdown wandb
-    zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization""".split()  # noqa: SIM905
-)
-"""Keys at the top that do in the built-in training what they do in DeepSpeed; what is in them is DeepSpeed's affair."""
+SERVED: Final = frozenset(KEYS[""])
+"""Keys at the top that do in the built-in training what they do in DeepSpeed."""
 
 _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
 
@@ -123,33 +118,6 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
 }
 """Keys that DeepSpeed reads, or once read, and that the built-in trainer does not serve; a dot leads into a section."""
 
-CLOSED: Final[Mapping[str, frozenset[str]]] = {
-    section: frozenset(keys.split())
-    for section, keys in {
-        "zero_optimization": """allgather_bucket_size allgather_partitions allgather_sequential compute_grad_norm
-            contiguous_gradients cpu_offload cpu_offload_param cpu_offload_use_pin_memory elastic_checkpoint
-            enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters leaf_module legacy_stage1
-            load_from_fp32_weights log_trace_cache_warnings max_live_parameters max_reuse_distance
-            memory_efficient_linear model_persistence_threshold module_granularity_threshold offload_optimizer
-            offload_param overlap_comm override_module_apply param_persistence_threshold parameter_alignment
-            pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size reduce_scatter round_robin_gradients
-            save_muon_momentum_buffer_in_memory stage stage3_allgather_sequential
-            stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
-            stage3_max_live_parameters stage3_max_reuse_distance stage3_model_persistence_threshold
-            stage3_module_granularity_threshold stage3_param_persistence_threshold stage3_prefetch_bucket_size
-            stage3_use_all_reduce_for_fetch_params sub_group_size use_all_reduce_for_fetch_params
-            use_multi_rank_bucket_allreduce zenflow zero_hpz_partition_size zero_quantized_gradients
-            zero_quantized_nontrainable_weights zero_quantized_weights""",
-        "zero_optimization.offload_param": "buffer_count buffer_size device max_in_cpu nvme_path pin_memory",
-        "zero_optimization.offload_optimizer": """buffer_count cpuadam_cores_perc device fast_init nvme_path pin_memory
-            pipeline_read pipeline_write ratio super_offload""",
-        "bf16": "bf16_master_weights_and_grads bf16_optimizer_states check_grad_overflow enabled immediate_grad_update",
-        "fp16": """auto_cast consecutive_hysteresis enabled fp16_master_weights_and_grads hysteresis
-            initial_scale_power loss_scale loss_scale_window min_loss_scale""",
-    }.items()
-}
-"""The keys of sections in which DeepSpeed (0.19.8) refuses any other, which ends the run on the node."""
-
 _OPTIMIZERS: Final = "Adagrad Adam AdamW Lamb Lion MuAdam MuAdamW MuSGD Muon".split()  # noqa: SIM905
 """Optimizers that DeepSpeed (0.19.8) finds in upper case or not."""
 
@@ -157,22 +125,47 @@ _OF_PYTORCH: Final = """ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS 
     SparseAdam""".split()  # noqa: SIM905
 """Those that it takes from torch.optim, where case counts."""
 
+_PARAMETERS: Final = "optimizer.params"
+_OF_EITHER: Final = "adam_w_mode amsgrad betas eps fp32_optimizer_states lr torch_adam weight_decay".split()  # noqa: SIM905
+_TORCH_ADAM: Final = (*_OF_EITHER, "capturable", "differentiable", "foreach", "fused", "maximize")
+_OWN_ADAM: Final = (*_OF_EITHER, "bias_correction", "set_grad_none")
+"""What the two take that `optimizer.type: AdamW` may stand for."""
+
 _KNOWN: Final = SERVED | {key for key in UNSERVED if "." not in key}
 
 
 def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
     """Keys that DeepSpeed would ignore or refuse. One that is like none of its own may be a newer version's."""
-    for key in given:
-        hint = did_you_mean(key.lower().replace("-", "_"), _KNOWN, None, cutoff=0.8)
-        if hint and key not in _KNOWN:
-            yield Finding((("deepspeed", key),), "is not a DeepSpeed key: DeepSpeed would ignore it", hint, at_key=True)
-    for name, keys in CLOSED.items():
-        around = tuple(name.split("."))
+    for name in (name for name in KEYS if name != _PARAMETERS):
+        around = tuple(name.split(".")) if name else ()
+        known = KEYS[name] if name else _KNOWN
+        what = f"a key of {around[-1]}" if around else "a DeepSpeed key"
         for key in section(given, around):
-            hint = did_you_mean(str(key).lower().replace("-", "_"), keys, None, cutoff=0.8)
-            if hint and key not in keys and f"{name}.{key}" not in UNSERVED:
-                message = f"is not a key of {around[-1]}: DeepSpeed would refuse it"
+            hint = did_you_mean(str(key).lower().replace("-", "_"), known, None, cutoff=0.8)
+            if hint and key not in known and ".".join((*around, str(key))) not in UNSERVED:
+                message = f"is not {what}: DeepSpeed would {'refuse' if name in CLOSED else 'ignore'} it"
                 yield Finding((("deepspeed", *around, key),), message, hint, at_key=True)
+    yield from _of_no_adam(section(given, ("optimizer",)))
+
+
+def _of_no_adam(optimizer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Parameters that the AdamW in use would refuse, as far as they are another one's, or like one of its own."""
+    if str(optimizer.get("type", "AdamW")).lower() not in ("adam", "adamw"):
+        return
+    given = section(optimizer, ("params",))
+    torch = bool(given.get("torch_adam", True))
+    own, other = (_TORCH_ADAM, _OWN_ADAM) if torch else (_OWN_ADAM, _TORCH_ADAM)
+    name = "PyTorch's AdamW, which is used" if torch else "DeepSpeed's own Adam"
+    for key in (key for key in given if key not in own):
+        place: FieldPath = ("deepspeed", "optimizer", "params", key)
+        message = f"is no parameter of {name}"
+        if key == "max_grad_norm":
+            yield Finding((place,), message, "use train.grad_clip", at_key=True)
+        elif key in other:
+            hint = f"leave it out, or write torch_adam: {str(not torch).lower()} beside it"
+            yield Finding((place,), message, hint, at_key=True)
+        elif hint := did_you_mean(str(key).lower().replace("-", "_"), own, None, cutoff=0.8):
+            yield Finding((place,), message, hint, at_key=True)
 
 
 def misspelt_optimizer(kind: str) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean, do
 from ..formatting import count
 from ..progress import counted
 from . import batch_size, strategies
+from .deepspeed_types import beside, without_wrong_values
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
 from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
@@ -170,13 +171,16 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: Sh
         if setting.path and not _assign(data, setting.path, setting.value):
             *parent, field = setting.path
             findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
-    data, moved, contradictions = canonical(data)
-    findings += contradictions
+    usable, wrong = without_wrong_values(data)
+    data, moved, contradictions = canonical(usable)
+    findings += [*wrong, *contradictions]
     try:
         config = sections.read(data)
-        findings += check(config, config.world_size(local_gpus), local_gpus)
+        found = check(config, config.world_size(local_gpus), local_gpus)
     except ValidationError as error:
-        findings += validation_findings(error, data)
+        found = validation_findings(error, data)
+    hidden = beside(wrong)
+    findings += [finding for finding in found if not concerns(_as_given(finding, moved), hidden)]
     if findings:
         raise InvalidSpec([_blamed(finding, point, moved) for finding in findings])
     return config
@@ -360,7 +364,7 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
 
 def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:
     """The finding at the matrix's value that set the field, if one did; it names its field if that is another one."""
-    finding = replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
+    finding = _as_given(finding, moved)
     subject = finding.places[0]
     for place in finding.places[:1] if finding.at_key else finding.places:
         for setting in reversed(point.settings):
@@ -371,6 +375,11 @@ def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]
                 places = ((*setting.place, *place[len(path) :]), *finding.places)
                 return replace(finding, places=places, message=message)
     return finding
+
+
+def _as_given(finding: Finding, moved: Mapping[FieldPath, FieldPath]) -> Finding:
+    """The finding where its values were given, not where they were moved to."""
+    return replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
 
 
 def _first_of(repeated: Sequence[Finding]) -> Iterator[Finding]:

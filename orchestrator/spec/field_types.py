@@ -52,6 +52,10 @@ def one_line(value: Any) -> Any:
     return value
 
 
+Line = Annotated[str, AfterValidator(one_line)]
+"""One line of text that is never a number, such as a path."""
+
+
 def _as_text(value: Any) -> Any:
     """Numbers that stand where Slurm takes text, such as an account 1234 or a time of 90 minutes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

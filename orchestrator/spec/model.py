@@ -11,7 +11,7 @@ from ...db.warm_up import WARM_UP_STEPS
 from ...jobs.shared.ds_config import render
 from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
-from .field_types import Count, Hint, Positive, Real, SpecSection, Text, Whole, one_line
+from .field_types import Count, Hint, Line, Positive, Real, SpecSection, Text, Whole, one_line
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .objective import Objective
@@ -106,7 +106,7 @@ class TrainConfig(SpecSection):
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
     parameters too (ZeRO 3); `nvme` both to the disk at nvme_path (ZeRO 3)."""
-    nvme_path: str | None = None
+    nvme_path: Line | None = None
     """Folder on a fast local disk of each node, for `offload: nvme`. DeepSpeed needs libaio there."""
     lr: Real = Field(default=3e-4, gt=0)
     """Peak learning rate."""
@@ -247,7 +247,7 @@ class RunConfig(SpecSection):
     """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
     copied once per content, and every attempt runs from its copy
     ([what that means](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
-    python: str | None = None
+    python: Line | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
@@ -337,12 +337,12 @@ class Spec(RunConfig):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64; not that of a file beside it, such as
     `data`."""
-    dir: str = "./campaign"
+    dir: Line = "./campaign"
     """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
-    workdir: str | None = None
+    workdir: Line | None = None
     """Folder in which `setup` and the training start, whoever submits; relative to the spec's folder. Default: that
     folder."""
-    store: str | None = None
+    store: Line | None = None
     """Database URL, `postgresql://user@host/name` or `sqlite:///path`. Default: a file in `dir`."""
     matrix: dict[str, Any] = Field(default={})
     """Axes and their values, `include` and `exclude`, see below."""

@@ -33,6 +33,9 @@ _SAME: Final = (
 _AT_LEAST_ONE: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 
 
+_OFF_ON: Final = (False, True, "auto")
+
+
 def check(config: RunConfig) -> Iterator[Finding]:
     """Everything wrong with the model of a run of the built-in training."""
     train = config.train
@@ -135,6 +138,7 @@ def _meant(name: str, known: ConfigClass) -> str | None:
 
 
 def _wrong_numbers(model: Mapping[str, Any], known: ConfigClass) -> Iterator[Finding]:
+    """Values that are not the whole number, or the switch, that their field is."""
     counts = {known.aliases.get(name, name) for name in _AT_LEAST_ONE}
     for name, value in model.items():
         own = known.aliases.get(name, name)
@@ -142,6 +146,10 @@ def _wrong_numbers(model: Mapping[str, Any], known: ConfigClass) -> Iterator[Fin
             yield Finding((("train", "model", name),), "expected a whole number")
         elif own in counts and isinstance(value, int) and value < 1:
             yield Finding((("train", "model", name),), "expected at least 1")
+        elif (
+            isinstance(known.defaults.get(own), bool) and isinstance(value, str | int | float) and value not in _OFF_ON
+        ):
+            yield Finding((("train", "model", name),), "expected true or false")
 
 
 def _sizes(model: Mapping[str, Any], known: ConfigClass, train: TrainConfig) -> Iterator[Finding]:

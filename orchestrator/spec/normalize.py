@@ -59,11 +59,6 @@ def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def is_section(value: Any, path: tuple[str, ...]) -> bool:
-    """Whether there is a mapping at a path, or nothing."""
-    return isinstance(_at(value, path), Mapping)
-
-
 def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[_Lifted]:
     """Values of `deepspeed` that have a field in `train`."""
     if (stage := section(deepspeed, ("zero_optimization",)).get("stage", "auto")) != "auto":

@@ -9,12 +9,19 @@ import pytest
 import yaml
 
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.spec.deepspeed_sections import CLOSED, SERVED, UNSERVED
+from dscampaign.orchestrator.spec.deepspeed_keys import CLOSED, KEYS
+from dscampaign.orchestrator.spec.deepspeed_sections import SERVED, UNSERVED
 from dscampaign.orchestrator.spec.load import load_runs
 
 TRAIN = {"model": "gpt2", "tokenizer": "bytes", "dataset": "wikitext", "global_batch": 8, "steps": 4}
 MADE_BY_TRAIN = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
 HARMLESS: dict[str, Any] = {
+    **{key: {} if kind.of == "section" else False for key, kind in KEYS[""].items()},
+    "communication_data_type": "bf16",
+    "gradient_allreduce_op": "mean",
+    "log_level": "info",
+    "steps_per_print": 10,
+    "vocabulary_size": 50304,
     "gradient_clipping": 1.0,
     "gradient_predivide_factor": 1.0,
     "prescale_gradients": False,
@@ -53,7 +60,7 @@ def test_what_is_not_served_is_refused_with_its_line_and_a_hint(tmp_path: Path, 
 
 @pytest.mark.parametrize("key", sorted(SERVED - MADE_BY_TRAIN))
 def test_what_is_served_passes(tmp_path: Path, key: str) -> None:
-    assert not problems(tmp_path, {key: HARMLESS.get(key, {})})
+    assert not problems(tmp_path, {key: HARMLESS[key]})
 
 
 @pytest.mark.parametrize("key", UNSERVED)
@@ -153,3 +160,151 @@ def test_what_is_set_on_the_command_line_is_blamed_there(tmp_path: Path) -> None
 
 def test_a_key_that_only_a_newer_deepspeed_has_passes(tmp_path: Path) -> None:
     assert not problems(tmp_path, {"zero_optimization": {"stage": 1, "quantum_teleport": True}})
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message", "hint"),
+    [
+        (
+            "zero_optimization: {reduce_bucket_size: 500MB}",
+            "",
+            "a whole number from 1",
+            "write the number without a unit",
+        ),
+        ('zero_optimization: {reduce_bucket_size: "5e8"}', "", "a whole number from 1", "write 5e8 without quotes"),
+        (
+            "zero_optimization: {reduce_bucket_size: }",
+            "",
+            "a whole number from 1",
+            "write a value, or leave the key out",
+        ),
+        (
+            "zero_optimization: {reduce_bucket_size: [5e8, 1e9]}",
+            "",
+            "a whole number from 1",
+            "to compare several values, list them under `matrix`, as deepspeed.zero_optimization.reduce_bucket_size",
+        ),
+        ("zero_optimization: {reduce_bucket_size: -5}", "", "a whole number from 1", None),
+        ("zero_optimization: {reduce_bucket_size: 1e300}", "", "a whole number from 1", None),
+        ("zero_optimization: {reduce_bucket_size: 0.5}", "", "a whole number from 1", None),
+        ('zero_optimization: {overlap_comm: "true"}', "", "true or false", "write true without quotes"),
+        (
+            "zero_optimization: {offload_optimizer: {device: [cpu]}}",
+            "offload_optimizer.device",
+            "none, cpu or nvme",
+            "list them under `matrix`, as deepspeed.zero_optimization.offload_optimizer.device",
+        ),
+        ("zero_optimization: {offload_param: {device: cpuu}}", "offload_param.device", "none, cpu or nvme", "cpu"),
+        (
+            "zero_optimization: {stage: 1, offload_optimizer: cpu}",
+            "offload_optimizer",
+            "a mapping",
+            "write {device: cpu}",
+        ),
+        (
+            "zero_optimization: {offload_optimizer: {device: nvme, nvme_path: [/x]}}",
+            "offload_optimizer.nvme_path",
+            "text",
+            "to compare several",
+        ),
+        ("zero_optimization: 1", "", "a mapping", "write {stage: 1}"),
+        ("bf16: true", "", "a mapping", "write {enabled: true}"),
+        ("steps_per_print: ten", "", "a whole number from 1", None),
+        ("steps_per_print: 0", "", "a whole number from 1", None),
+        ("fp16: {initial_scale_power: high}", "", "a whole number from -1023 to 1023", None),
+        ("fp16: {enabled: 1}", "", "true or false", None),
+        ("communication_data_type: bf17", "", "fp32, fp16 or bf16", 'did you mean "bf16"?'),
+        ("optimizer: {params: {betas: 0.9}}", "params.betas", "two numbers from 0 to below 1", None),
+        ("optimizer: {params: {betas: [0.9, 1.0]}}", "params.betas", "two numbers from 0 to below 1", None),
+        ("optimizer: {params: {eps: tiny}}", "params.eps", "a number from 0", None),
+        ("aio: {block_size: 1e6}", "", "a whole number from 1", "write 1000000"),
+        ("flops_profiler: 3", "", "a mapping", None),
+        ("gradient_predivide_factor: 0", "", "a number more than 0", None),
+    ],
+)
+def test_a_value_that_deepspeed_does_not_take_is_told_where_it_stands(
+    tmp_path: Path, text: str, field: str, message: str, hint: str | None
+) -> None:
+    section, _, key = text.partition(":")
+    inner = key.partition("{")[2].partition(":")[0]
+    place = ".".join(part for part in ("deepspeed", section, field or inner) if part)
+    for executor in ("slurm", "local"):
+        (found,) = problems_of(tmp_path, f"executor: {executor}\ndeepspeed: {{{text}}}\n")
+        assert (found.field, found.message, found.line) == (place, f"expected {message}", len(BUILT_IN) + 2)
+        assert (hint or "") in (found.hint or "")
+        assert hint or not found.hint
+
+
+BUILT_IN = ["name: s", "train: {model: gpt2, tokenizer: bytes, dataset: wikitext, global_batch: 8, steps: 4}"]
+
+
+def problems_of(folder: Path, text: str) -> list[Problem]:
+    spec = folder / "spec.yaml"
+    spec.write_text("\n".join([*BUILT_IN, text]))
+    try:
+        load_runs(spec)
+    except SpecError as error:
+        return error.problems
+    return []
+
+
+def test_a_value_is_also_refused_beside_a_script_and_on_an_axis(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (found,) = problems(tmp_path, {"zero_optimization": {"reduce_bucket_size": "500MB"}}, command="train.py")
+    assert found.field == "deepspeed.zero_optimization.reduce_bucket_size"
+    (found,) = problems(tmp_path, {}, matrix={"deepspeed.zero_optimization.reduce_bucket_size": [5e8, "1GB"]})
+    assert found.field == "matrix.deepspeed.zero_optimization.reduce_bucket_size[1]"
+
+
+def test_all_values_are_told_at_once_and_the_rest_is_checked_too(tmp_path: Path) -> None:
+    given = {"steps_per_print": "ten", "zero_optimization": {"stage": 1, "reduce_bucket_size": "x"}, "scheduler": {}}
+    fields = [one.field for one in problems(tmp_path, given, train={**TRAIN, "warmup_steps": 9})]
+    assert sorted(fields) == [
+        "deepspeed.scheduler",
+        "deepspeed.steps_per_print",
+        "deepspeed.zero_optimization.reduce_bucket_size",
+        "train.warmup_steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "hint"),
+    [
+        ({"aio": {"block_sise": 1}}, "aio.block_sise", 'did you mean "block_size"?'),
+        ({"optimizer": {"params": {"beta3": 0.9}}}, "optimizer.params.beta3", 'did you mean "betas"?'),
+        (
+            {"optimizer": {"params": {"bias_correction": True}}},
+            "optimizer.params.bias_correction",
+            "leave it out, or write torch_adam: false beside it",
+        ),
+        (
+            {"optimizer": {"params": {"torch_adam": False, "fused": True}}},
+            "optimizer.params.fused",
+            "leave it out, or write torch_adam: true beside it",
+        ),
+        ({"optimizer": {"params": {"max_grad_norm": 1.0}}}, "optimizer.params.max_grad_norm", "use train.grad_clip"),
+        ({"flops_profiler": {"profile_steps": 1}}, "flops_profiler.profile_steps", 'did you mean "profile_step"?'),
+    ],
+)
+def test_a_key_that_deepspeed_does_not_take_is_told_what_was_meant(
+    tmp_path: Path, given: dict[str, Any], field: str, hint: str
+) -> None:
+    (found,) = problems(tmp_path, given)
+    assert (found.field, found.hint) == (f"deepspeed.{field}", hint)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"zero_optimization": {"reduce_bucket_size": 5e8, "allgather_bucket_size": "500000000", "overlap_comm": 1}},
+        {"zero_optimization": {"leaf_module": {"classes": []}, "offload_optimizer": None}},
+        {"optimizer": {"type": "Adafactor", "params": {"eps": [None, 1e-3]}}},
+        {"optimizer": {"type": "Rprop", "params": {"etas": [0.5, 1.2]}}},
+        {"optimizer": {"params": {"betas": [0.9, 0.99], "foreach": None, "fused": False}}},
+        {"data_types": {"keep_in_fp32_modules": "auto", "grad_accum_dtype": "fp32"}},
+        {"communication_data_type": None, "steps_per_print": 1e3, "log_level": "INFO"},
+        {"fp16": {"loss_scale": "128", "initial_scale_power": -3}},
+    ],
+)
+def test_a_value_that_works_passes(tmp_path: Path, given: dict[str, Any]) -> None:
+    assert not problems(tmp_path, given)

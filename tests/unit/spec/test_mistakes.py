@@ -219,3 +219,18 @@ def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
 def test_overrides_that_name_nothing(tmp_path: Path, override: str, message: str, hint: str) -> None:
     (problem,) = problems(tmp_path, BUILT_IN, override)
     assert (problem.message, problem.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('dir: "a\\nb"', "dir"),
+        ('workdir: "/a\\nb"', "workdir"),
+        ('python: "/a\\tb"', "python"),
+        ('store: "sqlite:////a\\nb"', "store"),
+    ],
+)
+def test_a_path_is_one_line(tmp_path: Path, text: str, field: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}{text}\n")
+    assert (problem.field, problem.line) == (field, 3)
+    assert problem.message == "contains a line break or another control character"

@@ -33,6 +33,7 @@ class WideConfig(PreTrainedConfig):
     n_inner: int | None = None
     n_positions: int = 1024
     scale: float = 1.0
+    mlp_bias: bool = False
 """
 GROUPED = """
 from ...configuration_utils import PreTrainedConfig
@@ -93,6 +94,8 @@ def findings(model: Any, tokenizer: str | None = "bytes", **train: Any) -> list[
         ({"model_type": "wide", "n_positions": 8}, "seq_len", "16 is more than the model's n_positions 8", "at most 8"),
         ({"model_type": "wide", "vocab_size": 256}, "vocab_size", "less than the 257 tokens", "leave it out"),
         ({"model_type": "wide", "n_layer": "2"}, "n_layer", "expected a whole number", ""),
+        ({"model_type": "wide", "mlp_bias": 1e308}, "mlp_bias", "expected true or false", ""),
+        ({"model_type": "wide", "mlp_bias": "false"}, "mlp_bias", "expected true or false", ""),
         ({"model_type": "wide", "n_head": 0}, "n_head", "expected at least 1", ""),
         ({"model_type": "grouped-query", "n_embd": 64}, "n_embd", "no field of grouped-query", '"hidden_size"'),
         ({"model_type": "grouped-query", "hidden_size": 65}, "hidden_size", "not divisible", "64 or 68"),
