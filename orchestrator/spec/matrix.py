@@ -104,8 +104,8 @@ def points(
     choices = {name: [_choice(name, value, index) for index, value in values.items()] for name, values in axes.items()}
     grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
-    result = _include(kept, includes)
-    findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
+    result, overwritten = _include(kept, includes)
+    findings += [*overwritten, *_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
     findings += _rivals(choices)
     silent = any(not values for values in usable.values())
     if not result and not silent:
@@ -217,21 +217,51 @@ def _joined(parts: Sequence[Point]) -> Point:
     return Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
 
 
-def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> list[Point]:
+def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> tuple[list[Point], list[Finding]]:
     """Adds each entry to the points that it does not contradict; where there is none, as a point of its own.
 
     An entry with a label is always a point of its own: there is nothing else that the label could name.
+
+    Returns:
+        The points, and what entries say of one point that contradicts an earlier one: only one could have its way.
     """
     grown, own = list(grid), []
+    findings: dict[FieldPath, Finding] = {}
     for index, entry in entries.items():
         point = _linked(entry, ("matrix", "include", index))
         fits = [i for i, original in enumerate(grid) if "label" not in entry and _agrees(original, entry)]
         added = tuple(replace(setting, axis=False) for setting in point.settings)
         for i in fits:
             new = tuple(setting for setting in added if not _sets(grid[i], setting.key))
+            earlier = grown[i].settings[len(grid[i].settings) :]
+            for setting in new:
+                if (other := _contradicted(setting, earlier)) is not None:
+                    findings.setdefault(setting.place, _overwritten(setting, other))
             grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
         own += [] if fits else [point]
-    return [*grown, *own]
+    return [*grown, *own], list(findings.values())
+
+
+def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:
+    """The setting of the same field, among those before it, that has another value."""
+    field = setting.path or setting.key
+    same = (one for one in earlier if (one.path or one.key) == field)
+    whole = setting.path is not None and len(setting.path) == 1
+    return next((one for one in same if _differ(one.value, setting.value, merge=whole)), None)
+
+
+def _differ(one: Any, other: Any, *, merge: bool) -> bool:
+    """Whether two values cannot both be had; two of a whole section can, as far as they say different things."""
+    if merge and isinstance(one, Mapping) and isinstance(other, Mapping):
+        return any(_differ(one[key], other[key], merge=True) for key in one.keys() & other.keys())
+    return not _same(one, other)
+
+
+def _overwritten(setting: AxisSetting, other: AxisSetting) -> Finding:
+    name = ".".join(setting.path or (setting.key,))
+    message = f"sets {name} to another value than include[{other.place[2]}] does, and both add to the same point"
+    hint = f"list the values of {setting.key} as an axis; an entry with a `label` is a point of its own"
+    return Finding((setting.place,), message, hint, at_key=True)
 
 
 def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:

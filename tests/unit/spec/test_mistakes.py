@@ -234,3 +234,45 @@ def test_a_path_is_one_line(tmp_path: Path, text: str, field: str) -> None:
     (problem,) = problems(tmp_path, f"{BUILT_IN}{text}\n")
     assert (problem.field, problem.line) == (field, 3)
     assert problem.message == "contains a line break or another control character"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "field", "message"),
+    [
+        (
+            "{zero_stage: [0, 1], include: [{micro_batch: 1}, {micro_batch: 2}]}",
+            "matrix.include[1].micro_batch",
+            "sets train.micro_batch to another value than include[0] does, and both add to the same point",
+        ),
+        (
+            "{zero_stage: [0, 1], include: [{zero_stage: 1, lr: 1e-3}, {seed: 1}, {zero_stage: 1, train.lr: 2e-3}]}",
+            "matrix.include[2].train.lr",
+            "sets train.lr to another value than include[0] does, and both add to the same point",
+        ),
+        (
+            "{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {dump_state: false}}]}",
+            "matrix.include[1].deepspeed",
+            "sets deepspeed to another value than include[0] does, and both add to the same point",
+        ),
+    ],
+)
+def test_an_entry_of_include_overwrites_no_other(tmp_path: Path, matrix: str, field: str, message: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}matrix: {matrix}\n")
+    assert (problem.field, problem.message, problem.line) == (field, message, 3)
+    assert (problem.hint or "").startswith("list the values of")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "runs"),
+    [
+        ("{zero_stage: [0, 1], include: [{lr: 1}, {zero_stage: 1, lr: 1}]}", 2),
+        ("{zero_stage: [0, 1], include: [{zero_stage: 0, lr: 1}, {zero_stage: 1, lr: 2}]}", 2),
+        ("{zero_stage: [0, 1], include: [{label: a, lr: 1}, {label: b, lr: 2}]}", 4),
+        ("{zero_stage: [0], include: [{zero_stage: 1, lr: 1}, {zero_stage: 1, lr: 2}]}", 3),
+        ("{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {memory_breakdown: true}}]}", 2),
+    ],
+)
+def test_entries_of_include_that_say_different_things_pass(tmp_path: Path, matrix: str, runs: int) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{BUILT_IN}matrix: {matrix}\n", encoding="utf-8")
+    assert len(expand(load_spec(path))) == runs
