@@ -12,11 +12,14 @@ from pydantic import BeforeValidator
 from ..errors import Finding
 from ..user_paths import expanded
 from .field_types import Hint
+from .variables import dollar_form, home_form
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
 """A word as written, with its quotes."""
 _SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|[^;]*;")
 """Words that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
+_LITERAL: Final = re.compile(r"'[^']*'|\\.", re.DOTALL)
+"""What of a word a shell leaves as it is."""
 _LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun)")
 _FOLDERS: Final = "paths start at the spec's folder"
 _START: Final = "start with a Python script or `-m MODULE`, which deepspeed launches; shell lines belong in `setup`"
@@ -58,6 +61,26 @@ def split(text: str) -> list[str]:
             hint = "remove it: the logs keep all output; as an argument, write the command as a list of words"
             raise Hint(f"contains {word}, but no shell reads it", hint)
     return words
+
+
+def shell_word(command: Any) -> tuple[str, str] | None:
+    """What a shell would expand in a command, and what to write instead; None for nothing.
+
+    In text, what stands in single quotes or behind a backslash is meant as it is, and so is a quoted `~`; in a list of
+    words `$$NAME` is `$NAME`, and a `~` is the script's own to expand.
+    """
+    if isinstance(command, str):
+        words = [_LITERAL.sub("", word) for word in _RAW.findall(command)]
+        found = next(filter(None, map(dollar_form, words)), None) or next(filter(None, map(home_form, words[1:])), None)
+        meant = "put it in single quotes if it is meant as it is"
+    else:
+        texts = [word for word in command if isinstance(word, str)]
+        found = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
+        meant = "write $$ for a dollar that is meant"
+    if found is None:
+        return None
+    hint = f"write the value itself, or read the variable in the script; {meant}"
+    return f"{found} is not expanded: no shell reads it", hint
 
 
 def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:

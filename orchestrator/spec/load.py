@@ -15,15 +15,15 @@ from pydantic import ValidationError
 from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
 from ..user_paths import expanded
 from . import secrets
-from .command_line import as_meant, command_is_meant, script_problem, stand_in, words_of
+from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import Run, expand
 from .field_types import Hint
 from .matrix import field_path, near_field
 from .model import Spec
 from .validate import existing, validation_findings
+from .variables import filled, names_in, unexpanded
 from .yaml_source import YamlDocument, load, parse_value
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 INPUTS: Final = frozenset(
     {
@@ -32,6 +32,10 @@ INPUTS: Final = frozenset(
     }
 )
 """Fields that name something on the disk, or on the hub."""
+_AT_HOME: Final = INPUTS | {("dir",), ("store",), ("train", "nvme_path"), ("forward", "tensorboard", "dir")}
+"""Fields in which a `~` at the beginning is the home folder, or is told apart."""
+_DOLLARS: Final = ("env", "slurm", "forward")
+"""Sections whose texts may hold a dollar that stands for itself."""
 _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
 """How a relative path ends that is no name on the hub."""
 _LEVELS: Final = 4
@@ -265,22 +269,30 @@ class _Prepared:
             return self._command(value, place)
         if isinstance(value, dict):
             return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}
-        if not isinstance(value, str):
-            return value
+        if isinstance(value, list) and path[0] == "forward":
+            return [self._value(item, path, (*place, index)) for index, item in enumerate(value)]
+        return self._text(value, path, place) if isinstance(value, str) and _asks(path) else value
+
+    def _text(self, value: str, path: tuple[str, ...], place: FieldPath) -> str:
+        """A text with its variables filled in."""
         if path == ("store",) and secrets.secret_in(value):
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
-        unset = [name for name in _VARIABLE.findall(value) if name not in self.environ] if _asks(path) else []
+        escapes = path[0] in _DOLLARS
+        if wrong := unexpanded(value, escapes=escapes, home=path in _AT_HOME):
+            self.findings.append(Finding((place,), *wrong))
+            return value
+        unset = [name for name in names_in(value, escapes=escapes) if name not in self.environ]
         for name in unset:
             self.unset[name] = (*self.unset.get(name, ()), place)
         if unset:
             return value  # what else is wrong with it, only the value of the variable would show
-        filled = _VARIABLE.sub(lambda match: self.environ[match[1]], value) if _asks(path) else value
-        if path == ("store",) and not _STORE.match(filled):
+        filled_in = filled(value, self.environ, escapes=escapes)
+        if path == ("store",) and not _STORE.match(filled_in):
             self.findings.append(
                 Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
             )
-        return self._input(filled, place) if path in INPUTS else filled
+        return self._input(filled_in, place) if path in INPUTS else filled_in
 
     def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
@@ -302,6 +314,10 @@ class _Prepared:
             return value  # the model says what is wrong with it
         if not isinstance(words[0], str):
             return value
+        if wrong := shell_word(value):
+            self.findings.append(Finding((place,), *wrong))
+        elif isinstance(value, list):
+            words = value = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in value]
         if problem := script_problem(words, self.folder):
             self.findings.append(Finding((place,), *problem))
         script = self.folder / expanded(words[0])
@@ -316,4 +332,8 @@ def _absolute(path: Path) -> str:
 def _asks(path: tuple[str, ...]) -> bool:
     """Whether `${NAME}` is filled in: only where a value differs between users, clusters or secrets."""
     shell = path[:2] == ("slurm", "setup")
-    return path in INPUTS or path[0] in ("store", "dir", "env", "forward") or (path[0] == "slurm" and not shell)
+    return (
+        path in (*INPUTS, ("train", "nvme_path"))
+        or path[0] in ("store", "dir", "env", "forward")
+        or (path[0] == "slurm" and not shell)
+    )

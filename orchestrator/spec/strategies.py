@@ -114,6 +114,11 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
         hint = "name a folder on a fast local disk of each node"
         places = (("train", "nvme_path"), ("train", "offload"), ("train",))
         yield Finding(places, "nvme_path is required with offload nvme", hint)
+    if train.offload == "nvme" and train.nvme_path and not train.nvme_path.startswith("/"):
+        hint = (
+            "nothing on a node reads it as a shell would: name a folder on a disk of each node, such as /local/scratch"
+        )
+        yield _finding("nvme_path", f"{train.nvme_path} is not an absolute path", hint)
     if train.offload == "nvme" and train.checkpoint_every:
         yield no_checkpoints()
 

@@ -33,7 +33,7 @@ name: sweep
 command: train.py --depth {depth}
 slurm:
   {partition: gpu, gpus_per_node: 4, nodes: 2, time: "4:00:00", nice: 10, exclusive: true, setup: ["export A='b c'"]}
-env: {QUOTED: "it's $HOME"}
+env: {QUOTED: "it's $$HOME"}
 train: {global_batch: 64, micro_batch: 4, steps: 300}
 matrix:
   depth: [1, 2]
