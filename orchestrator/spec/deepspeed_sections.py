@@ -162,8 +162,8 @@ def _of_no_adam(optimizer: Mapping[str, Any]) -> Iterator[Finding]:
         if key == "max_grad_norm":
             yield Finding((place,), message, "use train.grad_clip", at_key=True)
         elif key in other:
-            hint = f"leave it out, or write torch_adam: {str(not torch).lower()} beside it"
-            yield Finding((place,), message, hint, at_key=True)
+            other_one = f"leave it out, or write torch_adam: {str(not torch).lower()} beside it"
+            yield Finding((place,), message, other_one, at_key=True)
         elif hint := did_you_mean(str(key).lower().replace("-", "_"), own, None, cutoff=0.8):
             yield Finding((place,), message, hint, at_key=True)
 

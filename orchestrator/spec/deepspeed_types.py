@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ..errors import FieldPath, Finding, did_you_mean, dotted
 from .deepspeed_keys import CLOSED, KEYS, Kind
+from .yaml_source import number_hint
 
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WITH_UNIT: Final = re.compile(r"[\d.,_]+\s*[A-Za-z]+")
 _SAID: Final = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 
@@ -95,8 +95,8 @@ def _of_text(kind: Kind, text: str) -> str | None:
         return did_you_mean(text, kind.choices, None)
     if kind.of == "bool" and text.lower() in _SAID:
         return f"write {_SAID[text.lower()]} without quotes"
-    if kind.of in _NUMBERS and _NUMBER.fullmatch(text):
-        return f"write {text} without quotes"
+    if kind.of in _NUMBERS and (hint := number_hint(text)):
+        return hint
     return "write the number without a unit" if kind.of in _NUMBERS and _WITH_UNIT.fullmatch(text) else None
 
 

@@ -344,10 +344,15 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
     """Axes that set a field which one before them sets: only one could have its way, and both would be in the name."""
     owners: dict[Path | str, str] = {}
     for name, choices in axes.items():
-        for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
+        for field in dict.fromkeys(_plain(s.path) or s.key for point in choices for s in point.settings):
             if (owner := owners.setdefault(field, name)) != name:
                 message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
                 yield Finding((("matrix", name),), message, "use one axis per field", at_key=True)
+
+
+def _plain(path: Path | None) -> Path | None:
+    """A field in one spelling: options of sbatch may have dashes."""
+    return tuple(part.replace("-", "_") for part in path) if path and path[0] == "slurm" else path
 
 
 def near_field(key: str) -> str:

@@ -107,7 +107,8 @@ class TrainConfig(SpecSection):
     """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
     parameters too (ZeRO 3); `nvme` both to the disk at nvme_path (ZeRO 3)."""
     nvme_path: Line | None = None
-    """Folder on a fast local disk of each node, for `offload: nvme`. DeepSpeed needs libaio there."""
+    """Folder on a fast local disk of each node, by its absolute path, for `offload: nvme`. DeepSpeed needs libaio
+    there."""
     lr: Real = Field(default=3e-4, gt=0)
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
@@ -252,7 +253,7 @@ class RunConfig(SpecSection):
     env: dict[str, str] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     ranks_per_node: Positive | None = None
-    """Processes per node. Default: its number of GPUs, or 1."""
+    """Processes per node. Default: its number of GPUs, or 1. The built-in training has no more than that on GPUs."""
     deepspeed: dict[str, Any] = Field(default={})
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()

@@ -51,6 +51,7 @@ _OURS: Final = {
     "gpus_per_node": "gpus num_gpus",
     "partition": "queue",
     "time": "walltime time_limit",
+    "retry": "retries max_retries num_retries",
 }
 FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
 """The last part of our field's name, by another tool's name for it."""

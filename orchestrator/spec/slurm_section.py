@@ -66,6 +66,12 @@ PASSED_OPTIONS: Final = frozenset(
 )
 """Options of sbatch that are passed through unchanged."""
 
+_FLAGS: Final = frozenset(
+    "contiguous exclusive get_user_env hold no_kill overcommit oversubscribe reboot spread_job use_min_nodes".split()  # noqa: SIM905
+)
+"""Options that are given without a value, or left out."""
+_SAID: Final = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
 _GRES_TYPE = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
 _TYPE = re.compile(r"([A-Za-z\d][\w.+-]*):\d")
@@ -129,7 +135,8 @@ class SlurmConfig(SpecSection):
     gpus_per_node: Text = "8"
     """GPUs per node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""
     gres: Text | None = None
-    """Generic resources, for clusters where GPUs are requested this way (`gpu:h100:8`); replaces gpus_per_node."""
+    """Generic resources, for clusters where GPUs are requested this way (`gpu:h100:8`); replaces gpus_per_node. Without
+    GPUs among them, write `gpus_per_node: 0` beside it."""
     time: SlurmTime = "1:00:00"
     """Time limit of one attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A longer run resumes."""
     mem: MemorySize | None = None
@@ -155,8 +162,12 @@ class SlurmConfig(SpecSection):
     @model_validator(mode="before")
     @classmethod
     def _underscores(cls, data: Any) -> Any:
-        """The spelling of the command line, `cpus-per-task`, is as good as `cpus_per_task`."""
-        return {str(key).replace("-", "_"): value for key, value in data.items()} if isinstance(data, dict) else data
+        """`cpus-per-task`, as on the command line, is as good as `cpus_per_task`; `exclusive: no` is false."""
+        if not isinstance(data, dict):
+            return data
+        plain = {str(key).replace("-", "_"): value for key, value in data.items()}
+        said = {name: _SAID.get(value.lower()) for name, value in plain.items() if isinstance(value, str)}
+        return plain | {name: word for name, word in said.items() if name in _FLAGS and word is not None}
 
     @field_validator("gpus_per_node")
     @classmethod

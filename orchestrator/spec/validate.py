@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -11,13 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, concerns, did_you_mean
-from . import batch_size, deepspeed_sections, model_checks, rank_groups, strategies
+from . import batch_size, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .matrix import field_path
 from .model import RunConfig, Spec
 from .normalize import section
 from .other_names import hint_for, meant, our_name
-from .slurm_section import option_meant, option_problem
+from .yaml_source import number_hint
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
@@ -35,8 +34,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    local = _local(config, world_size, local_gpus)
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *local]
+    found = [*_train(config), *_batch(config, world_size), *machine_checks.check(config, world_size, local_gpus)]
     found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
@@ -108,6 +106,11 @@ def _train(config: RunConfig) -> Iterator[Finding]:
         yield from model_checks.check(config)
     if train.steps is not None and train.epochs is not None:
         yield Finding(_train_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
+    if config.command is None and train.steps and (train.profile_at or 0) > train.steps:
+        message = (
+            f"profile_at {train.profile_at:,} is after the last of {train.steps:,} steps: nothing would be profiled"
+        )
+        yield Finding(_train_fields("profile_at", "steps"), message, f"write at most {max(1, train.steps - 2):,}")
     if train.steps and train.warmup_steps > train.steps:
         message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
         yield Finding(_train_fields("warmup_steps", "steps"), message)
@@ -135,38 +138,6 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
 
 def _train_fields(*names: str) -> tuple[FieldPath, ...]:
     return tuple(("train", name) for name in names)
-
-
-def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
-    """Each rank needs a GPU of its own where this machine has any."""
-    wanted = config.local.parallel * ranks
-    if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
-        return
-    runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
-    places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
-    hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
-    message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
-    yield Finding(places if runs else places[::-1], message, hint)
-
-
-def _slurm(config: RunConfig) -> Iterator[Finding]:
-    slurm = config.slurm
-    for name, value in (slurm.model_extra or {}).items():
-        if problem := option_problem(name, value):
-            places = (("slurm", name), option_meant(name))
-            yield Finding(tuple(filter(None, places)), *problem, at_key=True)
-    if slurm.signal_delay_s >= slurm.time_min * 60:
-        hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
-        message = (
-            f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
-        )
-        yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
-    given = slurm.model_fields_set
-    if {"gpus_per_node", "gres"} <= given and slurm.gres is not None:
-        yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
-    memory = [name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if name in {*given, *(slurm.model_extra or {})}]
-    if len(memory) > 1:
-        yield Finding((("slurm", memory[1]),), f"is given together with {memory[0]}", "remove one of them")
 
 
 def _deepspeed(config: RunConfig) -> Iterator[Finding]:
@@ -267,11 +238,9 @@ def _hint(kind: str, given: Any, known: Sequence[str]) -> str | None:
     if kind == "string_type":
         return quoting_hint(given)
     if kind in ("int_type", "float_type"):
-        return f"write {given} without quotes" if isinstance(given, str) and _NUMBER.fullmatch(given) else None
+        return number_hint(given) if isinstance(given, str) else None
     return did_you_mean(str(given), known, None)
 
-
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _WORDS: Final = {
     "int_type": "expected a whole number",

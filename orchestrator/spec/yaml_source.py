@@ -141,6 +141,16 @@ def parse_value(text: str, field: str) -> Any:
     return load(f"{field}: {text}", "--set").data[field]
 
 
+def number_hint(text: str) -> str | None:
+    """What to write instead of text that should be a number: it is in quotes, or begins with a 0 and so is text."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    if re.match(r"0\d", text):
+        digits = text.lstrip("0")
+        return f"write {digits if digits[:1].isdigit() else f'0{digits}'}, without a 0 in front"
+    return f"write {text} without quotes"
+
+
 class _Loader(yaml.SafeLoader):
     """Composes nodes with the scalar forms of YAML 1.2; it constructs nothing."""
 
@@ -167,6 +177,7 @@ def _resolve(tag: str, pattern: str, first: str) -> None:
 
 
 _INT = r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+|0o[0-7]+"
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?)|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 _resolve("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
 _resolve("int", _INT, "-+0123456789")

@@ -276,3 +276,101 @@ def test_entries_of_include_that_say_different_things_pass(tmp_path: Path, matri
     path = tmp_path / "spec.yaml"
     path.write_text(f"{BUILT_IN}matrix: {matrix}\n", encoding="utf-8")
     assert len(expand(load_spec(path))) == runs
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message", "hint"),
+    [
+        (
+            "slurm: {gpus-per-node: 8, gpus_per_node: 4}",
+            "slurm.gpus_per_node",
+            "is the same option as gpus-per-node",
+            "",
+        ),
+        ("slurm: {nice: 1, mail-type: END, mail_type: ALL}", "slurm.mail_type", "is the same option as mail-type", ""),
+        (
+            "slurm: {time: 60}\nmatrix: {slurm.cpus-per-task: [1, 2], cpus_per_task: [1, 2]}",
+            "matrix.cpus_per_task",
+            "sets slurm.cpus_per_task, as the axis slurm.cpus-per-task does",
+            "use one axis",
+        ),
+        ("slurm: {gres: 'mps:100'}", "slurm.gres", "mps:100 does not say how many GPUs a node has", "write gpu:8"),
+        ("slurm: {gres: 'h100:8'}", "slurm.gres", "h100:8 does not say how many GPUs a node has", "write gpu:8"),
+        ("slurm: {gres: 'gpu:2,gpu:a100:2K'}", "slurm.gres", "gpu:a100:2K does not say how many GPUs", "write gpu:8"),
+        ("slurm: {gres: 'gpu:4', gpus_per_node: 0}", "slurm.gres", "is given together with gpus_per_node", "remove"),
+        ("slurm: {gpus_per_node: 'h100:0'}", "slurm.gpus_per_node", "asks for GPUs of the kind h100", "write 0"),
+        ("ranks_per_node: 16", "ranks_per_node", "16 ranks need as many GPUs, a node has 8", "use at most 8, or"),
+        (
+            "matrix: {ranks_per_node: [4, 16]}",
+            "matrix.ranks_per_node[1]",
+            "16 ranks need as many GPUs",
+            "use at most 8",
+        ),
+        ('python: "python -u"', "python", "python -u is more than the name of a program", "name the program alone"),
+        ('python: "srun python"', "python", "srun python is more than the name", "name the program alone"),
+        ("retries: 4", "retries", "unknown field", 'did you mean "retry"?'),
+    ],
+)
+def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
+    tmp_path: Path, text: str, field: str, message: str, hint: str
+) -> None:
+    built_in = BUILT_IN.replace("global_batch: 8", "global_batch: 16")
+    (problem,) = problems(tmp_path, f"{built_in}{text}\n")
+    assert problem.field == field
+    assert problem.message.startswith(message) or message in problem.message
+    assert hint in (problem.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "slurm: {gres: 'nvme:2', gpus_per_node: 0}",
+        "slurm: {gres: 'gpu:0'}",
+        "slurm: {gres: 'gpu:h100:2(S:0,1),nvme:1'}",
+        "ranks_per_node: 16\nenv: {DS_ACCELERATOR: cpu}",
+        "slurm: {gpus_per_node: 0}\nranks_per_node: 16",
+        'python: "/my envs/bin/python"',
+    ],
+)
+def test_what_says_that_it_means_it_passes(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{BUILT_IN.replace('global_batch: 8', 'global_batch: 16')}{text}\n")
+    load_spec(path)
+
+
+def test_more_ranks_than_gpus_are_a_script_s_own_affair(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: x\ncommand: train.py\nranks_per_node: 16\n")
+    assert load_spec(path).ranks_per_node == 16
+
+
+def test_a_switch_of_sbatch_is_on_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    options = "{exclusive: no, contiguous: off, hold: Yes, overcommit: false, kill-on-invalid-dep: no, gpu-bind: none}"
+    path.write_text(f"{BUILT_IN}slurm: {options}\n")
+    options_given = load_spec(path).slurm.passed_options
+    assert options_given == {"hold": True, "kill_on_invalid_dep": "no", "gpu_bind": "none"}
+    path.write_text(f"{BUILT_IN}slurm: {{exclusive: user}}\n")
+    assert load_spec(path).slurm.passed_options == {"exclusive": "user"}
+
+
+def test_a_profile_after_the_end_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 1000, profile_at: 5000"))
+    assert problem.field == "train.profile_at"
+    assert "after the last of 1,000 steps" in problem.message
+    assert problem.hint == "write at most 998"
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        ("0100", "write 100, without a 0 in front"),
+        ('"100"', "write 100 without quotes"),
+        ('"00.5"', "write 0.5, without a 0 in front"),
+        ("many", None),
+    ],
+)
+def test_a_number_that_is_text_is_told_as_it_is(tmp_path: Path, number: str, hint: str | None) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
+    assert (problem.field, problem.hint) == ("train.steps", hint)

@@ -402,7 +402,9 @@ def test_slurm_memory(text: str, mem_mb: int) -> None:
         ("gres: 'gpu:1g.10gb+me:2(S:0-1),nvme:1,gpu:2'", 4),
         ("gres: 'gres/gpu:h100=8'", 8),
         ("gres: 'nvme:2,gres/gpu:4'", 4),
-        ("gres: 'nvme:2'", 0),
+        ("gres: 'nvme:2', gpus_per_node: 0", 0),
+        ("gres: 'gpu:0'", 0),
+        ("gres: none", 0),
     ],
 )
 def test_gpus_of_a_node(write: Write, slurm: str, gpus: int) -> None:
