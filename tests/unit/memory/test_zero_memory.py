@@ -10,6 +10,7 @@ import pytest
 
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
+from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.zero_memory import (
     GB,
     GIB,
@@ -310,3 +311,10 @@ def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
     assert (states.weights_gb, states.gradients_gb, states.optimizer_gb) == (0.5, 0.5, 1.0)
     offloaded = model_states(BILLION, precision="bf16", zero_stage=3, ranks=8, engine="fsdp2", offload="full")
     assert (offloaded.gpu_gb, offloaded.host_gb) == (0.0, 16.0)
+
+
+@pytest.mark.parametrize("bias", ["attention_bias", "mlp_bias"])
+@pytest.mark.parametrize("value", [1e308, 1e300])
+def test_a_size_that_fits_no_model_is_not_counted(bias: str, value: float) -> None:
+    model = {"model_type": "llama", "vocab_size": 300, "hidden_size": 64, bias: value}
+    assert count_parameters(model, "bytes") is None
