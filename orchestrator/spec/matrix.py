@@ -220,7 +220,8 @@ def _joined(parts: Sequence[Point]) -> Point:
 def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> tuple[list[Point], list[Finding]]:
     """Adds each entry to the points that it does not contradict; where there is none, as a point of its own.
 
-    An entry with a label is always a point of its own: there is nothing else that the label could name.
+    An entry with a label is always a point of its own: there is nothing else that the label could name. One that names
+    more of a point's axes than an entry before it is its exception, and replaces what that added.
 
     Returns:
         The points, and what entries say of one point that contradicts an earlier one: only one could have its way.
@@ -235,11 +236,17 @@ def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) ->
             new = tuple(setting for setting in added if not _sets(grid[i], setting.key))
             earlier = grown[i].settings[len(grid[i].settings) :]
             for setting in new:
-                if (other := _contradicted(setting, earlier)) is not None:
+                other = _contradicted(setting, earlier)
+                if other is not None and _weight(grid[i], entry) <= _weight(grid[i], entries[int(other.place[2])]):
                     findings.setdefault(setting.place, _overwritten(setting, other))
             grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
         own += [] if fits else [point]
     return [*grown, *own], list(findings.values())
+
+
+def _weight(point: Point, entry: Mapping[str, Any]) -> int:
+    """How many of a point's own settings an entry names."""
+    return sum(_sets(point, key) for key in entry)
 
 
 def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:

@@ -250,6 +250,11 @@ def test_a_path_is_one_line(tmp_path: Path, text: str, field: str) -> None:
             "sets train.lr to another value than include[0] does, and both add to the same point",
         ),
         (
+            "{zero_stage: [0, 1], include: [{zero_stage: 1, lr: 1e-3}, {lr: 2e-3}]}",
+            "matrix.include[1].lr",
+            "sets train.lr to another value than include[0] does, and both add to the same point",
+        ),
+        (
             "{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {dump_state: false}}]}",
             "matrix.include[1].deepspeed",
             "sets deepspeed to another value than include[0] does, and both add to the same point",
@@ -267,6 +272,7 @@ def test_an_entry_of_include_overwrites_no_other(tmp_path: Path, matrix: str, fi
     [
         ("{zero_stage: [0, 1], include: [{lr: 1}, {zero_stage: 1, lr: 1}]}", 2),
         ("{zero_stage: [0, 1], include: [{zero_stage: 0, lr: 1}, {zero_stage: 1, lr: 2}]}", 2),
+        ("{zero_stage: [0, 1], include: [{lr: 1}, {zero_stage: 1, lr: 2}]}", 2),
         ("{zero_stage: [0, 1], include: [{label: a, lr: 1}, {label: b, lr: 2}]}", 4),
         ("{zero_stage: [0], include: [{zero_stage: 1, lr: 1}, {zero_stage: 1, lr: 2}]}", 3),
         ("{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {memory_breakdown: true}}]}", 2),
