@@ -61,6 +61,7 @@ class Ended:
         user_rules: the spec's own rules, in their order.
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
+        diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
     """
 
     job: JobView | None
@@ -75,6 +76,7 @@ class Ended:
     user_rules: Sequence[UserRule] = ()
     resizable: bool = True
     host_memory: tuple[str, str] = ("slurm.mem", "")
+    diverged_before: tuple[str, int] | None = None
 
     @cached_property
     def last_step(self) -> int | None:

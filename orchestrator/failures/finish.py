@@ -45,15 +45,19 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
     """What an end in good order is where the loss was no longer a number, None where it was.
 
     One such step may be an overflow that fp16 skips: before the end it takes two to say that more steps lead nowhere.
+    An attempt that found nothing left to do is judged by the losses that the run had before it.
     """
-    name, since = next((o.diverged_at for o in ended.outcomes if o.diverged_at), ("", 0))
     over = verdict.kind.policy.run is RunState.COMPLETED
+    before = ended.diverged_before if over and not ended.progressed else None
+    name, since = next((o.diverged_at for o in ended.outcomes if o.diverged_at), before or ("", 0))
     goes_on = verdict.kind in (FailureClass.STOPPED, FailureClass.TIME_LIMIT) and since < ended.step
     if not name or not (over or goes_on):
         return None
     hint = "lower the learning rate, or warm up longer"
-    proof = LogLine("metrics.jsonl", 0, f"{name} is not finite from step {since:,} to step {ended.step:,}")
-    return Verdict(FailureClass.DIVERGED, f"{name} is not finite since step {since:,}", hint, proof, "reported-loss")
+    until = max(since, ended.step)
+    proof = LogLine("metrics.jsonl", 0, f"{name} is not finite from step {since:,} to step {until:,}")
+    reason = f"{name} is not finite since step {since:,}{'; this attempt made no further step' if before else ''}"
+    return Verdict(FailureClass.DIVERGED, reason, hint, proof, "reported-loss")
 
 
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:

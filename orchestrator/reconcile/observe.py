@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 from ...db import queries
@@ -74,6 +74,16 @@ class RunMetrics:
         with self.store.read() as conn:
             lines = queries.newest_lines(conn, row.id, LINES)
         return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
+
+    def diverged(self, rows: Sequence[AttemptRow]) -> tuple[str, int] | None:
+        """The loss that is not finite at the end of what these attempts have reported, and the step since when."""
+        if self.store is None:
+            return None
+        with self.store.read() as conn:
+            lines = chain.from_iterable(queries.newest_lines(conn, row.id, LINES) for row in reversed(rows))
+            losses = ((line.step, line.loss) for line in lines if line.loss is not None)
+            lost = [step for step, _ in takewhile(lambda found: not math.isfinite(found[1]), losses)]
+        return ("loss", min(lost)) if lost else None
 
 
 def observe(
@@ -227,7 +237,19 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         p99_step_s=p99_s,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
+        diverged_before=metrics.diverged(_same(rows)) if attempts and _found_nothing_to_do(attempts[-1]) else None,
     )
+
+
+def _found_nothing_to_do(attempt: AttemptView) -> bool:
+    """Whether an attempt that has just ended on every node made no step."""
+    made = (outcome.last_step for outcome in attempt.outcomes)
+    return attempt.complete and attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in made)
+
+
+def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The attempts of the experiment that the newest one is of."""
+    return [row for row in rows if row.config_hash == rows[-1].config_hash]
 
 
 def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> bool:

@@ -108,6 +108,8 @@ class RunView:
             the time between two reports; None if not known.
         steps_known: how many steps that was taken from.
         hopeless: why it is to end early, "" for nothing.
+        diverged_before: the loss that is not finite at the end of what its attempts have reported, and since which
+            step; looked for only where the newest one has ended without a step.
     """
 
     run: RunRow
@@ -118,6 +120,7 @@ class RunView:
     p99_step_s: float | None = None
     steps_known: int = 0
     hopeless: str = ""
+    diverged_before: tuple[str, int] | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -154,6 +157,7 @@ class RunView:
             agent_lines=attempt.lines,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
+            diverged_before=self.diverged_before,
             user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 

@@ -14,6 +14,7 @@ from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.shared import spool_steps
 from dscampaign.jobs.shared.closed_tasks import is_closed
 from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
@@ -170,20 +171,23 @@ class World:
         with self.store.write() as conn:
             conn.execute(lease.update().values(expires_s=0.0))
 
-    def run_jobs(self, state: str = "COMPLETED", *, exit_code: int | None = 0, error: str = "") -> None:
+    def run_jobs(
+        self, state: str = "COMPLETED", *, exit_code: int | None = 0, error: str = "", loss: float | None = 1.0
+    ) -> None:
         """Plays the agents of all jobs that wait: claims, reports three steps, ends.
 
         An attempt whose claim is taken, or that was closed, is not run, as by the real agent.
 
         Args:
             exit_code: the rank's; None for one that a signal ended.
+            loss: of each step; None for no step at all.
         """
         for key, view in list(self.cluster.jobs.items()):
             if view.state == "PENDING" and self.paths.batch(view.token).exists():
                 self.cluster.jobs[key] = view._replace(state=state)
-                self._run_job(view, exit_code, error)
+                self._run_job(view, exit_code, error, () if loss is None else (loss,) * 3)
 
-    def _run_job(self, view: JobView, exit_code: int | None, error: str) -> None:
+    def _run_job(self, view: JobView, exit_code: int | None, error: str, losses: Sequence[float]) -> None:
         payload = submitted_payload(self.paths.batch(view.token), view.task)
         files = AttemptPaths(Path(payload.attempt_dir))
         make_below(self.paths.runs, files.dir)
@@ -192,7 +196,8 @@ class World:
             return
         self.ran.append((payload.run, payload.generation))
         with files.metrics.open("a") as spool:
-            spool.writelines(json.dumps({"step": step, "ts": 1.0, "loss": 1.0}) + "\n" for step in (1, 2, 3))
+            lines = ({"step": step, "ts": 1.0, "loss": loss} for step, loss in enumerate(losses, 1))
+            spool.writelines(json.dumps(line) + "\n" for line in lines)
         raised = {"type": "builtins.RuntimeError", "message": error, "trace": [], "ts": 1.0} if error else None
         outcome = NodeOutcome(
             generation=payload.generation,
@@ -204,8 +209,9 @@ class World:
             started_s=100.0,
             ended_s=160.0,
             start_step=0,
-            last_step=3,
+            last_step=len(losses) or None,
             ranks=(RankEnd(0, exit_code, raised),),
+            diverged_at=spool_steps.diverged_at(files.metrics),
         )
         outcome.write(files.outcome(0))
 

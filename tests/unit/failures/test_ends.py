@@ -64,6 +64,15 @@ def test_a_script_that_exits_with_0_when_slurm_ends_it_has_not_completed(state: 
     assert judge(ended, state=state, steps_decide=False).kind == kind
 
 
+def test_a_run_that_diverged_and_has_no_step_left_to_make_stays_so() -> None:
+    """After a retry its script finds the checkpoint of the last step, and exits with 0."""
+    before: dict[str, Any] = {"steps_decide": False, "diverged_before": ("loss", 12)}
+    verdict = judge(outcome(last_step=None), **before)
+    assert verdict.kind == "diverged"
+    assert verdict.reason == "loss is not finite since step 12; this attempt made no further step"
+    assert judge(outcome(last_step=100), **before).kind == "completed"  # it went on from an earlier checkpoint
+
+
 def test_a_reported_loss_that_is_not_finite_is_a_divergence() -> None:
     lost = ("loss", 12)
     verdict = judge(outcome(diverged_at=lost), steps_decide=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from dscampaign.jobs.agent.node import Start, announce
 from dscampaign.jobs.shared import checkpoint, retention
 from dscampaign.jobs.shared.files import make_below, write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.reconcile.claims import revoked
@@ -185,6 +187,26 @@ def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World
         view = seen()
         assert (view.p99_step_s, view.steps_known) == ((0.5, 40) if idle_s == 600 else (None, 0))
     assert asked == [run(world).run.id]
+
+
+def test_losses_of_before_are_asked_for_only_where_an_attempt_made_no_step(tmp_path: Path) -> None:
+    """A script that finds its checkpoint of the last step does nothing, and exits with 0."""
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.run_jobs(loss=math.nan)
+    world.run_pass()
+    assert world.states() == {"depth-1": "failed"}
+    campaigns.retry(world.store, world.campaign, ["depth-1"])
+    world.run_pass()
+    world.run_jobs(loss=None)
+    stored = read_store(world.store, world.campaign)
+    seen = observe(stored, world.cluster, world.paths, RunMetrics(world.store))[0].runs[0]
+    assert seen.diverged_before == ("loss", 1)
+    world.run_pass()
+    assert [attempt.failure_class for attempt in world.attempts("depth-1")] == ["diverged"] * 2
+    assert world.states() == {"depth-1": "failed"}
+    world.store.close()
 
 
 def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
