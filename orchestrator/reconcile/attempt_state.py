@@ -30,6 +30,9 @@ from .actions import (
 from .set_aside import unreadable
 from .snapshot import Absence, AttemptView, RunView, Snapshot
 
+SIGNAL_EARLY_S = 60.0
+"""By how much Slurm may send the signal to stop too soon, says sbatch's manual."""
+
 ROOT = 0
 """A user's number."""
 
@@ -217,6 +220,8 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         verdict = Verdict(FailureClass.HANG, str(attempt.row.evidence[HANG]), rule="no-step")
     elif PRUNED in attempt.row.evidence and verdict.kind.policy.run in (None, RunState.CANCELLED):
         verdict = Verdict(FailureClass.PRUNED, str(attempt.row.evidence[PRUNED]), rule="prune")
+    elif verdict.kind is FailureClass.STOPPED and (limit := _limit_near(view, ended)):
+        verdict = replace(verdict, reason=f"{verdict.reason}, shortly before its time limit, slurm.time = {limit}")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
         verdict = _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
@@ -256,6 +261,13 @@ def _was_ended(ended: Ended) -> bool:
     """Whether it was ended from outside: by Slurm's or its agents' record, or because there is none."""
     killed = ended.job is not None and ended.job.state == "CANCELLED"
     return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
+
+
+def _limit_near(view: RunView, ended: Ended) -> str:
+    """The time limit, where the attempt lasted until Slurm asks to stop because of it; "" where it did not."""
+    slurm, lasted_s = view.config.slurm, max(o.ended_s - o.started_s for o in ended.outcomes)
+    near = lasted_s >= 60 * slurm.time_min - slurm.signal_delay_s - SIGNAL_EARLY_S
+    return slurm.time if view.config.executor == "slurm" and near else ""
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:

@@ -8,7 +8,7 @@ from typing import Any
 from dscampaign.db import queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.records import AttemptRow, NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
@@ -61,6 +61,10 @@ class World:
             attempt_id = queries.insert_attempts(conn, [new])[0]
         ingest(self.store, MetricSpool(attempt_id, paths.metrics))
         return attempt_id
+
+    def attempts_of(self, run: str) -> list[AttemptRow]:
+        with self.store.read() as conn:
+            return queries.attempts(conn, self.campaign_id, self.run_id(run))
 
     def set_attempt(self, attempt_id: int, **values: Any) -> None:
         with self.store.write() as conn:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import COMPLETED_EARLY, AttemptRow, EventRow, MemoryObservation, kept_every
+from ....db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from ....db.states import SETTLED_RUN, RunState
 from ....jobs.shared.rank_groups import ranks_per_sample
 from ...campaign.code_text import codes_text
@@ -22,7 +22,7 @@ from ...reconcile.origin import Origin
 from ...settings import Setting
 from ...spec.batch_size import sharers
 from .gpus import gpu_lines
-from .states import counts_line, doing, state_cell
+from .states import attempt_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
 
 _CLOCKS_AGREE: Final = 0.02
@@ -184,7 +184,7 @@ def _changes(facts: RunDetails) -> str:
 
 def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
     for row in facts.attempts:
-        look = state_cell(row.state, early=row.failure_class == COMPLETED_EARLY)
+        look = attempt_cell(row)
         parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
         parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
         parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]

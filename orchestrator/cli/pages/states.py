@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ....db.records import ENDING, RunStatus
+from ....db.records import COMPLETED_EARLY, ENDING, AttemptRow, RunStatus
 from ....db.states import CANCELLING, AttemptState, RunState
 from ...campaign.status import CampaignStatus
+from ...failures.policy import FailureClass
 from ...formatting import clean, duration, words
 from .text import Cell, Page, Style
 
@@ -22,6 +23,7 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
     RunState.CANCELLED: ("−", Style.DIM),
     RunState.SCREENED: ("−", Style.DIM),
     AttemptState.INTENT: ("·", Style.DIM),
+    FailureClass.STOPPED: ("−", Style.DIM),
 }
 
 
@@ -46,6 +48,12 @@ def state_cell(state: str, *, early: bool = False) -> Cell:
     sign, style = _LOOKS[state]
     word = _SUBMITTED if state == AttemptState.INTENT else state
     return Cell(f"{sign} {word} early", Style.YELLOW) if early else Cell(f"{sign} {word}", style)
+
+
+def attempt_cell(row: AttemptRow) -> Cell:
+    """How an attempt stands; one that was stopped in good order did not fail, whatever its state in the store."""
+    stopped = row.failure_class == FailureClass.STOPPED
+    return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
 
 
 def count_cell(state: RunState, number: int) -> Cell:

@@ -108,6 +108,17 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "next: campaign logs sweep bad" in out
 
 
+def test_an_attempt_that_was_stopped_in_good_order_is_not_shown_as_failed(world: World, capsys: Output) -> None:
+    reason = {"reason": "stopped after a checkpoint at step 1"}
+    world.set_attempt(world.attempts_of("bad")[0].id, failure_class="stopped", evidence=reason)
+    assert main(["explain", "bad"]) == 0
+    out = capsys.readouterr().out
+    assert "1  − stopped  job 7_2" in out
+    assert "✗ failed" not in out.partition("Attempts")[2]
+    [attempt] = document(capsys, "explain", "bad")["attempts"]
+    assert (attempt["state"], attempt["failure_class"]) == ("failed", "stopped")
+
+
 def test_events_are_shown_in_the_order_of_their_times(world: World, capsys: Output) -> None:
     """What a training says is stored when somebody looks, which may be after what the user did meanwhile."""
     with world.store.write() as conn:

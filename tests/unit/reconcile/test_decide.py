@@ -320,6 +320,18 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
     assert hint in change.reason
 
 
+@pytest.mark.parametrize(
+    ("lasted_s", "said"),
+    [(3420.0, ", shortly before its time limit, slurm.time = 1:00:00"), (3419.0, "")],  # Slurm asks 120 to 180 s before
+)
+def test_a_stop_because_of_the_time_limit_says_so(lasted_s: float, said: str) -> None:
+    left = outcome(last_step=37, ended_by="stop", started_s=NOW_S - 4000, ended_s=NOW_S - 4000 + lasted_s)
+    view = run_view(AttemptView(attempt_row(), job=job("COMPLETED"), outcomes=(left,)))
+    [finish] = of_kind(Finish, decide(snapshot(view)))
+    assert finish.verdict.kind == "stopped"
+    assert finish.verdict.reason == f"stopped after a checkpoint at step 37{said}"
+
+
 @pytest.mark.parametrize("kind", ["time_limit", "stopped"])
 def test_what_time_may_mend_is_to_have_more_time(kind: str) -> None:
     past = [ended_row(i, kind, start_step=20, last_step=30) for i in (1, 2, 3)]
