@@ -91,7 +91,11 @@ def newest_log(wanted: Wanted) -> Path:
     found = next(_candidates(wanted), None)
     if found is None:
         before = f"; the attempt before it is --attempt {wanted.before}" if wanted.before else ""
-        hint = f"see {wanted.attempt.logs}" if wanted.ended else f"it has not started yet; wait for it with -f{before}"
+        hint = f"it has not started yet; wait for it with -f{before}"
+        if wanted.ended:
+            hint = (
+                f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else f"it never began to write one{before}"
+            )
         what = "launcher" if wanted.launcher else "rank"
         if wanted.unrun:
             raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")

@@ -22,12 +22,14 @@ from .actions import (
     Action,
     CancelJob,
     Finish,
+    Note,
     Resize,
     Revoke,
     SetAside,
     Submit,
     run_of,
 )
+from .attempt_state import UNWRITABLE
 from .campaign_folder import run_folder, run_folders
 from .claims import is_claimed, take_claim
 from .lease import FencedWriter
@@ -45,8 +47,9 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
         with writer.write():
             pass  # claims are files, outside of the lease: a process that has lost it must not take them either
     troubles, aside = _close([a for a in actions if isinstance(a, Finish)], writer, paths)
-    if troubles:
-        return troubles  # a job could still start what would be recorded as ended
+    if troubles:  # a job could still start what would be recorded as ended
+        record(_unwritable(actions, troubles[0]), writer)
+        return troubles
     actions = _without(actions, aside)
     aside += record(actions, writer)
     actions = _without(actions, aside)
@@ -57,6 +60,12 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     aside += [*flawed, *(a for a in actions if isinstance(a, SetAside))]
     said = (set_aside(one, writer, executor.outcome_grace_s, partial(record_finish, writer=writer)) for one in aside)
     return [*troubles, *refused, *filter(None, said)]
+
+
+def _unwritable(actions: Sequence[Action], trouble: Unreachable) -> list[Note]:
+    """Notes why agents may have left no word of an end that is to be judged once the folder can be written again."""
+    ended = (action for action in actions if isinstance(action, Finish) and not action.ended.outcomes)
+    return [Note(end.attempt, UNWRITABLE, trouble.message) for end in ended if UNWRITABLE not in end.attempt.evidence]
 
 
 def _without(actions: Sequence[Action], aside: Sequence[SetAside]) -> list[Action]:

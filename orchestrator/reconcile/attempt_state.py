@@ -39,6 +39,7 @@ ROOT = 0
 HANG = "hang"
 PRUNED = "pruned"
 STRAGGLER = "straggler"
+UNWRITABLE = "unwritable"
 """Kinds of notes; an attempt's evidence keeps each under its name."""
 
 _UNWANTED = "the run is no longer wanted"
@@ -223,7 +224,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     elif verdict.kind is FailureClass.STOPPED and (limit := _limit_near(view, ended)):
         verdict = replace(verdict, reason=f"{verdict.reason}, shortly before its time limit, slurm.time = {limit}")
     elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
-        verdict = _without_a_trace(attempt) or verdict
+        verdict = _without_a_folder(attempt) or _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
         kind = FailureClass.CANCELLED if attempt.job and attempt.job.cancelled_in_queue else FailureClass.LOST
@@ -268,6 +269,13 @@ def _limit_near(view: RunView, ended: Ended) -> str:
     slurm, lasted_s = view.config.slurm, max(o.ended_s - o.started_s for o in ended.outcomes)
     near = lasted_s >= 60 * slurm.time_min - slurm.signal_delay_s - SIGNAL_EARLY_S
     return slurm.time if view.config.executor == "slurm" and near else ""
+
+
+def _without_a_folder(attempt: AttemptView) -> Verdict | None:
+    """The folder could not be written when the end was seen: its agents had no place for a word of it."""
+    why = attempt.row.evidence.get(UNWRITABLE)
+    reason = f"ended without a record of how, while it could not be written: {why}"
+    return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if why else None
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:

@@ -50,6 +50,8 @@ def action_lines(
     silent = still | {id(action) for action in together}
     started = {action.run.id for action in starting}
     silent |= {id(a) for a in done.actions if isinstance(a, SetRun) and _says_nothing(a, started)}
+    undone = {run_of(action) for action in done.actions if not _recorded(action, after)}
+    silent |= {id(action) for action in done.actions if run_of(action) in undone}
     said = [
         _Line(names[run_of(action)], text, _key(action, text, names[run_of(action)]), _job(action, after))
         for action in done.actions
@@ -104,6 +106,12 @@ def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: P
     jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
     said = {f"submitted as {_jobs(jobs)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
     return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
+
+
+def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
+    """Whether the store has an end; where the shared folder cannot be written, the next pass judges it again."""
+    now = after[run_of(action)]
+    return not isinstance(action, Finish) or now.generation > action.attempt.generation or bool(now.failure_class)
 
 
 def _says_nothing(action: SetRun, started: Collection[int]) -> bool:

@@ -236,6 +236,12 @@ def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
     assert "small has no node 2\nhint: it has nodes 0 to 1" in capsys.readouterr().err
 
 
+def test_no_folder_of_logs_is_named_that_is_not_there(world: World, capsys: Output) -> None:
+    world.attempt_paths("bad").logs.rmdir()
+    assert main(["logs", "bad"]) == 2
+    assert "no log of rank 0 in g0001\nhint: it never began to write one" in capsys.readouterr().err
+
+
 def test_a_followed_log_ends_with_its_attempt_and_misses_nothing(world: World) -> None:
     paths, out = world.attempt_paths("small", 2), io.BytesIO()
     rank_log = paths.logs / "20250102000000_rank0.log"

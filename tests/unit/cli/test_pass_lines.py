@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from dscampaign.jobs.shared import retention
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines, waiting
@@ -56,6 +58,30 @@ def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp
     assert said_of_a_pass(world) == [f"{run}: {what}: {why}" for what in told for run in ("depth-1", "depth-2")]
     assert {run.reason for run in world.runs().values()} == {why}
     world.store.close()
+
+
+def test_an_end_that_could_not_be_recorded_is_told_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is elsewhere, the disk of the folder full: neither its agents nor a pass could write a word."""
+    world = make_world(tmp_path)
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    world.cluster.jobs = {key: view._replace(state="FAILED") for key, view in world.cluster.jobs.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr("dscampaign.orchestrator.reconcile.act.close_tasks", full)
+        patch.setattr(retention, "probe", full)
+        for _ in range(2):
+            [said] = said_of_a_pass(world)
+            assert said.startswith("the shared folder is full: its disk has no free space")
+    why = "ended without a record of how, while it could not be written: the shared folder is full"
+    told, *_ = said_of_a_pass(world)
+    assert told == f"depth-1: attempt 1 ended, storage: {why}: its disk has no free space"
+    assert [attempt.failure_class for attempt in world.attempts("depth-1")][:1] == ["storage"]
+    assert len(world.events("unwritable")) == 1
+    world.store.close()
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_jobs_that_only_waited_are_looked_at_again_at_once(tmp_path: Path) -> None:
