@@ -199,3 +199,17 @@ def test_what_is_only_shown_runs_no_function_that_a_schema_names(folder: Path) -
     with closing(Store.open(url)) as seen, seen.read() as conn:
         for name, value in {"trusted_schema": 0, "query_only": 1, "cell_size_check": 1}.items():
             assert conn.exec_driver_sql(f"PRAGMA {name}").scalar_one() == value
+
+
+def test_a_file_system_that_is_mounted_read_only_is_called_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There even root, to whom the file belongs, may only read it."""
+    url = f"sqlite:///{folder}/campaign.db"
+    with closing(Store.open(url, create=True)) as own:
+        add(own, "sweep")
+    found = os.statvfs(folder)
+    flags = found.f_flag | os.ST_RDONLY
+    with as_reader(folder):
+        store = Store.open(url)
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*found[:8], flags, found.f_namemax)))
+        with pytest.raises(StoreReadOnly, match="lies on a file system that is mounted read-only"):
+            store.check_writable()
