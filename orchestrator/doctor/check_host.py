@@ -68,8 +68,7 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     path = str(folder) if folder == there else f"{folder}, to be created in {there}"
     if trouble := storage.trouble(there):
-        hint = "choose a folder that you can write to: `--dir`, or `dir` in campaign.toml"
-        yield at.problem("folder.writable", f"{path}: {trouble}", hint)
+        yield at.problem("folder.writable", f"{path}: {trouble}", storage.what_helps(trouble))
         return
     yield at.ok("folder.writable", path)
     if doubt := distrust(there):

@@ -23,11 +23,18 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
     return ""
 
 
+def what_helps(why: str) -> str:
+    """What to do about such a trouble of a campaign's folder."""
+    if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
+        return "free space there: `campaign gc` deletes what no result needs"
+    return "choose a folder that you can write to: `--dir`, or `dir` in the spec or campaign.toml"
+
+
 def require_room(folder: Path) -> None:
     """Raises UserError if nothing can be written into a folder, or none can be made where it is to be."""
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     if why := trouble(there):
-        raise UserError(f"{there}: {why}", "choose a folder that you can write to: `--dir`, or `dir:` in the spec")
+        raise UserError(f"{there}: {why}", what_helps(why))
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:

@@ -77,24 +77,30 @@ def find(name: str) -> Template:
 def write(template: Template, scale: str, path: Path) -> list[Path]:
     """Writes a template's spec, and the text beside it that the scale `smoke` trains on.
 
-    Nothing that is there is overwritten; the text may be there already.
+    Nothing that is there is overwritten; the text may be there already. All of them are written, or none.
 
     Returns:
         The files that were written.
 
     Raises:
-        UserError: The template has no such scale, or a file already exists.
+        UserError: The template has no such scale, or a file already exists or cannot be written.
     """
     texts = {path: template.text(scale)}
     if scale == SMOKE:
         texts |= _unless_there(path.with_name(TEXT))
-    for file, text in texts.items():
-        try:
+    made: list[Path] = []
+    try:
+        for file, text in texts.items():
             with file.open("x", encoding="utf-8") as new:
+                made.append(file)
                 new.write(text)
-        except FileExistsError as error:
-            raise UserError(f"{file} already exists", "name another file: `campaign init other.yaml`") from error
-    return list(texts)
+    except OSError as error:
+        for one in made:
+            one.unlink()
+        there = isinstance(error, FileExistsError)
+        what = f"{file} already exists" if there else f"cannot write {file}: {error.strerror}"
+        raise UserError(what, "name another file: `campaign init other.yaml`") from error
+    return made
 
 
 def _unless_there(path: Path) -> dict[Path, str]:

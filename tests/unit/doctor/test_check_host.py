@@ -67,6 +67,10 @@ def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     [found] = folder_checks(tmp_path / "to/be/made")
     assert (found.id, found.verdict) == ("folder.writable", Severity.PROBLEM)
     assert found.seen == f"{tmp_path}/to/be/made, to be created in {tmp_path}: Read-only file system"
+    assert found.next.startswith("choose a folder that you can write to")
+    monkeypatch.setattr(storage, "trouble", lambda _folder: "No space left on device")
+    [found] = folder_checks(tmp_path)
+    assert found.next == "free space there: `campaign gc` deletes what no result needs"
 
 
 def test_a_folder_in_which_others_write_is_a_problem(place: Location) -> None:
