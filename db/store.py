@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Engine, Float, Table, column, func, insert, inspect, literal_column, select, table
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Float,
+    Table,
+    column,
+    func,
+    insert,
+    inspect,
+    literal_column,
+    or_,
+    select,
+    table,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
-from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
+from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnreachable
 from .private_files import make_private, open_private
 from .read_only import ReadOnlyFile, read_only, store_doubt
 from .schema import HEAD, metadata
@@ -32,11 +46,27 @@ starts, has trouble with its files."""
 _TRY_AGAIN: Final = "nothing is lost: try again"
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
 _GRANT_AGAIN: Final = "this version may need a grant that an earlier one did not: run roles.sql again (docs/cluster.md)"
+_FULL: Final = "free space on its disk: what waits to be written is not lost"
+_FULL_BYTES: Final = 1 << 20
+"""With less free space than this SQLite's `disk I/O error` is a full disk: it gets no room for its log."""
+
+_WRONG_ADDRESS: Final = {
+    r"database .* does not exist": "check the database's name in the store's address, or create it: `createdb NAME`",
+    r"role .* does not exist|authentication failed|no password supplied|no pg_hba.conf entry": (
+        "check the user in the store's address, and the password in ~/.pgpass or CAMPAIGN_STORE"
+    ),
+}
+"""By words of PostgreSQL, which has no codes for them: what is wrong with an address, and stays wrong."""
+
+_READ_ROLE: Final = (
+    "status, report and the like work; to run campaigns, log in with the role campaign_owner (docs/cluster.md)"
+)
 _HINTS: Final = {
+    **_WRONG_ADDRESS,
     r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
         "no host has this name: check the store's address"
     ),
-    r"full|No space left|quota": "free space on its disk: what waits to be written is not lost",
+    r"full|No space left|quota": _FULL,
 }
 """By words of a driver: what to do, where trying again is not enough."""
 
@@ -72,7 +102,8 @@ class Store:
             StoreMissing: There is no such SQLite file.
             StoreUnreachable: The database does not answer; trying again is safe.
             SchemaMismatch: The database was made by another version.
-            StoreError: The address is wrong, the file is no database, or others could replace one that is created.
+            StoreError: The address is wrong, or who it logs in as, the file is no database, or others could replace one
+                that is created.
         """
         parsed = parse_url(url)
         path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
@@ -84,7 +115,12 @@ class Store:
         if path and shown is None:
             store._prepare_file(path, create)
         if check_schema:
-            store.check_schema()
+            try:
+                store.check_schema()
+            except StoreUnreachable as error:
+                if any(re.search(words, error.message) for words in _WRONG_ADDRESS):
+                    raise StoreError(error.message, error.hint) from error  # once it was there, it may come back
+                raise
         return store
 
     @contextmanager
@@ -219,11 +255,27 @@ class Store:
         if self.is_sqlite and "readonly database" in message:
             return StoreError(f"{self.url_without_password}: you may read this store, not write to it", hint=_READ_ONLY)
         if not (broken or _refused_for_now(error, driver)):
-            return StoreError(message, hint=_GRANT_AGAIN if _lacks_grant(error) else "")
+            return self._without_grant(message) if _lacks_grant(error) else StoreError(message)
         if "locked" in message if self.is_sqlite else _sqlstate(error) in _BUSY_SQLSTATES:
             return StoreBusy(message, hint=_TRY_AGAIN)
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
-        return StoreUnreachable(message, hint=_what_next(message))
+        return StoreUnreachable(message, hint=_FULL if self._is_full(message) else _what_next(message))
+
+    def _is_full(self, message: str) -> bool:
+        """Whether SQLite found no room for its log, of which it says `disk I/O error`."""
+        if not self.is_sqlite or "disk I/O error" not in message:
+            return False
+        with suppress(OSError):
+            return shutil.disk_usage(Path(str(self._engine.url.database)).parent).free < _FULL_BYTES
+        return False
+
+    def _without_grant(self, message: str) -> StoreError:
+        """What PostgreSQL keeps from a login that may only read, or that lacks a grant of this version."""
+        adds = or_(*(func.has_any_column_privilege(name, "INSERT") for name in metadata.tables))
+        with suppress(DBAPIError), self._engine.connect() as conn:
+            if not conn.execute(select(adds)).scalar_one():
+                return StoreReadOnly(f"{self.url_without_password}: you may only read this store", hint=_READ_ROLE)
+        return StoreError(message, hint=_GRANT_AGAIN)
 
 
 def _what_next(message: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries, schema
-from dscampaign.db.errors import StoreError
+from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
@@ -275,7 +275,7 @@ def test_who_may_read_sees_everything_and_writes_nothing(world: World) -> None:
     with page.read() as conn:
         assert len(list(queries.metrics(conn, world.run_id))) == 2
         assert queries.events(conn, world.campaign_id) is not None
-    with pytest.raises(StoreError, match="permission denied"):
+    with pytest.raises(StoreReadOnly, match="you may only read this store"):
         run_sql(page, "UPDATE step_metric SET loss = 0")
     page.close()
 

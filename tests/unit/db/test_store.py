@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import Connection, make_url
@@ -215,6 +216,35 @@ def test_what_a_server_refuses_for_now_is_unreachable_and_the_rest_is_not(
     assert type(refused.value) is kind
     with store.read() as conn:
         store.now(conn)
+
+
+@pytest.mark.parametrize(("free", "hint"), [(4096, "free space on its disk"), (1 << 40, "nothing is lost: try again")])
+def test_an_error_of_sqlite_s_disk_is_a_full_one_where_no_space_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, hint: str
+) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(StoreUnreachable) as caught, store.read():
+        raise sqlite3.OperationalError("disk I/O error")
+    assert caught.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "hint"),
+    [
+        ("postgres@{place}/nodb", 'database "nodb" does not exist', "check the database's name"),
+        ("nobody1@{place}/postgres", 'role "nobody1" does not exist', "check the user"),
+    ],
+)
+def test_an_address_that_is_wrong_stays_wrong(postgres: PostgresServer, wrong: str, said: str, hint: str) -> None:
+    url = f"postgresql://{wrong.format(place=f'127.0.0.1:{postgres.port}')}"
+    with pytest.raises(StoreError, match=said) as caught:
+        Store.open(url)
+    assert (caught.value.retryable, caught.value.hint.startswith(hint)) == (False, True)
+    known = Store.open(url, check_schema=False)  # one that was there may come back
+    with pytest.raises(StoreUnreachable, match=said) as later, known.read():
+        pass
+    assert later.value.hint.startswith(hint)
 
 
 def test_a_postgres_that_was_read_only_is_written_to_again(postgres: PostgresServer) -> None:
