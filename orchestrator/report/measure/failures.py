@@ -43,7 +43,8 @@ def failed_attempts(
 
 
 def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> str:
-    done = [f"attempt {later.generation} from step {later.start_step or 0:,}"]
+    whence = "" if later.start_step is None else f" from step {later.start_step:,}"  # a script with its own checkpoints
+    done = [f"attempt {later.generation}{whence}"]
     if later.micro_batch != failed.micro_batch:
         done.append(f"micro-batch {failed.micro_batch} → {later.micro_batch}")
     if later.changes != failed.changes:

@@ -21,6 +21,16 @@ def test_many_failures_of_one_cause_share_a_row() -> None:
     assert table.rows[1][3] == "tried to allocate 0.5 GiB"
 
 
+@pytest.mark.parametrize(("start_step", "then"), [(None, "attempt 2"), (0, "attempt 2 from step 0")])
+def test_where_a_script_of_its_own_went_on_is_said_only_once_it_is_known(start_step: int | None, then: str) -> None:
+    run: Any = SimpleNamespace(name="r", state=RunState.RUNNING, reason="")
+    same = {"micro_batch": None, "changes": "", "config_hash": "h", "id": 1}
+    first: Any = SimpleNamespace(generation=1, failure_class="crash", evidence={"reason": "boom"}, **same)
+    later: Any = SimpleNamespace(generation=2, failure_class=None, start_step=start_step, **same)
+    [found] = failed_attempts(run, [first, later], {})
+    assert found.then == then
+
+
 @pytest.mark.parametrize(
     ("reason", "then"),
     [
