@@ -29,13 +29,27 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 @verb
 @campaign_argument
-@click.option("--format", "form", type=click.Choice(FORMATS), default="csv", show_default=True, help="File format.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="File format.  [default: that of FILE's name, or csv]"
+)
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default, and -: standard output]",
+)
 @store_options
 @json_option
 def export(
-    name: str | None, form: str, what: str, output: Path | None, dir: str | None, store: str | None, as_json: bool
+    name: str | None,
+    form: str | None,
+    what: str,
+    output: Path | None,
+    dir: str | None,
+    store: str | None,
+    as_json: bool,
 ) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
 
@@ -46,13 +60,14 @@ def export(
       campaign export sweep -o steps.csv
       campaign export sweep --what runs --format json | jq '.rows[].loss'
       campaign export sweep --what gpus -o power.csv
-      campaign export sweep --format parquet -o steps.parquet
+      campaign export sweep -o steps.parquet
     """
     from ..campaign.lookup import open_campaign
     from ..export.parquet import require_pyarrow, write_parquet
     from ..export.rows import columns_and_rows, write_csv, write_json
 
-    form = "json" if as_json else form
+    output = None if output == Path("-") else output
+    form = _format("json" if as_json else form, output)
     if form == "parquet":
         require_pyarrow()
         if output is None:
@@ -68,6 +83,14 @@ def export(
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
         echo_err(thinned)
     return EXIT_OK
+
+
+def _format(asked: str | None, output: Path | None) -> str:
+    """The format that is asked for, or else that of the file's name; raises UserError where they differ."""
+    named = output.suffix.removeprefix(".").lower() if output else ""
+    if output and asked and named in FORMATS and asked != named:
+        raise UserError(f"{output} is named as {named}, and {asked} is asked for", f"-o {output.stem}.{asked}")
+    return asked or (named if named in FORMATS else "csv")
 
 
 def _thinned(store: Store, campaign: CampaignRow) -> str:
