@@ -151,7 +151,8 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
                 return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
             return Examined(report, shared=True)
         now_s = time.monotonic()
-        words = f"waits in the queue: {job.reason}" if job.pending else f"is {job.state.lower()}"
+        why = "" if job.reason in ("", "None") else f": {job.reason}"
+        words = f"waits in the queue{why}" if job.pending else f"is {job.state.lower()}"
         if words != said and not job.terminal:
             tell(f"job {job_id} {words}")
             said = words
@@ -160,7 +161,7 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
             if now_s - over_s >= executor.outcome_grace_s:
                 return _ended(job, batch.folder)
         elif job.pending and now_s > deadline_s:
-            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min: {job.reason}"
+            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min{why}"
             return Examined(None, reason, "try again later, or with a longer --wait", away=True)
         elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
             return Examined(None, f"lost contact with job {job_id}", "try again", away=True)

@@ -216,6 +216,9 @@ def test_a_job_asks_for_one_node_and_a_short_time(
     assert "waited in the queue for 0 min: Resources" in found.trouble
     assert found.away
     assert any("waits in the queue: Resources" in line for line in said)
+    job("PENDING", slurm, monkeypatch)  # before Slurm has a reason
+    found = node_job.examine(required(), settings(tmp_path), 0.3, said.append)
+    assert "None" not in "".join([found.trouble, *said])
     submitted = next(call for call in slurm.calls if call.name == "sbatch")
     assert {"--nodes=1", "--time=15", "--gpus-per-node=h100:8", "--array=0-0%1"} <= submitted.options
     assert not any(option.startswith("--nodelist") for option in submitted.options)
