@@ -12,7 +12,10 @@ from ...report.compare.results import Results, WorkloadResults
 from ...report.page.elements import Table
 from ...report.page.summary import answer_table, next_best
 from ...report.page.tables import comparison_tables
-from .text import Page, Style, table
+from .text import Page, Style, fold, table
+
+_BESIDE = 72
+"""On a screen of fewer columns, what is too wide to stand side by side stands one below the other."""
 
 _SAME_ROWS = 20
 """More conditions than this that are out for the same reason share a row."""
@@ -73,9 +76,20 @@ def _alike(excluded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _comparison(one: Comparison, page: Page) -> Iterator[str]:
     for part in comparison_tables(one):
-        yield from _lines(part, page, capitals=False)
+        beside = _lines(part, Page(), capitals=False)
+        narrow = page.width is not None and page.width < _BESIDE and max(map(len, beside)) > page.width
+        yield from _below(part, page) if narrow else _lines(part, page, capitals=False)
         yield ""
     yield from verdict(one)
+
+
+def _below(shown: Table, page: Page) -> Iterator[str]:
+    """For a narrow screen: each row as a heading with its cells below it."""
+    used = shown.without_empty_columns()
+    for first, *cells in used.rows:
+        yield page.paint(first, Style.BOLD)
+        for side, cell in zip(used.header[1:], cells, strict=True):
+            yield from fold(f"  {side}: {cell}", page.width).split("\n")
 
 
 def _lines(shown: Table, page: Page, *, capitals: bool = True) -> list[str]:

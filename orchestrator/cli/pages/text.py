@@ -69,7 +69,26 @@ def fold(text: str, width: int | None, hanging: int | None = None) -> str:
         width: columns; None for no limit.
         hanging: columns to indent by, as far as words fit behind them. By default two more than the line itself.
     """
-    return text if width is None else "\n".join(_folded(line, width, hanging) for line in text.split("\n"))
+    if width is None:
+        return text
+    lines = text.split("\n")
+    for number, below in enumerate(lines[1:]):
+        if below.strip() == "^":
+            lines[number : number + 2] = _pointed(lines[number], below, width)
+    return "\n".join(_folded(line, width, hanging) for line in lines)
+
+
+def _pointed(line: str, below: str, width: int) -> tuple[str, str]:
+    """A line with a caret below it: what is too long of it is cut, so that the caret points where it did."""
+    if len(line) <= width:
+        return line, below
+    margin = len(line) - len(line.lstrip(" "))
+    behind, room = len(below) - 1 - margin, width - margin
+    start = max(0, min(behind - room // 2, len(line) - margin - room))
+    shown = line[margin + start :][:room]
+    shown = f"…{shown[1:]}" if start else shown
+    shown = f"{shown[:-1]}…" if start + room < len(line) - margin else shown
+    return " " * margin + shown, " " * (margin + behind - start) + "^"
 
 
 def _folded(line: str, width: int, hanging: int | None) -> str:

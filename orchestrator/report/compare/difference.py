@@ -139,7 +139,7 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
         ("power of a GPU", condition.text("gpu_power_w")),
         ("J/token", condition.text("j_per_token")),
         ("code", _code(condition)),
-        ("tries", str(sum(run.tries for run in condition.runs))),
+        ("tries in all", str(sum(run.tries for run in condition.runs))),
     ]
 
 

@@ -69,7 +69,7 @@ def _conditions(one: WorkloadResults) -> Section:
     rows = tuple(_condition_row(each) for each in one.comparisons if not is_screened_out(each.condition))
     loss, speed = one.comparisons[0].loss_is, one.comparisons[0].speed_unit
     header = (
-        "condition", "completed", "tries", speed, "interval", "× baseline", "speed", f"{loss} loss",
+        "condition", "completed", "tries in all", speed, "interval", "× baseline", "speed", f"{loss} loss",
         "Δ loss", "loss", "memory", "MFU", "J/token",
     )  # fmt: skip
     text = [_compared_with(one)]

@@ -314,6 +314,17 @@ def test_no_line_of_a_table_ends_in_blanks_that_are_coloured() -> None:
     assert header.endswith("STATE\x1b[0m")
 
 
+def test_a_caret_points_where_it_did_on_a_narrow_screen() -> None:
+    source, column = "matrix: {lr: [0.1, 0.2], depth: [1, 2, 3], typo here: [4], width: [64, 128, 256]}", 43
+    assert source[column:].startswith("typo")
+    for width in (30, 60):
+        shown, below = fold(f"    {source}\n    {' ' * column}^", width).splitlines()
+        assert len(shown) <= width
+        assert shown[below.index("^") :].startswith("typo")
+    whole = f"    {source}\n    {' ' * column}^"
+    assert fold(whole, 120) == whole
+
+
 def test_a_command_is_compared_as_one_types_it() -> None:
     assert _text(["train.py", "--name", "a b"]) == "train.py --name 'a b'"
     assert _text([1, 2]) == "[1, 2]"

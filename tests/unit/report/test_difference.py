@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.cli.pages.report import comparison_page
+from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.difference import compare, figures, verdict
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, compare, figures, verdict
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.tests.support.planted import Plant, Planted, Try
 
@@ -47,3 +49,13 @@ def test_what_has_not_completed_is_said_to_be_left_out(planted: Plant) -> None:
     base, other = conditions_of(planted(Planted("base"), failed))
     assert "failed is not compared: none of its runs has completed." in verdict(compare(base, other))
     assert not any("not compared" in sentence for sentence in verdict(compare(base, base)))
+
+
+def test_a_narrow_screen_has_one_side_below_the_other(planted: Plant) -> None:
+    names = ("a_rather_long_name_of_a_condition", "another_long_name_of_a_condition")
+    one = compare(*conditions_of(planted(*(Planted(name, (0.1,), (3.0,)) for name in names))))
+    narrow = comparison_page(ComparedOperands((one,)), Page(width=60)).splitlines()
+    at = narrow.index("runs completed")
+    assert narrow[at + 1 : at + 3] == [f"  {name}: 1 of 1" for name in names]
+    assert "tries in all" in narrow
+    assert comparison_page(ComparedOperands((one,)), Page(width=80)).startswith("figure")
