@@ -46,10 +46,11 @@ def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str
         return [run.name for run in chosen.of(queries.status(conn, campaign.id), campaign.name)]
 
 
-def find(store: Store, name: str | None) -> CampaignRow:
+def find(store: Store, name: str | None, verb: str = "explain") -> CampaignRow:
     """The campaign of that name, or the only one.
 
-    Raises UserError if there is none, or no name for one of several; it says where there is a run of that name.
+    Raises UserError if there is none, or no name for one of several; it says where there is a run of that name, with
+    what to do with it there: `THIS` is the command that asks.
     """
     known = _known(store)
     if name in known:
@@ -62,7 +63,7 @@ def find(store: Store, name: str | None) -> CampaignRow:
     if name is None:
         raise UserError("which campaign?", f"one of: {', '.join(known)}")
     having = campaigns_with_run(store, name)
-    run = f"{having[0]} has a run of that name: `campaign explain {having[0]} {name}`" if len(having) == 1 else ""
+    run = f"{having[0]} has a run of that name: `campaign {verb} {having[0]} {name}`" if len(having) == 1 else ""
     raise UserError(f"no {what} named {name}", run or f"one of: {', '.join(known)}")
 
 
@@ -107,7 +108,7 @@ def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow
     known = _known(store)
     if words and words[0] not in known and len(known) == 1:
         words = [next(iter(known)), *words]
-    return find(store, words[0] if words else None), words[1:]
+    return find(store, words[0] if words else None, "THIS"), words[1:]
 
 
 def _known(store: Store) -> dict[str, CampaignRow]:

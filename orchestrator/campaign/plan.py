@@ -12,10 +12,11 @@ from functools import cached_property
 from itertools import chain
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from ...db import queries
 from ...db.records import COMPLETED_EARLY, CampaignRow, RunRow
-from ...db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage
+from ...db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage, shown_state
 from ...db.store import Store
 from ...db.warm_up import untimed_steps
 from ...jobs.shared.layout import CampaignPaths
@@ -72,6 +73,7 @@ class PlannedRun:
         differing: settings that the spec changes, as `train.lr: 0.001 → 0.01`.
         predicted_gb: peak memory of a rank, None if like runs have not measured enough.
         usable_gb: memory that a rank could use where they ran.
+        params: the point of one that the spec no longer names.
     """
 
     sign: Sign
@@ -85,6 +87,7 @@ class PlannedRun:
     predicted_gb: float | None = None
     usable_gb: float | None = None
     needs: ModelNeeds = field(default_factory=ModelNeeds)
+    params: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def config(self) -> RunConfig | None:
@@ -192,7 +195,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
-    notes += [*describe(copies.seen), *_kept_code(change, codes, submission.dir), *_uncounted(submission.runs)]
+    notes += [*describe(copies.seen), *_kept_code(submission, change, codes), *_uncounted(submission.runs)]
     notes += remarks(submission.spec)
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
@@ -245,8 +248,9 @@ def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
     yield from (f"parameters unknown: {why}" for why in dict.fromkeys(reasons) if why)
 
 
-def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterator[str]:
+def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:
     """That runs which have begun keep their code, where it has changed since."""
+    campaign, dir = submission.spec.name, submission.dir
     pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
     older = {row.code: code for row, code in pairs if row.code != code.hash}
     if older:
@@ -254,15 +258,15 @@ def _kept_code(change: SpecDiff, codes: Mapping[str, Code], dir: Path) -> Iterat
         files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
         since = f" (changed since: {shown(files)})" if files else ""
         verb = "keeps" if number == "1 run" else "keep"
-        hint = _how_to_take_it({row.state for row, _ in pairs if row.code in older})
+        hint = _how_to_take_it(campaign, {row.state for row, _ in pairs if row.code in older})
         yield f"{number} {verb} older code{since}{f'; {hint}' if hint else ''}"
 
 
-def _how_to_take_it(states: Collection[RunState]) -> str:
+def _how_to_take_it(campaign: str, states: Collection[RunState]) -> str:
     """How runs in these states get the new code; "" where none is to go on."""
-    retry = "`campaign retry` makes a failed, held or cancelled run use the new code"
+    retry = f"`campaign retry {campaign}` makes a failed or held run use the new code, with RUN also a cancelled one"
     if not UNSETTLED_RUN.isdisjoint(states):
-        return f"{retry}; `campaign cancel` comes first where it is queued or running"
+        return f"{retry}; `campaign cancel {campaign} RUN` comes first where it is queued or running"
     return "" if RETRYABLE_RUN.isdisjoint(states) else retry
 
 
@@ -297,14 +301,14 @@ def _planned(
     for row in change.drop:
         ends = row.state in UNSETTLED_RUN
         why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
-        yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why)
+        yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why, params=row.params)
 
 
 def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> PlannedRun:
     if submit is None and screens and run.stage is Stage.FULL and row.state is RunState.PENDING and not row.generation:
         return PlannedRun(Sign.LATER, row.name, "", run, run.micro_batch)
     if submit is None:
-        return PlannedRun(Sign.KEEP, row.name, row.state, run, run.micro_batch)
+        return PlannedRun(Sign.KEEP, row.name, shown_state(row.state, as_kept(row, run).desired), run, run.micro_batch)
     sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
     return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, submit.changes)
 

@@ -122,6 +122,12 @@ def campaign_then_runs(given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
 
 @_silent
+def runs_of_campaign(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
+    """Runs of the campaign that was named before, without those that were named, too."""
+    return [name for names in _runs(given, given.get("name")).values() for name in names if name not in given["runs"]]
+
+
+@_silent
 def operands(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
     """What can be compared: campaigns, conditions, runs."""
     words, runs = given.get("words") or (), _runs(given)

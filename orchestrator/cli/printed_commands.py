@@ -26,8 +26,10 @@ _COMMAND: Final = re.compile(
 def located(text: str) -> str:
     """The text, its commands with the `--dir` and `--store` that this one was given or took from its spec.
 
-    Where this one has a spec, they name it and its overrides in place of `SPEC`.
+    Where this one has a spec, they name it and its overrides in place of `SPEC`. `campaign THIS` is this command.
     """
+    context = click.get_current_context(silent=True)
+    text = text.replace("campaign THIS ", f"campaign {context.info_name if context else 'explain'} ")
     if "campaign " not in text or not any(place := _place()):
         return text
 

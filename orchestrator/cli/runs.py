@@ -215,7 +215,8 @@ def cancel(
         if as_json:
             echo_json(status_document(opened, campaign))
         return EXIT_OK
-    again = f"campaign retry {campaign.name} {'--all' if everything else 'RUN'}, for what is to go on after all"
+    which = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
+    again = f"campaign retry {campaign.name} {which}, for what is to go on after all"
     code = _one_pass(opened, campaign, as_json, until_cancelled=True, then=again)
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 

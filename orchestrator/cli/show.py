@@ -6,6 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,7 +24,7 @@ from .common import (
     store_options,
     verb,
 )
-from .completion import campaign_argument, campaign_then_runs
+from .completion import campaign_argument, campaign_then_runs, runs_of_campaign
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
 from .selection import selection_options
@@ -37,6 +38,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 
 @verb
 @campaign_argument
+@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=runs_of_campaign)
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @selection_options
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
@@ -45,6 +47,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 @format_options
 def status(
     name: str | None,
+    runs: Sequence[str],
     watch: bool,
     chosen: Selection,
     everything: bool,
@@ -55,13 +58,14 @@ def status(
 ) -> int:
     """Show the status of a campaign.
 
-    NAME is a campaign or its spec file; leave it out if there is only one. This only reads the store: metrics are as
-    recent as the reconciler's last pass. Where runs do not fit on the screen, shows conditions (all repeats of one
-    point) instead, the worst first; a file or a pipe gets every run.
+    NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. This only reads the
+    store: metrics are as recent as the reconciler's last pass. Where runs do not fit on the screen, shows conditions
+    (all repeats of one point) instead, the worst first; a file or a pipe gets every run.
 
     Examples:
       campaign status
       campaign status sweep --watch
+      campaign status sweep zero_stage-3
       campaign status sweep --failed
       campaign status sweep --state queued,running --run 'zero_stage-3*'
       campaign status sweep -o csv > runs.csv
@@ -72,6 +76,7 @@ def status(
     from ..campaign.status import read_status
     from .pages.status import status_page
 
+    chosen = replace(chosen, patterns=[*runs, *chosen.patterns])
     opened, campaign = open_campaign(dir, store, name)
     if watch:
         from .watch import watch_status

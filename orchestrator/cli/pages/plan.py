@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from ....db.states import RunState
+from ....db.states import CANCELLING, RunState
 from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
 from ...formatting import clean, count, rough, short_number
@@ -156,6 +156,10 @@ def _ended_badly(plan: Plan) -> list[str]:
         stay = "stays cancelled" if len(ended) == 1 else "stay cancelled"
         again = "starts it again" if len(ended) == 1 else "starts that one again"
         lines += [f"{_and_more(ended)} {stay}: `campaign retry {plan.campaign} {ended[0]}` {again}"]
+    if ending := [item.name for item in kept if item.why == CANCELLING]:
+        verb, it = ("is", "it") if len(ending) == 1 else ("are", "that one")
+        again = f"`campaign retry {plan.campaign} {ending[0]}` starts {it} again once it has ended"
+        lines += [f"{_and_more(ending)} {verb} being cancelled: {again}"]
     return [*lines, ""] if lines else []
 
 
@@ -198,7 +202,8 @@ def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
     repeats: Counter[str] = Counter()
     for item in items:
         row = _row(item)
-        alike = json.dumps([item.run.params if item.run else item.name, *map(str, row[:1] + row[2:])])
+        point = item.run.params if item.run else item.params or item.name
+        alike = json.dumps([point, *map(str, row[:1] + row[2:])])
         rows.setdefault(alike, row)
         repeats[alike] += 1
     for alike, row in rows.items():

@@ -15,6 +15,7 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
+from dscampaign.orchestrator.cli.pages.plan import plan_page
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.errors import UserError
@@ -276,9 +277,9 @@ def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -
     world.record()
     world.run_pass()
     script.write_text("print()\n")
-    retry = "`campaign retry` makes a failed, held or cancelled run use the new code"
+    retry = "`campaign retry c` makes a failed or held run use the new code, with RUN also a cancelled one"
     for state, hint in (
-        (RunState.QUEUED, f"; {retry}; `campaign cancel` comes first where it is queued or running"),
+        (RunState.QUEUED, f"; {retry}; `campaign cancel c RUN` comes first where it is queued or running"),
         (RunState.FAILED, f"; {retry}"),
         (RunState.COMPLETED, ""),
     ):
@@ -286,6 +287,24 @@ def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -
             set_run(world, name, state=state)
         [note] = [one for one in make_plan(world.store, world.submission()).notes if "older code" in one]
         assert note == f"2 runs keep older code (changed since: train.py){hint}"
+
+
+def test_the_plan_says_of_a_run_that_is_being_cancelled_what_comes_after(world: World) -> None:
+    world.record()
+    world.run_pass()
+    campaigns.cancel(world.store, world.campaign, ["depth-1"])
+    plan = make_plan(world.store, world.submission())
+    assert [(item.name, item.why) for item in plan.runs] == [("depth-1", "cancelling"), ("depth-2", "queued")]
+    again = "`campaign retry c depth-1` starts it again once it has ended"
+    assert f"depth-1 is being cancelled: {again}" in plan_page(plan, Page())
+
+
+def test_repeats_of_a_point_that_was_removed_share_a_row(world: World) -> None:
+    world.record(repeats=3)
+    world.run_pass()
+    rows = [line.split() for line in plan_page(make_plan(world.store, world.submission()), Page()).splitlines()]
+    removed = [row for row in rows if row[:1] == ["-"]]
+    assert [row[1:4] for row in removed] == [["depth-1-r1", "×", "2"], ["depth-2-r1", "×", "2"]]
 
 
 def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(

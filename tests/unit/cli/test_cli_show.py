@@ -108,6 +108,12 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "next: campaign logs sweep bad" in out
 
 
+def test_the_status_of_some_runs_by_their_names(world: World, capsys: Output) -> None:
+    assert [run["name"] for run in document(capsys, "status", "sweep", "bad", "n*")["runs"]] == ["bad", "new"]
+    assert main(["status", "sweep", "smal"]) == 2
+    assert 'no run named smal in sweep\nhint: did you mean "small"?' in capsys.readouterr().err
+
+
 def test_an_attempt_that_was_stopped_in_good_order_is_not_shown_as_failed(world: World, capsys: Output) -> None:
     reason = {"reason": "stopped after a checkpoint at step 1"}
     world.set_attempt(world.attempts_of("bad")[0].id, failure_class="stopped", evidence=reason)
@@ -289,6 +295,20 @@ def test_export_of_steps_has_a_column_for_each_figure(world: World, capsys: Outp
         ("done", "1", "3.0"), ("done", "2", "1.5"), ("done", "3", "1.0"), ("small", "1", "2.5"), ("bad", "1", "nan"),
     ]  # fmt: skip
     assert [row["my_figure"] for row in rows] == ["", "", "", "1.5", ""]
+
+
+def test_the_name_of_a_file_says_its_format(world: World, capsys: Output) -> None:
+    assert main(["export", "-o", "k.json"]) == 0
+    assert json.loads(Path("k.json").read_text())["what"] == "steps"
+    assert main(["export", "-o", "k.txt"]) == 0
+    assert Path("k.txt").read_text().startswith("run,")
+    capsys.readouterr()
+    assert main(["export", "-o", "-"]) == 0
+    assert capsys.readouterr().out == Path("k.txt").read_text()
+    assert not Path("-").exists()
+    for words in (["--format", "csv"], ["--json", "-o", "k.csv"]):
+        assert main(["export", "-o", "k.json", *words]) == 2
+        assert "is asked for\nhint: -o k." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("what", "number"), [("steps", 5), ("runs", 4), ("attempts", 4), ("events", 1)])

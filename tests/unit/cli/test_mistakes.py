@@ -10,6 +10,7 @@ from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli import runs
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
@@ -57,8 +58,10 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
         ("done", "one of: sweep, other"),
         ("none", "one of: sweep, other"),
     ):
-        assert main(["explain", run]) == 2
-        assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {hint}\n"
+        for verb in ("explain", "logs", "cancel"):
+            assert main([verb, run]) == 2
+            said = hint.replace("explain", verb)
+            assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {said}\n"
 
 
 def test_a_campaign_is_named_by_its_spec_file_to_compare_too(world: World, capsys: Output) -> None:
@@ -130,6 +133,23 @@ def test_there_is_no_log_where_no_job_ran(world: World, capsys: Output) -> None:
     world.set_run("new", state=RunState.FAILED, reason=refused)
     assert main(["logs", "sweep", "new"]) == 2
     assert capsys.readouterr().err == f"error: no job ran in g0001: {refused}\nhint: so there is no log\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "again"), [(["new"], "new"), (["n*"], "new"), (["new", "small"], "RUN"), (["--all"], "--all")]
+)
+def test_what_starts_a_cancelled_run_again_names_it(
+    world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch, words: list[str], again: str
+) -> None:
+    told: list[str | None] = []
+
+    def one_pass(*_: object, then: str | None = None, **__: object) -> int:
+        told.append(then)
+        return 0
+
+    monkeypatch.setattr(runs, "_one_pass", one_pass)
+    assert main(["cancel", "sweep", *words]) == 0
+    assert told == [f"campaign retry sweep {again}, for what is to go on after all"]
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_plan(tmp_path: Path, capsys: Output) -> None:
