@@ -7,11 +7,13 @@ import re
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
-from ...jobs.shared.layout import Beside
+from ...jobs.shared.files import read_json
+from ...jobs.shared.layout import MARKER, Beside
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6
 """A larger file is data, not code."""
@@ -31,10 +33,19 @@ _RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", 
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", Beside.STORE)
 """What only the folder of a Python environment holds, or that of a campaign."""
 _OUTPUTS: Final = re.compile(
-    r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl|db|sqlite"
-    r"|png|jpe?g|svg|pdf|zip|tar|t?gz|zst|bak|orig|old|tmp|rej|sw[op])$|~$|tfevents|(^|/)#[^/]*#$"
+    r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl"
+    r"|(db|sqlite)3?(-(wal|shm|journal))?|png|jpe?g|svg|pdf|zip|tar|t?gz|zst|bak|orig|old|tmp|rej|sw[op])$|~$|tfevents|(^|/)#[^/]*#$"
 )
 """How files are named that runs read and write, and those that editors keep; copied only where git keeps them."""
+_IN_CAMPAIGN: Final = frozenset({MARKER, "batches", "runs", "searches", "by-hand"})
+"""What a campaign's folder holds; beside it may lie code of the same name."""
+_BESIDE_CAMPAIGN: Final = re.compile(
+    rf"(^|/)(({Beside.CODE}|{Beside.DATA})/\.?[0-9a-f]{{16,32}}([/.]|$)|\.doctor/"
+    rf"|{re.escape(Beside.SETTINGS)}$|{re.escape(Beside.STORE)}([-.]|$))"
+)
+"""What lies beside campaigns: copies of code, prepared data, examinations, settings and the default store."""
+_OF_STORE: Final = re.compile(r"(-(wal|shm|journal|writer))?$")
+"""How the files of a SQLite store end, beyond its own name."""
 _TEXTS: Final = (".txt", ".html", ".htm", ".sbatch", "")
 """Suffixes of files in which people keep what a program has printed; copied where git keeps or code names them."""
 _NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
@@ -96,7 +107,10 @@ def tree_around(
         always = {os.path.relpath(script, top)} if script else set()
         named = {os.path.relpath(path, top) for path in reads}
         listing = listed(top)
-        if listing is not None and (tree := _within_limits(top, listing, always, named, dir, spec)):
+        if listing is None:
+            continue
+        listing = _without_campaigns(top, listing, always | named)
+        if tree := _within_limits(top, listing, always, named, dir, spec):
             return tree if top == (root or folder) else replace(tree, narrowed_from=root)
     return None
 
@@ -152,6 +166,33 @@ def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
         return (f"{os.path.relpath(dir, root)}/",)
     folders = {place.parent.name for sign in ("batches", "campaign.json") for place in dir.glob(f"*/{sign}")}
     return (*(f"{name}/" for name in (Beside.CODE, *folders)), Beside.STORE, ".dscampaign", ".doctor/")
+
+
+def _without_campaigns(root: Path, listing: _Listing, wanted: Collection[str]) -> _Listing:
+    """The listing without what `campaign` itself keeps, for whichever campaign: also where git keeps it, it changes."""
+    paths = {*listing.tracked, *listing.untracked}
+    locks = (path for path in paths if path.endswith("-writer") and _is_empty(root / path))
+    stores = paths.intersection(lock.removesuffix("-writer") for lock in locks)
+
+    @cache
+    def is_kept(path: str) -> bool:
+        return _is_a_campaign_s(root, path) or ("/" in path and is_kept(path.rpartition("/")[0]))
+
+    kept = {path for path in paths if _OF_STORE.sub("", path, count=1) in stores or is_kept(path)} - set(wanted)
+    tracked, untracked = ([path for path in some if path not in kept] for some in (listing.tracked, listing.untracked))
+    return _Listing(tracked, untracked, [*listing.left_out, *kept])
+
+
+def _is_a_campaign_s(root: Path, path: str) -> bool:
+    """Whether a file or folder lies in the folder of a campaign, or beside it for all of them."""
+    if _BESIDE_CAMPAIGN.search(path):
+        return True
+    folder, name = os.path.split(path)
+    return name in _IN_CAMPAIGN and {"campaign", "created_s"} <= (read_json(root / folder / MARKER) or {}).keys()
+
+
+def _is_empty(place: Path) -> bool:
+    return _readable(place) and place.stat().st_size == 0
 
 
 def _is_output(path: str) -> bool:
@@ -265,7 +306,8 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
             listing.left_out.append(at.rstrip("/"))
             folders.clear()
             continue
-        kept = [name for name in folders if f"{at}{name}" != own and not _is_a_tool_s(Path(folder, name))]
+        outside = [name for name in folders if f"{at}{name}" != own and not _is_a_campaign_s(root, f"{at}{name}")]
+        kept = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
         listing.left_out += [f"{at}{name}" for name in folders if name not in kept]
         listing.left_out += [f"{at}{name}" for name in names if name.startswith(".")]
         listing.untracked += [f"{at}{name}" for name in names if not name.startswith(".")]

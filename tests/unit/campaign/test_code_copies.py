@@ -293,6 +293,51 @@ def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Projec
     assert project.files() == ["train.py"]
 
 
+@pytest.mark.parametrize("git", [True, False])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("campaign.db", "campaign.db-wal", "campaign.db-shm", "campaign.db-journal", "campaign.db-writer"),
+        ("store", "store-wal", "store-shm", "store-journal", "store-writer"),  # the spec names it, so it is no text
+        ("campaign.toml",),
+        ("runs/campaign.db", "runs/campaign.db-writer", "runs/.doctor/a/look.py"),
+        (
+            "runs/code/0123456789abcdef/train.py",
+            "runs/code/0123456789abcdef.json",
+            "runs/data/0123456789abcdef01234567/a.json",
+        ),
+        ("runs/sweep/campaign.json", "runs/sweep/batches/a/closed", "runs/sweep/runs/r/g0001/train.json"),
+        ("campaign.json", "runs/r/g0001/train.json", "searches/a.json", "by-hand/r/train.json"),
+    ],
+)
+def test_what_campaigns_keep_beside_the_script_is_no_code(
+    project: Project, files: tuple[str, ...], *, git: bool
+) -> None:
+    """Of whichever campaign: it changes with each run, and no script reads it."""
+    if git:
+        project.git("init", "-q")
+    project.write("spec.yaml", "store: sqlite:///store")
+    first = project.code()
+    for name in files:
+        project.write(name, '{"campaign": "sweep", "created_s": 1.5}' if name.endswith("campaign.json") else "")
+    assert project.code().hash == first.hash
+    if git:
+        project.git("add", ".")
+        assert changed_files(first.hash, project.code(), project.dir) == []
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_code_beside_a_campaign_is_code_whatever_it_is_called(project: Project, *, git: bool) -> None:
+    if git:
+        project.git("init", "-q")
+    for name in ("net/runs/schedule.py", "net/code/data.py", "campaign.json", "kit/store", "kit/store-writer"):
+        project.write(name, "open('store'), open('store-writer')")
+    project.write("sweep/campaign.json", '{"campaign": "sweep", "created_s": 1.5}')
+    project.write("sweep/model.py")
+    names = ["campaign.json", "kit/store", "kit/store-writer", "net/code/data.py", "net/runs/schedule.py"]
+    assert project.files() == [*names, "sweep/model.py", "train.py"]
+
+
 def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
     real = code_copies.tree_around
