@@ -58,6 +58,15 @@ def parse_url(text: str) -> URL:
     return url.set(drivername="sqlite", database=str(Path(url.database).absolute()))
 
 
+def sqlite_file(text: str, folder: Path) -> Path | None:
+    """The file of a store's address, as a command in that folder finds it; None if it names no SQLite file."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        return None
+    return Path(folder, url.database) if url.get_backend_name() == "sqlite" and url.database else None
+
+
 def without_password(url: URL) -> str:
     """The address with nothing that could be a secret, fit for logs, job scripts and payloads.
 

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...jobs.shared.layout import Beside
+from ..errors import UserError
 from ..settings import Settings, resolve
 
 if TYPE_CHECKING:
     from ...db.store import Store
 
 _PLACES: Final = ("dir", "store")
+_TYPED: Final = ("command line", "environment")
+"""How the sources begin of what is meant for this command, wherever it is called."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """The settings of a command, its arguments `[NAME] [RUN...]`, and the spec file, if one was named."""
+    """The settings of a command, its arguments `[NAME] [RUN...]`, and the spec file, if one was named.
+
+    `there` are the settings that the command would have in the spec's folder.
+    """
 
     settings: Settings
     words: tuple[str, ...]
     spec: Path | None = None
+    there: Settings | None = None
+
+    @classmethod
+    def of(
+        cls, flags: Mapping[str, str | None], given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
+    ) -> Location:
+        """Resolves the settings of options and of a spec; raises UserError as `resolve` does."""
+        here, there = resolve(flags, given), None
+        if spec is not None:
+            typed = {"dir": str(here.dir) if flags.get("dir") else None, "store": flags.get("store")}
+            with suppress(UserError):
+                there = resolve(typed, given, cwd=spec.parent.absolute())
+        return cls(here, tuple(words), spec, there)
 
     @property
     def name(self) -> str | None:
@@ -45,13 +66,22 @@ class Location:
             raise
 
     @property
+    def file(self) -> Path | None:
+        """The store's file; None for another database than SQLite."""
+        return _file(self.settings.store, Path.cwd())
+
+    @property
     def beside_spec(self) -> str:
-        """How to use the store in the spec's folder, where none is in this one and no setting names any; else ""."""
-        if self.spec is None or not self._by_default or (self.settings.dir / Beside.STORE).exists():
+        """How to use the store that the command would use in the spec's folder, where there is none here; else ""."""
+        if self.spec is None or self.there is None or self._source_of("store").startswith(_TYPED):
             return ""
-        dir = self.spec.parent / self.settings.dir.name
-        found = (dir / Beside.STORE).is_file()
-        return f"there is one beside the spec: add `--dir {shlex.quote(str(dir))}`" if found else ""
+        here, there = self.file, _file(self.there.store, self.spec.parent.absolute())
+        if here is None or here.exists() or there is None or not there.is_file():
+            return ""
+        words = [] if self.there.dir == self.settings.dir else ["--dir", _spelt(self.there.dir, self.spec.parent)]
+        if there != self.there.dir / Beside.STORE:
+            words += ["--store", f"sqlite:///{_spelt(there, self.spec.parent)}"]
+        return f"there is one beside the spec: add `{shlex.join(words)}`"
 
     @property
     def _elsewhere(self) -> str:
@@ -62,7 +92,10 @@ class Location:
 
     @property
     def _by_default(self) -> bool:
-        return all(one.source.startswith("default") for one in self.settings.origins if one.name in _PLACES)
+        return all(self._source_of(name).startswith("default") for name in _PLACES)
+
+    def _source_of(self, name: str) -> str:
+        return next((one.source for one in self.settings.origins if one.name == name), "default")
 
     def open_if_any(self) -> Store | None:
         """Opens the store; None where a SQLite file has yet to be made."""
@@ -86,7 +119,18 @@ def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ())
         path = Path(given[0])
         spec = _peek(path)
         given = (spec.pop("name") or given[0], *given[1:])
-    return Location(resolve({"dir": dir, "store": store}, spec), given, path)
+    return Location.of({"dir": dir, "store": store}, spec, given, path)
+
+
+def _file(store: str, folder: Path) -> Path | None:
+    from ...db.engine import sqlite_file
+
+    return sqlite_file(store, folder)
+
+
+def _spelt(place: Path, spec_folder: Path) -> str:
+    """A path as one below the spec's folder, the way that the user wrote this one."""
+    return os.path.normpath(spec_folder / os.path.relpath(place, spec_folder))
 
 
 def _peek(path: Path) -> dict[str, str | None]:

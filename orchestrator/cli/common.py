@@ -24,7 +24,6 @@ from ...db.errors import StoreError
 from ..campaign.location import Location
 from ..errors import UserError, did_you_mean
 from ..formatting import printable
-from ..settings import resolve
 from .pages.text import Page, Style, fold
 from .printed_commands import located
 
@@ -141,7 +140,7 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
 
     spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    where = Location(resolve({"dir": dir, "store": store}, given), (spec.name,), path)
+    where = Location.of({"dir": dir, "store": store}, given, (spec.name,), path)
     text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
 
@@ -149,7 +148,7 @@ def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str
 def warn_of_other_store(where: Location) -> None:
     """Says that the campaign may have been submitted from the spec's own folder: here it would all be run again."""
     if where.beside_spec:
-        echo_err(f"warning: there is no store at {where.settings.dir}; {where.beside_spec}")
+        echo_err(f"warning: there is no store at {where.file}; {where.beside_spec}")
 
 
 def page_for(stream: IO[str]) -> Page:

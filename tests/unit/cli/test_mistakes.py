@@ -1,5 +1,6 @@
 """Mistakes at the command line: what is said, what to type next, and the exit code."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -204,7 +205,9 @@ def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     spec = spec_elsewhere(tmp_path, monkeypatch)
-    warning = f"warning: there is no store at {tmp_path}/b/campaign; there is one beside the spec: add `--dir"
+    warning = (
+        f"warning: there is no store at {tmp_path}/b/campaign/campaign.db; there is one beside the spec: add `--dir"
+    )
     for words in (["plan", spec], ["submit", spec, "--dry-run"]):
         assert main(words) == 0
         assert warning in capsys.readouterr().err
@@ -215,15 +218,62 @@ def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
     assert "warning: there is no store" not in capsys.readouterr().err
 
 
-def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A spec in another folder than this one, that was submitted from there."""
+@pytest.mark.parametrize(
+    ("places", "settings", "made", "options"),
+    [
+        (
+            "dir: runs\nstore: sqlite:///my store.db\n",
+            "",
+            "my store.db",
+            "--dir ../a/runs --store 'sqlite:///../a/my store.db'",
+        ),
+        ("store: sqlite:///my.db\n", "", "my.db", "--dir ../a/campaign --store sqlite:///../a/my.db"),
+        ("dir: runs\n", "", "runs/campaign.db", "--dir ../a/runs"),
+        ("dir: $OUT\nstore: sqlite:///my.db\n", "", "my.db", "--store sqlite:///../a/my.db"),
+        ("", "dir = 'kept'\n", "kept/campaign.db", "--dir ../a/kept"),
+    ],
+)
+def test_a_store_that_the_spec_names_is_found_beside_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Output,
+    places: str,
+    settings: str,
+    made: str,
+    options: str,
+) -> None:
+    """Its paths are relative to where the command is called: called elsewhere, all would be run a second time."""
+    spec = spec_elsewhere(tmp_path, monkeypatch, places.replace("$OUT", f"{tmp_path}/out"))
+    if settings:
+        (tmp_path / "a" / "campaign.toml").write_text(settings)
+    (tmp_path / "a" / "campaign" / "campaign.db").unlink()
+    Store.open(f"sqlite:///{tmp_path}/a/{made}", create=True).close()
+    assert main(["status", spec]) == 2
+    assert f"hint: there is one beside the spec: add `{options}`\n" in capsys.readouterr().err
+    assert main(["plan", spec]) == 0
+    assert f"; there is one beside the spec: add `{options}`\n" in capsys.readouterr().err
+    assert main(["plan", spec, *shlex.split(options)]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_store_that_was_typed_is_looked_for_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    spec = spec_elsewhere(tmp_path, monkeypatch, "store: sqlite:///my.db\n")
+    Store.open(f"sqlite:///{tmp_path}/a/my.db", create=True).close()
+    assert main(["status", spec, "--store", "sqlite:///my.db"]) == 2
+    assert "beside the spec" not in capsys.readouterr().err
+
+
+def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: str = "") -> str:
+    """A spec in another folder than this one, that was submitted from there; `places` are its `dir` and `store`."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("CAMPAIGN_DIR", "CAMPAIGN_STORE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     text = "name: one\nexecutor: local\ncommand: train.py\ntrain: {steps: 2, global_batch: 2}\n"
-    (tmp_path / "a" / "spec.yaml").write_text(text)
+    (tmp_path / "a" / "spec.yaml").write_text(text + places)
     (tmp_path / "a" / "train.py").touch()
     Store.open(f"sqlite:///{tmp_path}/a/campaign/campaign.db", create=True).close()
     monkeypatch.chdir(tmp_path / "b")
