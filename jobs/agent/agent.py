@@ -31,7 +31,7 @@ from ..shared.payload import Payload
 from ..shared.process_groups import signal_group, terminate_group
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
-from .evidence import NodeOutcome, RankRecord
+from .evidence import LogLine, NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch
@@ -136,7 +136,7 @@ class Agent:
         if start is None:
             return EXIT_NOT_MINE
         if not self._can_enter():
-            self._write_outcome(None, "no_workdir", started_s, start)
+            self._write_outcome(None, "no_workdir", started_s, start, self._lacking_workdir)
             return EXIT_FAILED
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
@@ -164,8 +164,11 @@ class Agent:
 
     def _can_enter(self) -> bool:
         """Waits a moment for the folder in which the ranks are to start: it may lie on a file system of its own."""
-        workdir = Path(self.payload.workdir)
-        return self._folder.wait_for(workdir.is_dir, f"{workdir}, where the training starts, is not there", own=True)
+        return self._folder.wait_for(Path(self.payload.workdir).is_dir, self._lacking_workdir, own=True)
+
+    @property
+    def _lacking_workdir(self) -> str:
+        return f"{self.payload.workdir}{evidence.NO_WORKDIR}"
 
     @property
     def _checkpoints(self) -> Path:
@@ -335,8 +338,12 @@ class Agent:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
+    def _write_outcome(
+        self, exit_code: int | None, ended_by: str, started_s: float, start: Start, word: str = ""
+    ) -> NodeOutcome:
+        """Leaves the outcome, with a word of the agent's own that no log holds."""
         ended_s = time.time()
+        own = (LogLine(self.paths.outcome(self.node.rank).name, 0, word),) if word else ()
         self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with what shows how the ranks ended
         outcome = NodeOutcome(
             generation=self.payload.generation,
@@ -350,7 +357,7 @@ class Agent:
             start_step=self._first_step(start) - 1,
             last_step=spool_steps.last_step(self.paths.metrics),
             ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s, self._ends)),
-            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
+            lines=(*own, *evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns)),
             target_step=spool_steps.target_step(self.paths.metrics),
             step_reached=spool_steps.step_reached(self.paths.metrics, start.start_step or 0),
             diverged_at=spool_steps.diverged_at(self.paths.metrics),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Self, TextIO, TypedDict
+from typing import Annotated, Any, Final, Self, TextIO, TypedDict
 
 from ..shared.documents import Document, Number, Time, Whole, decode
 from ..shared.files import read_json
@@ -51,6 +51,10 @@ SUSPECTS = (
 
 Plain words are ten times as fast as a pattern, and the logs of a long run are searched between SIGTERM and SIGKILL.
 """
+
+
+NO_WORKDIR: Final = ", where the training starts, is not there"
+"""What an agent says after the name of that folder."""
 
 
 @dataclass(frozen=True)

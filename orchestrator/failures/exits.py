@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import signal
 
-from ...jobs.agent.evidence import LogLine
+from ...jobs.agent.evidence import NO_WORKDIR, LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
 
 _SHELL = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
 
+_WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
 
 NEVER_BEGAN = {
     "rendezvous": "timed out waiting for the first node",
@@ -27,7 +28,11 @@ def never_began(ended: Ended) -> Verdict | None:
         return None
     alone = idle.ended_by == "no_workdir" and sum(o.ended_by == idle.ended_by for o in ended.outcomes) == 1
     host = idle.host if alone else ""
-    return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
+    line = next((line for line in idle.lines if line.text.endswith(NO_WORKDIR)), None)
+    if idle.ended_by != "no_workdir" or line is None:
+        return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
+    reason = f"{idle.host} does not have {line.text.removesuffix(NO_WORKDIR)}, where the training starts"
+    return Verdict(FailureClass.NODE, reason, _WORKDIR_HINT, line, idle.ended_by, host)
 
 
 def unknown(ended: Ended) -> Verdict:

@@ -130,7 +130,7 @@ class Reconciler:
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         decided = decide(snapshot)
-        actions, away = self._environments.ready(decided, stored.configs.read)
+        actions, away = self._environments.ready(decided, stored.configs.read, snapshot.workdir_away)
         self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
         troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, actions)

@@ -112,6 +112,7 @@ def observe(
     if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):
         # no other could be read: it is the folder
         raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
+    origin = Origin.of(stored.campaign.provenance)
     snapshot = Snapshot(
         now_s=stored.now_s,
         campaign=stored.campaign,
@@ -127,7 +128,8 @@ def observe(
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
         user=executor.user,
-        missing=tuple(Origin.of(stored.campaign.provenance).missing(os.environ)),
+        missing=tuple(origin.missing(os.environ)),
+        workdir_away=origin.away,
         damaged=_damaged(stored, paths),
         screenings=stored.screenings,
         queue=queue,

@@ -6,6 +6,7 @@ this process, is decided by their names alone: no value is ever kept.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -49,23 +50,35 @@ class Origin:
         workdir: folder in which agents and ranks start; "" where none is known.
         python: the interpreter that runs the training where the spec names none; "" where none is known.
         variables: names of the variables of that shell that matter, see `that_matter`.
+        spec: the spec file; "" where none is known.
     """
 
     workdir: str = ""
     python: str = ""
     variables: tuple[str, ...] = ()
+    spec: str = ""
 
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:
         """What the store keeps of it."""
         spec = provenance.get("spec")  # all that earlier versions recorded
         workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
-        return cls(workdir, provenance.get("python", ""), tuple(provenance.get("variables", ())))
+        return cls(workdir, provenance.get("python", ""), tuple(provenance.get("variables", ())), spec or "")
 
     @property
     def interpreter(self) -> str:
         """The recorded Python; "" where it is gone, as after an environment was made anew elsewhere."""
         return self.python if Path(self.python).is_file() else ""
+
+    @property
+    def away(self) -> str:
+        """The folder in which attempts start, where it is not here though `submit` saw it; else "".
+
+        One outside the spec's folder may be on the compute nodes alone.
+        """
+        folder = Path(self.workdir)
+        seen = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
+        return self.workdir if seen and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises
 
     def missing(self, environ: Mapping[str, str]) -> list[str]:
         """The variables that an attempt would lack if this process submitted it."""

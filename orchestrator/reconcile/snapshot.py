@@ -196,6 +196,7 @@ class Snapshot:
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
         missing: variables of the shell that submitted the campaign which this process lacks.
+        workdir_away: the folder in which attempts start, if it is away on this machine too; else "".
         damaged: by hash, why a copy of code cannot be used.
         broken: the runs that cannot be seen; they are not among ``runs``.
         screenings: what the screening runs have measured, by run id; none are needed once all points are decided.
@@ -220,6 +221,7 @@ class Snapshot:
     storage: str | None = None
     user: int = 0
     missing: tuple[str, ...] = ()
+    workdir_away: str = ""
     damaged: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenRun, ...] = ()
     screenings: Mapping[int, Screening] = field(default_factory=dict)

@@ -172,7 +172,13 @@ class World:
             conn.execute(lease.update().values(expires_s=0.0))
 
     def run_jobs(
-        self, state: str = "COMPLETED", *, exit_code: int | None = 0, error: str = "", loss: float | None = 1.0
+        self,
+        state: str = "COMPLETED",
+        *,
+        exit_code: int | None = 0,
+        error: str = "",
+        loss: float | None = 1.0,
+        ended_by: str = "",
     ) -> None:
         """Plays the agents of all jobs that wait: claims, reports three steps, ends.
 
@@ -181,13 +187,16 @@ class World:
         Args:
             exit_code: the rank's; None for one that a signal ended.
             loss: of each step; None for no step at all.
+            ended_by: why the agent ended it, as of `NodeOutcome`.
         """
         for key, view in list(self.cluster.jobs.items()):
             if view.state == "PENDING" and self.paths.batch(view.token).exists():
                 self.cluster.jobs[key] = view._replace(state=state)
-                self._run_job(view, exit_code, error, () if loss is None else (loss,) * 3)
+                self._run_job(view, exit_code, error, () if loss is None else (loss,) * 3, ended_by)
 
-    def _run_job(self, view: JobView, exit_code: int | None, error: str, losses: Sequence[float]) -> None:
+    def _run_job(
+        self, view: JobView, exit_code: int | None, error: str, losses: Sequence[float], ended_by: str
+    ) -> None:
         payload = submitted_payload(self.paths.batch(view.token), view.task)
         files = AttemptPaths(Path(payload.attempt_dir))
         make_below(self.paths.runs, files.dir)
@@ -205,7 +214,7 @@ class World:
             node_rank=0,
             host="n0",
             launcher_exit=1 if exit_code is None else exit_code,
-            ended_by="",
+            ended_by=ended_by,
             started_s=100.0,
             ended_s=160.0,
             start_step=0,

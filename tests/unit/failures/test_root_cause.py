@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import GLOO, KILLED, NCCL, judge, raised
 
@@ -155,6 +155,15 @@ def test_a_working_folder_that_is_away_is_no_mistake_of_the_script() -> None:
     verdict = judge(away)
     assert (verdict.kind, verdict.host) == ("node", "n2")
     assert verdict.reason == "n2 does not have the folder where the training starts"
+
+
+@pytest.mark.parametrize("workdir", ["/home/me/w 7", "/data/out of memory", "/x/No such file or directory"])
+def test_a_working_folder_that_is_away_is_named(workdir: str) -> None:
+    line = LogLine("outcome-0.json", 0, f"{workdir}, where the training starts, is not there")
+    verdict = judge(outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2", lines=(line,)))
+    assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n2", "no_workdir")
+    assert verdict.reason == f"n2 does not have {workdir}, where the training starts"
+    assert "`workdir:`" in verdict.hint
 
 
 # -- one node only ---------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_a_run_that_is_held_for_variables_tells_which_of_those_that_were_recorde
 
 def test_a_campaign_of_an_earlier_version_misses_nothing() -> None:
     origin = Origin.of({"version": "0", "spec": "/project/s.yaml", "git": ""})
-    assert (origin, origin.missing({}), origin.interpreter) == (Origin("/project"), [], "")
+    assert (origin, origin.missing({}), origin.interpreter) == (Origin("/project", spec="/project/s.yaml"), [], "")
 
 
 def test_the_python_of_the_submission_runs_the_training_as_long_as_it_is_there(tmp_path: Path) -> None:
