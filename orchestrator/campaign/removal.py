@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ...db import queries
 from ...db.campaigns import delete_campaign, delete_measurements
-from ...db.records import CampaignRow
+from ...db.ownership import user_name
+from ...db.records import AttemptRow, CampaignRow
 from ...db.rows import pieces
 from ...db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from ...db.store import Store
 from ...jobs.shared.layout import CampaignPaths
-from ..errors import UserError
+from ..errors import Unreachable, UserError
+from ..executors.local import local_elsewhere
 from ..formatting import count
 from ..progress import counted
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
+from ..reconcile.loop import make_executor
+
+_SHOWN: Final = 10
+"""Jobs that a hint names."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +45,61 @@ class Removal:
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
     """What removing a campaign would take away.
 
+    Where its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left.
+
     Raises:
         UserError: it is not settled, or has an attempt that may have a job.
-        Unreachable: its folder is away.
+        Unreachable: its folder is away, or nobody can tell whether a job is left.
     """
     with store.read() as conn:
         fresh = queries.campaign_by_id(conn, campaign.id) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id)
-    live = {row.run_id for row in attempts if row.state in ACTIVE_ATTEMPT}
+    there = CampaignFolder(fresh)
+    folder, is_gone = there.paths.dir, there.was_removed
+    active = [row for row in attempts if row.state in ACTIVE_ATTEMPT]
+    live = {row.run_id for row in active}
     open_runs = [run.name for run in runs if run.state in UNSETTLED_RUN or run.id in live]
-    if open_runs:
+    if is_gone:
+        _require_no_job(fresh, active)
+    elif open_runs:
         name = campaign.name
         raise UserError(
             f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}",
             f"`campaign cancel {name} --all`, then `campaign reconcile {name} --watch`, and remove it when that ends",
         )
-    folder = CampaignPaths(Path(fresh.dir), fresh.name).dir
-    if not (_is_gone(folder) or (fresh.desired == REMOVED and not CampaignFolder(fresh).paths.marker.exists())):
-        CampaignFolder(fresh).require(attempts)
+    if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
+        there.require(attempts)
     size = folder_bytes(folder) if folder.exists() else None
     return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size)
+
+
+def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
+    """Makes sure that none of these attempts has a job: their agents would wait for the folder, or begin without it.
+
+    Raises:
+        UserError: one has.
+        Unreachable: nobody can tell.
+    """
+    if not active:
+        return
+    name, user = campaign.name, campaign.provenance.get("user")
+    if user and user != user_name(os.geteuid()):  # whose jobs are listed
+        raise UserError(f"the folder of {name} is gone, and jobs of {user} may be left", f"let {user} remove it")
+    expected: dict[str, set[int]] = defaultdict(set)
+    for row in active:
+        expected[row.token].add(row.array_index or 0)
+    executor = make_executor(campaign, CampaignPaths(Path(campaign.dir), name))
+    listing = executor.list_jobs(expected, min(row.created_s for row in active))
+    seen = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
+    if left := [job.job_id for job in seen if not job.terminal]:
+        end = "scancel" if campaign.executor == "slurm" else "kill"
+        ids = [job_id if end == "scancel" else job_id.rpartition("-")[2] for job_id in left[:_SHOWN]]
+        hint = f"end it first: `{end} {' '.join(ids)}`, then `campaign rm {name}`"
+        raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
+    if not listing.complete or any(local_elsewhere(row) for row in active):
+        raise Unreachable(
+            f"nobody can tell from here whether {name} has a job left", "try again, where it was submitted"
+        )
 
 
 def remove(store: Store, campaign: CampaignRow) -> Removal:
@@ -115,11 +159,6 @@ def _remove_folder(folder: Path, writer: FencedWriter) -> None:
         folder.unlink()
     else:
         folder.rmdir()
-
-
-def _is_gone(folder: Path) -> bool:
-    """Whether the folder was removed, by its user perhaps: what is above it holds other things, so it is mounted."""
-    return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
 
 def remove_tree(place: Path) -> None:

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ...db.records import AttemptRow
 from ...jobs.shared.files import open_private, write_atomically
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
@@ -137,8 +138,13 @@ class LocalExecutor:
             return True
 
 
-def _job_id(pid: int) -> str:
+def _job_id(pid: int | str) -> str:
     return f"local-{socket.gethostname()}-{pid}"
+
+
+def local_elsewhere(row: AttemptRow) -> bool:
+    """Whether an attempt was started without Slurm on another machine, whose processes nobody sees here."""
+    return row.executor == "local" and row.job_id is not None and not row.job_id.startswith(_job_id(""))
 
 
 def _view(token: str, index: int, pid: int) -> JobView:

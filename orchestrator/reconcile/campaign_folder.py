@@ -53,6 +53,12 @@ class CampaignFolder:
         # Both are in the store from the first day and never change.
         self._marker: dict[str, Any] = {"campaign": campaign.name, "created_s": campaign.created_s}
 
+    @property
+    def was_removed(self) -> bool:
+        """Whether it is gone, by its user's hand perhaps: what is above it holds other things, so it is mounted."""
+        folder = self.paths.dir
+        return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
+
     def create(self) -> None:
         """Makes the folder of a campaign that is being recorded for the first time.
 
@@ -130,4 +136,6 @@ class CampaignFolder:
         hint = (
             f"is {self.paths.root} mounted here? If it is lost for good, `mkdir -p {folder}` and submit to start over"
         )
+        if self.was_removed:
+            hint += f", or `campaign rm {name}` to give it up"
         return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -132,6 +133,72 @@ def test_a_folder_that_its_user_removed_is_no_obstacle(world: World) -> None:
     removal.remove_tree(world.paths.dir)
     removal.remove(world.store, world.campaign)
     assert rows(world) == {}
+
+
+@pytest.fixture
+def unsettled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Two runs that wait in the queue, and whose folder their user has deleted."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    made = make_world(tmp_path / "campaign")
+    monkeypatch.setattr(removal, "make_executor", lambda *_: made.cluster)
+    made.record()
+    made.run_pass()
+    removal.remove_tree(made.paths.dir)
+    yield made
+    made.store.close()
+
+
+def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettled: World, capsys: Output) -> None:
+    """No pass can note the end of its jobs: it has no folder to read."""
+    with pytest.raises(Unreachable) as caught:
+        unsettled.run_pass()
+    assert caught.value.hint.endswith("or `campaign rm c` to give it up")
+    with pytest.raises(UserError, match="2 jobs of it may still run") as refused:
+        removal.remove(unsettled.store, unsettled.campaign)
+    assert refused.value.hint == "end it first: `scancel 1_0 1_1`, then `campaign rm c`"
+    assert rows(unsettled)["run"] == 2
+    unsettled.cluster.cancel(["1_0", "1_1"])
+    assert cli(unsettled, "rm", "c", "--yes") == 0
+    assert "its folder is gone already" in capsys.readouterr().err
+    assert rows(unsettled) == {}
+
+
+def test_a_campaign_whose_jobs_nobody_can_see_stays(unsettled: World) -> None:
+    unsettled.cluster.jobs.clear()
+    unsettled.cluster.complete = False
+    with pytest.raises(Unreachable, match="nobody can tell"):
+        removal.remove(unsettled.store, unsettled.campaign)
+    unsettled.cluster.complete = True
+    values = {**unsettled.campaign.provenance, "user": "somebody"}
+    with unsettled.store.write() as conn:
+        queries.update_campaign(conn, unsettled.campaign.id, provenance=values)
+    with pytest.raises(UserError, match="jobs of somebody may be left"):
+        removal.remove(unsettled.store, unsettled.campaign)
+    assert rows(unsettled)["run"] == 2
+
+
+def test_a_local_job_of_another_machine_is_not_taken_for_ended(unsettled: World) -> None:
+    unsettled.cluster.jobs.clear()
+    for name, host in (("depth-1", "elsewhere"), ("depth-2", socket.gethostname())):
+        [attempt] = unsettled.attempts(name)
+        with unsettled.store.write() as conn:
+            queries.update_attempt(conn, attempt.id, job_id=f"local-{host}-7", executor="local")
+    with pytest.raises(Unreachable, match="nobody can tell"):
+        removal.remove(unsettled.store, unsettled.campaign)
+    with unsettled.store.write() as conn:
+        queries.update_attempt(conn, unsettled.attempts("depth-1")[0].id, job_id=f"local-{socket.gethostname()}-8")
+    removal.remove(unsettled.store, unsettled.campaign)
+    assert rows(unsettled) == {}
+
+
+def test_a_mount_point_without_anything_is_no_removed_campaign(unsettled: World, tmp_path: Path) -> None:
+    unsettled.cluster.jobs.clear()
+    with unsettled.store.write() as conn:
+        (tmp_path / "mount").mkdir()
+        queries.update_campaign(conn, unsettled.campaign.id, dir=str(tmp_path / "mount"))
+    with pytest.raises(UserError, match="not settled"):
+        removal.remove(unsettled.store, unsettled.campaign)
+    assert rows(unsettled)["run"] == 2
 
 
 @pytest.mark.parametrize("at", ["remove_tree", "delete_measurements", "delete_campaign"])
