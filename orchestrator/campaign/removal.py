@@ -94,7 +94,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     if left := [job.job_id for job in seen if not job.terminal]:
         end = "scancel" if campaign.executor == "slurm" else "kill"
         ids = [job_id if end == "scancel" else job_id.rpartition("-")[2] for job_id in left[:_SHOWN]]
-        hint = f"end it first: `{end} {' '.join(ids)}`, then `campaign rm {name}`"
+        hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `campaign rm {name}`"
         raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
     if not listing.complete or any(local_elsewhere(row) for row in active):
         raise Unreachable(

@@ -68,7 +68,8 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
     """Remove a campaign.
 
     Deletes its folder, with checkpoints and logs, and all that the store has of it. Only a settled campaign can be
-    removed. Says what would go, and asks. If it is interrupted, the same command finishes it.
+    removed, or one whose folder was deleted and that has no job left. Says what would go, and asks. If it is
+    interrupted, the same command finishes it.
 
     Examples:
       campaign rm sweep

@@ -149,7 +149,7 @@ def test_no_attempt_starts_while_the_folder_where_it_starts_is_away(tmp_path: Pa
     for _ in range(2):
         [trouble] = made.run_pass().troubles
         assert str(trouble) == f"{project}, where the training starts, is unavailable"
-        assert f"`ln -s NEW {project}`" in trouble.hint
+        assert f"`ln -s NEW {project}`" in (trouble.hint or "")
     assert len(made.cluster.submitted) == 1
     [ended] = made.attempts("depth-1")
     assert (ended.failure_class, ended.evidence["host"]) == ("node", "")
