@@ -12,6 +12,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
@@ -37,6 +38,10 @@ from .raised import Raised, nested
 from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
 from .verdict import Diagnosis, Sureness, Verdict, headline
 from .vocabulary import of_circumstances
+
+_NOT_MINE: Final = "75:0"
+"""How a job ends whose attempt is taken. Where agents have left an outcome, they were of the same job: it began twice,
+as after `scontrol requeue`, and Slurm remembers its last end alone."""
 
 
 def classify(ended: Ended) -> Verdict:
@@ -74,6 +79,8 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
     proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
     if job.state == "PREEMPTED":
         return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
+    if job.exit_code == _NOT_MINE and any(outcome.ended_by == "signal" for outcome in ended.outcomes):
+        return Verdict(FailureClass.PREEMPTED, "Slurm ended the job and started it again", "", proof, "slurm-requeue")
     if job.state == "CANCELLED":
         return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
     if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):

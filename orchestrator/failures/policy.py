@@ -141,7 +141,12 @@ class FailureClass(StrEnum):
         must_save=True,
         failure=False,
     )
-    PREEMPTED = Policy("preempted", shows="Slurm: PREEMPTED", follows="resumes", must_save=True)
+    PREEMPTED = Policy(
+        "preempted",
+        shows="Slurm: PREEMPTED; or it ended the job and started it again",
+        follows="resumes",
+        must_save=True,
+    )
     TIME_LIMIT = Policy(
         "time_limit",
         shows="Slurm: TIMEOUT, DEADLINE, and no rank reported an error before the signal",

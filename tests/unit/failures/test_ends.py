@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, raised
@@ -71,6 +72,14 @@ def test_a_run_that_diverged_and_has_no_step_left_to_make_stays_so() -> None:
     assert verdict.kind == "diverged"
     assert verdict.reason == "loss is not finite since step 12; this attempt made no further step"
     assert judge(outcome(last_step=100), **before).kind == "completed"  # it went on from an earlier checkpoint
+
+
+def test_a_job_that_slurm_requeued_is_no_crash() -> None:
+    """Its second start finds the attempt taken, by itself."""
+    again = job("FAILED", exit_code=f"{EXIT_NOT_MINE}:0")
+    ended = judge(outcome(RankEnd(0, None, None), launcher_exit=-15, ended_by="signal"), state=again)
+    assert (ended.kind, ended.reason) == ("preempted", "Slurm ended the job and started it again")
+    assert judge(raised("builtins.RuntimeError", "x"), state=again).kind == "crash"
 
 
 def test_a_reported_loss_that_is_not_finite_is_a_divergence() -> None:
