@@ -19,6 +19,12 @@ LOOK_S = 2.5
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
 """What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
 
+_DEFAULTS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
+"""A user's own, such as one partition alone, would hide jobs and nodes from us, and keep jobs from being cancelled."""
+
+_OTHER_CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
+"""What sends a command elsewhere than to the cluster of slurm.conf. Jobs are where every process looks for them."""
+
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 _PATIENCE_S: ContextVar[float | None] = ContextVar("patience_s", default=None)
@@ -53,14 +59,17 @@ class TimedOut(Unreachable):
     """A command timed out."""
 
 
+class OtherCluster(Unreachable):
+    """The shell asks for jobs on another cluster than that of its slurm.conf, which alone is looked at."""
+
+
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command that may be repeated.
 
     Raises:
         Unreachable: it timed out, or is not installed.
     """
-    # the user's own defaults, such as one partition alone, would hide jobs and nodes from us
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(_DEFAULTS) and k not in _OTHER_CLUSTERS}
     try:
         return _run(command, {**own, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"})
     except subprocess.TimeoutExpired as exc:
@@ -72,13 +81,32 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
 
     Raises:
         SubmissionUnclear: it timed out.
+        OtherCluster: it was not run, as it would submit elsewhere.
         Unreachable: it is not there.
     """
+    _require_own_cluster()
     kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given]
     try:  # in a reconciler job, sbatch would take that job's variables for options
         return _run(command, outside_of_jobs(os.environ, kept))
     except subprocess.TimeoutExpired as exc:
         raise SubmissionUnclear(f"sbatch did not respond within {_patience_s():.0f} s") from exc
+
+
+def _require_own_cluster() -> None:
+    """Raises OtherCluster where a variable of the shell asks for one; a reconciler may not have it, such as in cron."""
+    asked = {name: os.environ[name] for name in _OTHER_CLUSTERS if os.environ.get(name)}
+    if not asked:
+        return
+    config = ask(["scontrol", "show", "config"])
+    said = re.search(r"^ClusterName\s*=\s*(\S+)", config.stdout, re.MULTILINE)
+    if said is None:
+        raise Unreachable(f"scontrol does not name this cluster: {config.stderr.strip()}", "the next pass tries again")
+    for name, clusters in asked.items():
+        if clusters.casefold() != said[1].casefold():
+            raise OtherCluster(
+                f"{name} is {clusters}, but a campaign uses one cluster, here {said[1]}",
+                f"`unset {name}` to use {said[1]}; to use another, work on its login node, or with its SLURM_CONF",
+            )
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

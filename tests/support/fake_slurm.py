@@ -13,7 +13,7 @@ import json, os, sys, pathlib
 here = pathlib.Path({folder!r})
 name = pathlib.Path(sys.argv[0]).name
 script = pathlib.Path(sys.argv[-1]).read_text() if name == "sbatch" else ""
-own = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_")
+own = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
 slurm = {{k: v for k, v in os.environ.items() if k.startswith(own)}}
 with (here / "calls.jsonl").open("a") as log:
     log.write(json.dumps({{"name": name, "args": sys.argv[1:], "env": slurm, "script": script}}) + "\\n")

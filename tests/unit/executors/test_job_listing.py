@@ -95,6 +95,18 @@ def test_squeue_shows_hidden_partitions_and_no_default_of_the_user_hides_jobs(
         assert call.env["SLURM_TIME_FORMAT"] == "%s"
 
 
+def test_no_variable_of_the_user_sends_a_command_elsewhere_or_spares_a_job(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = ("SCANCEL_STATE", "SCANCEL_PARTITION", "SCONTROL_FEDERATION", "SLURM_CLUSTERS")
+    for name in mine:
+        monkeypatch.setenv(name, "mine")
+    look({"abc": {0}})
+    SlurmExecutor().cancel(["12_0"])
+    assert slurm.names() == ["squeue", "sacct", "scancel"]
+    assert not any(call.env.keys() & set(mine) for call in slurm.calls)
+
+
 def test_sacct_is_asked_from_well_before_the_first_submission(slurm: FakeSlurm) -> None:
     look({"abc": {0}}, since_s=1_750_000_000.0)
     args = slurm.calls[-1].args
