@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 
 from ..errors import Unreachable, UserError
 from ..executors import job_request
-from ..executors.base import SubmissionRefused
-from ..executors.sbatch_answer import REFUSED
 from ..executors.slurm_commands import LOOK_S, answering_within
 from ..spec.expand import Run
 from .check import Check, Severity
@@ -48,7 +46,7 @@ class Look:
             return
         if not cluster.nodes:
             return
-        said = [_final(future.result()) for future in self._forecasts]
+        said = [future.result() for future in self._forecasts]
         wrong = [check for check in slurm_checks(cluster, self._asked, said) if _refuses(check)]
         if wrong:
             seen = "; ".join(dict.fromkeys(check.seen for check in wrong))
@@ -70,11 +68,6 @@ def _on_slurm(run: Run) -> bool:
 def _forecast(required: Requirements) -> str | Exception:
     with tempfile.TemporaryDirectory(prefix="campaign-submit-") as folder:
         return forecast(required, Path(folder))
-
-
-def _final(said: str | Exception) -> str | Exception:
-    """What sbatch refuses for now only, as for nodes that are down, waits in the queue all the same."""
-    return "" if isinstance(said, SubmissionRefused) and not REFUSED.search(str(said)) else said
 
 
 def _refuses(check: Check) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..errors import did_you_mean
 from ..executors.base import SubmissionRefused
+from ..executors.slurm_commands import OtherCluster
 from ..formatting import count
 from ..spec.slurm_section import SlurmConfig
 from .check import At, Check
@@ -16,6 +17,7 @@ from .requirements import Requirements
 
 _AT: Final = At("slurm")
 _MIB_PER_GB: Final = 1e9 / 2**20
+_NOT_AVAILABLE: Final = "node configuration is not available"
 
 
 def slurm_checks(
@@ -42,6 +44,9 @@ def slurm_checks(
     yield _accounting(cluster)
     for required, forecast in zip(requirements, forecasts, strict=True):
         slurm = required.config.slurm
+        if isinstance(forecast, OtherCluster):
+            yield _AT.problem("slurm.submit", forecast.message, forecast.hint or "")
+            continue
         names = (slurm.partition or next((n.partition for n in cluster.nodes if n.default), "")).split(",")
         nodes = [n for n in cluster.nodes if n.partition in names]
         yield from (_partition(name, cluster, slurm) for name in names if name)
@@ -118,9 +123,25 @@ def _preemption(cluster: Cluster, nodes: Sequence[Nodes], required: Requirements
 
 
 def _forecast(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
+    if isinstance(forecast, SubmissionRefused) and _NOT_AVAILABLE in str(forecast) and _may_come_back(nodes, required):
+        seen = f"{forecast} while nodes are out of service"
+        return _AT.warning("slurm.submit", seen, "`sinfo -R` says why; jobs wait until they come back")
     if isinstance(forecast, SubmissionRefused):
         hint = f"change what `slurm:` asks for ({required.named}); there is {_described(nodes) or 'no such partition'}"
         return _AT.problem("slurm.submit", f"sbatch would refuse: {forecast}", hint)
     if isinstance(forecast, Exception):
         return _AT.warning("slurm.submit", str(forecast), "try again")
     return _AT.ok("slurm.submit", forecast)
+
+
+def _may_come_back(nodes: Sequence[Nodes], required: Requirements) -> bool:
+    """Whether nodes out of service may be those that it takes: `--test-only` leaves them out, sbatch does not.
+
+    Where enough nodes of their kind are in service, they would change nothing.
+    """
+    slurm, in_service = required.config.slurm, Counter[str]()
+    for group in nodes:
+        in_service[group.has] += group.count if group.in_service else 0
+    away = [group for group in nodes if not group.in_service]
+    needed = slurm.nodelist is not None or any(in_service[group.has] < slurm.nodes for group in away)
+    return bool(away) and needed and sum(group.count for group in nodes) >= slurm.nodes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...jobs.probe.examine import missing_files
 from ..errors import Unreachable
 from ..executors import job_request
-from ..executors.base import JobArray, SubmissionRefused, SubmissionUnclear
+from ..executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from ..executors.slurm import SlurmExecutor, job_name
 from .check import At, Check
 from .check_access import access_checks
@@ -68,7 +68,7 @@ def forecast(required: Requirements, folder: Path) -> str | Exception:
     try:
         array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
         return SlurmExecutor().forecast(array)
-    except (SubmissionRefused, SubmissionUnclear, Unreachable) as exc:
+    except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return exc
 
 

@@ -140,7 +140,16 @@ class ArrayTooLarge(Exception):
 
 
 class SubmissionUnclear(Exception):
-    """The batch may or may not have been submitted: list jobs before doing anything else."""
+    """The batch may or may not have been submitted: list jobs before doing anything else.
+
+    Args:
+        message: What was said, or what happened.
+        full: Whether the cluster had no room for further jobs. If there is none, that is nobody's fault.
+    """
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
 
 
 @dataclass(frozen=True)

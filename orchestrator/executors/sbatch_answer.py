@@ -6,7 +6,10 @@ hold any word. So one line is judged, and wherever a job may exist all the same,
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+from collections.abc import Sequence
 
 from ..errors import Unreachable
 from .base import ArrayTooLarge, SubmissionRefused, SubmissionUnclear
@@ -14,32 +17,43 @@ from .base import ArrayTooLarge, SubmissionRefused, SubmissionUnclear
 _JOB_ID = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?[ \t\r]*$", re.MULTILINE)
 """A whole line: of `--parsable`, or of a wrapper that drops this option. A banner may well mention some job."""
 
-_DECISIVE = re.compile(r"^.*\bsubmission failed: .*$", re.MULTILINE)
+_DECISIVE = re.compile(r"^.*\b(?:submission failed|allocation failure): (.*?)[ \t\r]*$", re.MULTILINE)
+"""The controller's own answer, or that there was none: which of the two, the words behind it tell."""
 _MAY_EXIST = re.compile(
-    r"timed out|\((?:send|receive|shutdown) failure\)|decode failed|[Uu]nexpected message|Zero Bytes", re.IGNORECASE
+    r"timed out|\((?:send|receive|shutdown) failure\)|(?:send|receive|shutdown) failure$|decode failed|Zero Bytes"
+    r"|unexpected m(?:essage|issing socket)|Header lengths|Insane message|\bNo error$",
+    re.IGNORECASE | re.MULTILINE,
 )
 """The request may have arrived, whatever was said afterwards."""
+_OF_THE_SYSTEM = frozenset(map(os.strerror, errno.errorcode))
+"""How a connection breaks, as in `Connection reset by peer`. What slurmctld answers has words of Slurm's own."""
 
 _NOTHING_SENT = re.compile(
     r"[Uu]nable to contact slurm controller|Connection refused|Munge encode|establish a configuration source"
+    r"|cli_filter plugin terminated"
 )
 _SAID_WITH = re.compile(r"^(?:sbatch: )?(?:error: )?(?:(?:Batch job submission failed|allocation failure): )?")
-_NO_CREDENTIAL = re.compile(r"authentication error", re.IGNORECASE)
-_TRY_LATER = re.compile(r"temporarily unable", re.IGNORECASE)
+_NO_CREDENTIAL = re.compile(r"authentication (?:error|credential)|credential invalid", re.IGNORECASE)
+_CLUSTER_FULL = re.compile(r"temporarily unable|sleeping and retrying", re.IGNORECASE)
+"""What sbatch says before it tries again for up to two minutes: the cluster has as many jobs as it takes."""
 _GAVE_UP = re.compile(r"Resource temporarily unavailable")
 _POLICY = re.compile(r"violates .*policy|job submit limit", re.IGNORECASE)
-_LIMIT = re.compile(r"^.*\b(?:QOS|Assoc)\w+.*$", re.MULTILINE)
-_SUBMIT_LIMIT = re.compile(r"QOSMaxSubmitJob|AssocMaxSubmitJob|job submit limit", re.IGNORECASE)
+_LIMIT = re.compile(r"\b(?:(?:QOS|Assoc)[A-Z]\w+|Max\w+PerAccount)\b")
+"""The name of a limit, which is in a line before. Slurm's words for all of them are those of `_POLICY`."""
+_JOBS_OWN_LIMIT = re.compile(r"^QOSMin|Per(?:Job|Node)(?:Limit)?$")
+"""Limits that one job breaks, whatever else is in the queue."""
 _ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
 """Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
 
-REFUSED = re.compile(
-    r"[Ii]nvalid (partition|account|qos|feature|node|generic resource|job array|reservation|license|wckey)"
-    r"|[Rr]equested (node configuration|time limit) is|Memory specification can not be satisfied"
-    r"|unrecognized option|Invalid \S+ specification|Unable to open file|invalid numeric|user not permitted"
-    r"|(QOS|Assoc)M(ax|in)\w*(PerJob|GRES\b)",
+_REFUSED = re.compile(
+    r"[Ii]nvalid (?:(?:partition|account|qos|feature|node|license|wckey|mcs_label|numeric)\b|--|\S.* specification)"
+    r"|[Rr]equested (?:node configuration is|time limit is|reservation is invalid|nodes not in|more tasks)"
+    r"|[Ss]pecification (?:invalid|required|needs)|is invalid or not|can not be satisfied|Duplicate generic resource"
+    r"|not supported|unsupported|(?:user|group) not permitted|denied to requested reservation|[Dd]ependency problem"
+    r"|[Mm]ore processors requested|Memory required by task|Burst Buffer request|No partition specified"
+    r"|Cannot request more|parameter too long|unrecognized option|Unable to open file",
 )
-"""sbatch's errors that are final: retrying will not help."""
+"""What only another spec changes. Whatever else slurmctld answers, as during a maintenance, may change by itself."""
 
 
 def submitted_id(stdout: str) -> str:
@@ -64,9 +78,14 @@ def submission_error(stdout: str, stderr: str) -> Exception:
     return next((error for error in errors if isinstance(error, SubmissionUnclear)), errors[-1])
 
 
-def nothing_sent(stderr: str) -> bool:
-    """Whether sbatch surely did not reach a controller that takes jobs."""
-    return isinstance(submission_error("", stderr), Unreachable)
+def interrupted(after_s: float, stderr: bytes) -> SubmissionUnclear:
+    """What it means that sbatch was ended: also between two tries of its own, the next may have been under way."""
+    said = stderr.decode(errors="replace").strip()
+    if _CLUSTER_FULL.search(said):
+        why = "the cluster takes no more jobs for now (MaxJobCount)"
+        return SubmissionUnclear(f"{why}: sbatch was still trying after {after_s:.0f} s", full=True)
+    last = f", and last said: {last_words(said)}" if said else ""
+    return SubmissionUnclear(f"sbatch did not respond within {after_s:.0f} s{last}")
 
 
 def first_line(text: str) -> str:
@@ -80,21 +99,41 @@ def plain(text: str) -> str:
     return "; ".join(dict.fromkeys(line for line in said if line)) or "no reason given"
 
 
+def last_words(text: str) -> str:
+    """The end of what sbatch says, in one line."""
+    return f"{plain((text.strip().splitlines() or [''])[-1]):.300}"
+
+
 def _meaning(text: str) -> Exception:
-    """The meaning of a message's last line, which names no limit if it is about one: that is in a line before."""
+    """The meaning of a message's last line. Only where no answer came is it open whether there is a job."""
     line = next((line for line in reversed(text.splitlines()) if _is_sbatchs(line)), text)
-    if _POLICY.search(line) and (limits := _LIMIT.findall(text)):
-        line = f"{limits[-1]}\n{line}"
+    full = _CLUSTER_FULL.search(line) or (_GAVE_UP.search(line) and _CLUSTER_FULL.search(text))
+    if full or _NOTHING_SENT.search(line) or (_NO_CREDENTIAL.search(line) and "Munge encode failed" in text):
+        return _later(first_line(line))
+    answer = _DECISIVE.match(line)
+    if answer and (answer[1] in _OF_THE_SYSTEM or _NO_CREDENTIAL.search(line)):
+        return SubmissionUnclear(text)
+    if _POLICY.search(line):
+        return _of_policy(_LIMIT.findall(text), plain(line))
     if _ARRAY_TOO_LARGE.search(line):
         return ArrayTooLarge(first_line(line), for_now=False)
-    if REFUSED.search(line):
+    if _REFUSED.search(line):
         return SubmissionRefused(plain(line))
-    if _SUBMIT_LIMIT.search(line):
-        return ArrayTooLarge(first_line(line), for_now=True)
-    unsent = _NOTHING_SENT.search(line) or (_NO_CREDENTIAL.search(line) and "Munge encode failed" in text)
-    if unsent or _TRY_LATER.search(line) or (_GAVE_UP.search(line) and _TRY_LATER.search(text)):
-        return Unreachable(first_line(line), "nothing was submitted; the next pass tries again")
-    return SubmissionUnclear(text)
+    return _later(first_line(line)) if answer else SubmissionUnclear(text)
+
+
+def _of_policy(limits: Sequence[str], line: str) -> Exception:
+    """What a limit means by its name alone; without one, it is taken for that of jobs in the queue."""
+    if not limits:
+        return ArrayTooLarge(f"sbatch: {line}", for_now=True)
+    said = f"{limits[-1]}: {line}"
+    if "Submit" in limits[-1]:
+        return ArrayTooLarge(f"sbatch: {said}", for_now=True)
+    return SubmissionRefused(said) if _JOBS_OWN_LIMIT.search(limits[-1]) else _later(f"sbatch: {said}")
+
+
+def _later(said: str) -> Unreachable:
+    return Unreachable(said, "nothing was submitted; the next pass tries again")
 
 
 def _is_sbatchs(line: str) -> bool:

@@ -23,7 +23,7 @@ from ..errors import Unreachable
 from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
-from .sbatch_answer import first_line, nothing_sent, plain, submission_error, submitted_id
+from .sbatch_answer import first_line, submission_error, submitted_id
 from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, run_sbatch
 from .waiting_tasks import cancelled
 
@@ -77,17 +77,15 @@ class SlurmExecutor:
         """Slurm's word on when and where the batch would start; nothing is submitted.
 
         Raises:
-            SubmissionRefused: it would never be accepted.
-            SubmissionUnclear, Unreachable: nobody knows.
+            SubmissionRefused: it would never be accepted, or not while nodes are out of service.
+            ArrayTooLarge, Unreachable: not for now.
+            SubmissionUnclear: nobody knows.
         """
         (sbatch, *rest), given = _command(batch)
         done = run_sbatch([sbatch, "--test-only", *rest], given)
-        said = first_line(done.stderr).removeprefix("sbatch: ")
-        if nothing_sent(done.stderr):
-            raise Unreachable(said)
         if done.returncode:
-            raise SubmissionRefused(plain(said))
-        return said
+            raise submission_error("", done.stderr)
+        return first_line(done.stderr).removeprefix("sbatch: ")
 
     def list_jobs(
         self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ..errors import Unreachable
-from .base import SubmissionUnclear, outside_of_jobs
+from .base import outside_of_jobs
+from .sbatch_answer import interrupted
 
 COMMAND_TIMEOUT_S = 60.0
 LOOK_S = 2.5
@@ -89,7 +90,7 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
     try:  # in a reconciler job, sbatch would take that job's variables for options
         return _run(command, outside_of_jobs(os.environ, kept))
     except subprocess.TimeoutExpired as exc:
-        raise SubmissionUnclear(f"sbatch did not respond within {_patience_s():.0f} s") from exc
+        raise interrupted(_patience_s(), exc.stderr or b"") from exc
 
 
 def _require_own_cluster() -> None:

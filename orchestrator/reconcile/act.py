@@ -133,7 +133,7 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
         return
     with writer.write() as conn:
         if action.wanted:
-            writer.end_unrun(conn, row, FailureClass.LOST, action.why)
+            writer.end_unrun(conn, row, FailureClass.LOST, action.why, action.rule)
         else:
             writer.end_unrun(conn, row, FailureClass.CANCELLED, action.why)
             queries.update_run(conn, row.run_id, state=RunState.CANCELLED, reason="")

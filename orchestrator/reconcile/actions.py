@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...db.records import AttemptRow, RunRow
 from ...db.states import AttemptState, RunState
@@ -11,6 +12,12 @@ from ..failures.evidence import Ended
 from ..failures.verdict import Verdict
 from ..spec.model import RunConfig
 from .snapshot import Absence, RunView
+
+UNCLEAR = "unclear"
+"""Where the evidence of an attempt keeps what sbatch said of a submission that it did not confirm."""
+
+CLUSTER_FULL = "cluster-full"
+"""Judges an attempt without a job of which sbatch had said that the cluster takes no more: it costs no budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +91,20 @@ class Revoke:
         """Why it is over. A job that had a number was in the queue."""
         if not self.wanted:
             return "cancelled before it began"
-        job = self.attempt.job_id
-        return f"job {job} disappeared from the queue before it began" if job else "the submission led to no job"
+        if job := self.attempt.job_id:
+            return f"job {job} disappeared from the queue before it began"
+        said = self._unclear.get("said")
+        return "the submission led to no job" + (f": {said}" if said else "")
+
+    @property
+    def rule(self) -> str:
+        """What it is judged by."""
+        return CLUSTER_FULL if self._unclear.get("full") else ""
+
+    @property
+    def _unclear(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.attempt.evidence.get(UNCLEAR, {})
+        return found
 
 
 @dataclass(frozen=True, slots=True)

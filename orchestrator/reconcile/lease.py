@@ -120,9 +120,10 @@ class FencedWriter:
             conn, self.campaign_id, kind, message, run_id=row.run_id, attempt_id=row.id, data=data and dict(data)
         )
 
-    def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str) -> None:
+    def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str, rule: str = "") -> None:
         """Ends an attempt that no job has run or ever will."""
-        values = {"failure_class": kind, "evidence": {"reason": reason, "hint": ""}, "ended_s": self.store.now(conn)}
+        evidence = {"reason": reason, "hint": "", **({"rule": rule} if rule else {})}
+        values = {"failure_class": kind, "evidence": evidence, "ended_s": self.store.now(conn)}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
             self.event(conn, "ended", f"attempt {row.generation}: {words(kind)}: {reason}", row)
 

@@ -129,7 +129,9 @@ class _Changes:
     def _adopt(self, action: Adopt) -> None:
         row = action.attempt
         state = AttemptState.QUEUED if row.state is AttemptState.INTENT else row.state
-        values = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
+        values: dict[str, Any] = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
+        if row.state is AttemptState.INTENT:
+            values["evidence"] = {}  # what sbatch said is of no interest any more
         if self._change(row, [row.state], state=state, **values):
             self._tell(row, "adopted", f"job {action.job_id} found by its token {row.token}")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...db.states import RunState
 from ..failures.policy import Budget, FailureClass, Retry
 from . import oom_policy
-from .actions import Action, Submit, set_run
+from .actions import CLUSTER_FULL, Action, Submit, set_run
 from .attempt_history import (
     NO_PROGRESS_LIMIT,
     EndedAttempt,
@@ -91,6 +91,8 @@ def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
 def _budget(history: Sequence[EndedAttempt], index: int) -> Budget | None:
     """What an attempt counts against, None for nothing."""
     end, before = history[index], history[:index]
+    if end.rule == CLUSTER_FULL:
+        return None
     return end.kind.policy.budget(count(before, end.kind), progressed=end.progressed)
 
 

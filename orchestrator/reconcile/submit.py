@@ -33,10 +33,11 @@ from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request, storage
 from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
+from ..executors.sbatch_answer import last_words
 from ..executors.slurm import job_name
 from ..failures.policy import FailureClass
 from ..progress import counted
-from .actions import SetAside, Submit
+from .actions import UNCLEAR, SetAside, Submit
 from .campaign_folder import run_folders
 from .claims import take_claim
 from .intent import Element, write_intent
@@ -62,6 +63,10 @@ class RunUnwritable(Unreachable):
 
 class QueueFull(Unreachable):
     """The user may have no more jobs in the queue for now."""
+
+
+class ClusterFull(QueueFull):
+    """Nobody may."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,8 @@ def submit(
             _submit_apart(group, resources, target, aside)
         except QueueFull as exc:
             full[queue] = exc
+            if isinstance(exc, ClusterFull):
+                break  # sbatch would wait a minute for each shape
         except Unreachable as exc:
             troubles.append(exc)
     return [*troubles, *full.values()], aside
@@ -175,10 +182,14 @@ def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
 def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
     """The error for a full queue; now and then, also an event."""
     message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
+    _tell_full(message, writer)
+    return QueueFull(message, "none of them was submitted; the next pass tries again")
+
+
+def _tell_full(message: str, writer: FencedWriter) -> None:
     if not _was_full(writer):
         with writer.write() as conn:
             queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
-    return QueueFull(message, "none of them was submitted; the next pass tries again")
 
 
 def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
@@ -209,8 +220,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         shutil.rmtree(batch.folder, ignore_errors=True)
         raise
     except SubmissionUnclear as exc:
-        _leave_open(rows, writer, exc)
-        raise Unreachable(f"sbatch did not confirm the submission: {exc}", "the next pass looks for the job") from exc
+        raise _left_open(rows, writer, exc) from exc
     except StaleLease:
         shutil.rmtree(batch.folder, ignore_errors=True)  # whoever has the lease now revokes the intent
         raise
@@ -288,11 +298,17 @@ def _refuse(rows: Sequence[Element], writer: FencedWriter, reason: str) -> None:
         raise storage.unwritable(failed) from failed
 
 
-def _leave_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> None:
-    """Keeps the intent: only the next listing tells whether there is a job."""
+def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> Unreachable:
+    """Keeps the intent: only the next listing tells whether there is a job. Returns the error that says so."""
+    known = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full}}
     with writer.write() as conn:
+        queries.change_attempts(conn, {row.id: {"evidence": known} for row, *_ in rows})
         for row, *_ in rows:
             writer.event(conn, "submission.unclear", str(unclear), row)
+    if unclear.full:
+        _tell_full(str(unclear), writer)
+    kind = ClusterFull if unclear.full else Unreachable
+    return kind(f"sbatch did not confirm the submission: {unclear}", "the next pass looks for the job")
 
 
 def _withdraw(rows: Sequence[Element], writer: FencedWriter, exc: Exception) -> None:

@@ -69,9 +69,31 @@ def test_what_only_sbatch_knows(slurm: FakeSlurm, said: str) -> None:
     assert refused().message == f"nothing was submitted: sbatch would refuse: {said}"
 
 
-def test_nodes_that_are_down_for_now_refuse_nothing(slurm: FakeSlurm) -> None:
-    slurm.answers("sbatch", err="allocation failure: Required node not available (down, drained or reserved)\n", code=1)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Required node not available (down, drained or reserved)",
+        "Required partition not available (inactive or drain)",
+        "Requested node configuration is not available",
+    ],
+)
+def test_nodes_that_are_down_for_now_refuse_nothing(slurm: FakeSlurm, said: str) -> None:
+    slurm.answers("sinfo", SINFO.replace("idle", "drained"))
+    slurm.answers("sbatch", err=f"allocation failure: {said}\n", code=1)
     Look(runs()).require_accepted()
+
+
+def test_what_no_node_has_is_refused(slurm: FakeSlurm) -> None:
+    slurm.answers("sbatch", err="allocation failure: Requested node configuration is not available\n", code=1)
+    assert "sbatch would refuse: Requested node configuration" in refused().message
+
+
+def test_a_shell_that_asks_for_another_cluster(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CLUSTERS", "dev2")
+    slurm.answers("scontrol", "ClusterName             = dev\n")
+    error = refused(partition="of-dev2")
+    assert error.message.startswith("nothing was submitted: SLURM_CLUSTERS is dev2")
+    assert "`unset SLURM_CLUSTERS`" in (error.hint or "")
 
 
 def test_a_slurm_that_does_not_answer_refuses_nothing(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from dscampaign.orchestrator.doctor.check_slurm import slurm_checks
 from dscampaign.orchestrator.doctor.cluster import Cluster, Nodes, inspect_cluster
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.executors.base import SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.slurm_commands import OtherCluster
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
@@ -71,6 +72,35 @@ def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
     assert found.seen == "sbatch would refuse: Requested node configuration is not available"
     assert found.next == f"change what `slurm:` asks for (run); there is main: 4 nodes ({HAS}), at most 2 a job"
     assert "slurm.submit" not in verdicts(required(partition="x"), forecast=refused)  # one error for one cause
+
+
+@pytest.mark.parametrize(
+    ("in_service", "asked", "verdict"),
+    [
+        (0, {}, Severity.WARNING),
+        (2, {"nodes": 3}, Severity.WARNING),
+        (2, {"nodelist": "n3"}, Severity.WARNING),
+        (2, {"nodes": 2}, Severity.PROBLEM),  # one node more of the same kind changes nothing
+        (2, {"nodes": 4}, Severity.PROBLEM),  # there are three
+    ],
+)
+def test_what_nodes_out_of_service_may_still_run_is_not_refused(
+    in_service: int, asked: dict[str, Any], verdict: Severity
+) -> None:
+    refused = SubmissionRefused("Requested node configuration is not available")
+    main = replace(MAIN, max_nodes="infinite")
+    groups = (replace(main, count=in_service), replace(main, count=3 - in_service, in_service=False))
+    on = replace(CLUSTER, nodes=tuple(group for group in groups if group.count))
+    assert verdicts(required(**asked), on, refused)["slurm.submit"].verdict is verdict
+    unknown = SubmissionRefused("Invalid qos specification")
+    assert verdicts(required(**asked), on, unknown)["slurm.submit"].verdict is Severity.PROBLEM
+
+
+def test_another_cluster_is_told_before_what_this_one_lacks() -> None:
+    elsewhere = OtherCluster("SLURM_CLUSTERS is dev2", "unset it")
+    found = verdicts(required(partition="of-dev2"), forecast=elsewhere)
+    assert "slurm.partition" not in found
+    assert (found["slurm.submit"].verdict, found["slurm.submit"].next) == (Severity.PROBLEM, "unset it")
 
 
 def test_an_sbatch_that_does_not_answer_is_a_warning() -> None:

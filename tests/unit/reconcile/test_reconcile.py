@@ -197,6 +197,47 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
     assert len(world.ran) == 2
 
 
+def test_what_sbatch_said_last_is_the_reason_where_there_is_no_job(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.on_submit = raising(SubmissionUnclear("sbatch: error: a note\nsbatch: error: Socket timed out"))
+    world.run_pass()
+    world.run_pass()
+    [attempt, *_] = world.attempts("depth-1")
+    assert (attempt.failure_class, attempt.evidence["reason"]) == (
+        "lost",
+        "the submission led to no job: Socket timed out",
+    )
+
+
+def test_a_job_of_an_unconfirmed_submission_waits_as_any_other(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.after_submit = raising(SubmissionUnclear("Socket timed out"))
+    world.run_pass()
+    world.run_pass()
+    assert [(a.job_id, a.evidence) for a in world.attempts("depth-1")] == [("1_0", {})]
+
+
+def test_a_full_cluster_costs_no_budget_and_is_asked_once_a_pass(world: World) -> None:
+    works = [{"depth": depth, "slurm.mem": f"{depth}G", "label": str(depth)} for depth in (1, 2)]
+    world.record(matrix={"work": works}, retry={**SPEC["retry"], "infra": 0})
+    asked: list[str] = []
+
+    def on_submit(batch: JobArray) -> None:
+        asked.append(batch.token)
+        raise SubmissionUnclear("the cluster takes no more jobs for now", full=True)
+
+    world.cluster.on_submit = on_submit
+    for number in range(1, 4):
+        done = world.run_pass()
+        assert "the cluster takes no more jobs" in str(done.troubles[-1])
+        assert len(asked) == number
+    assert set(world.states().values()) <= {"queued", "pending"}
+    assert len(world.events("queue.full")) == 1
+    world.cluster.on_submit = lambda _: None
+    settle_all(world)
+    assert set(world.states().values()) == {"completed"}
+
+
 def taking(cluster: Cluster, most: int, *, for_now: bool) -> Callable[[JobArray], None]:
     """A cluster in which no array may have more elements; or, for now, no user more jobs in the queue."""
 
