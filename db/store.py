@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -28,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
+from .driver_errors import TRY_AGAIN, first_line, is_busy, is_wrong_address, lacks_grant, refused_for_now, what_next
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnreachable
 from .private_files import make_private, open_private
@@ -38,37 +37,11 @@ if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
 _VERSION = table("alembic_version", column("version_num"))
-_BUSY_SQLSTATES: Final = frozenset({"55P03", "40001", "40P01"})  # lock time-out, serialization, deadlock
-_AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
-"""The server is there and refuses for now, whatever class of error the driver makes of it: the connection broke, it is
-read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
-starts, has trouble with its files."""
-_TRY_AGAIN: Final = "nothing is lost: try again"
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
 _GRANT_AGAIN: Final = "this version may need a grant that an earlier one did not: run roles.sql again (docs/cluster.md)"
-_FULL: Final = "free space on its disk: what waits to be written is not lost"
-_FULL_BYTES: Final = 1 << 20
-"""With less free space than this SQLite's `disk I/O error` is a full disk: it gets no room for its log."""
-
-_WRONG_ADDRESS: Final = {
-    r"database .* does not exist": "check the database's name in the store's address, or create it: `createdb NAME`",
-    r"role .* does not exist|authentication failed|no password supplied|no pg_hba.conf entry": (
-        "check the user in the store's address, and the password in ~/.pgpass or CAMPAIGN_STORE"
-    ),
-}
-"""By words of PostgreSQL, which has no codes for them: what is wrong with an address, and stays wrong."""
-
 _READ_ROLE: Final = (
     "status, report and the like work; to run campaigns, log in with the role campaign_owner (docs/cluster.md)"
 )
-_HINTS: Final = {
-    **_WRONG_ADDRESS,
-    r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
-        "no host has this name: check the store's address"
-    ),
-    r"full|No space left|quota": _FULL,
-}
-"""By words of a driver: what to do, where trying again is not enough."""
 
 
 class _Identity(NamedTuple):
@@ -110,7 +83,7 @@ class Store:
         try:
             shown = read_only(path) if path else None
         except OSError as error:
-            raise StoreUnreachable(f"{without_password(parsed)}: {error}", hint=_TRY_AGAIN) from error
+            raise StoreUnreachable(f"{without_password(parsed)}: {error}", hint=TRY_AGAIN) from error
         store = cls(make_engine(parsed, shown), shown)
         if path and shown is None:
             store._prepare_file(path, create)
@@ -118,7 +91,7 @@ class Store:
             try:
                 store.check_schema()
             except StoreUnreachable as error:
-                if any(re.search(words, error.message) for words in _WRONG_ADDRESS):
+                if is_wrong_address(error.message):
                     raise StoreError(error.message, error.hint) from error  # once it was there, it may come back
                 raise
         return store
@@ -235,7 +208,7 @@ class Store:
         except PermissionError as error:
             raise StoreError(f"{self.url_without_password}: {error.strerror}", hint=_READ_ONLY) from error
         except OSError as error:
-            raise StoreUnreachable(f"{self.url_without_password}: {error}", hint=_what_next(str(error))) from error
+            raise StoreUnreachable(f"{self.url_without_password}: {error}", hint=what_next(str(error))) from error
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
@@ -254,20 +227,13 @@ class Store:
         message = f"{self.url_without_password}: {first_line(error)}"
         if self.is_sqlite and "readonly database" in message:
             return StoreError(f"{self.url_without_password}: you may read this store, not write to it", hint=_READ_ONLY)
-        if not (broken or _refused_for_now(error, driver)):
-            return self._without_grant(message) if _lacks_grant(error) else StoreError(message)
-        if "locked" in message if self.is_sqlite else _sqlstate(error) in _BUSY_SQLSTATES:
-            return StoreBusy(message, hint=_TRY_AGAIN)
+        if not (broken or refused_for_now(error, driver)):
+            return self._without_grant(message) if lacks_grant(error) else StoreError(message)
+        if "locked" in message if self.is_sqlite else is_busy(error):
+            return StoreBusy(message, hint=TRY_AGAIN)
+        folder = Path(str(self._engine.url.database)).parent if self.is_sqlite else None
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
-        return StoreUnreachable(message, hint=_FULL if self._is_full(message) else _what_next(message))
-
-    def _is_full(self, message: str) -> bool:
-        """Whether SQLite found no room for its log, of which it says `disk I/O error`."""
-        if not self.is_sqlite or "disk I/O error" not in message:
-            return False
-        with suppress(OSError):
-            return shutil.disk_usage(Path(str(self._engine.url.database)).parent).free < _FULL_BYTES
-        return False
+        return StoreUnreachable(message, hint=what_next(message, folder))
 
     def _without_grant(self, message: str) -> StoreError:
         """What PostgreSQL keeps from a login that may only read, or that lacks a grant of this version."""
@@ -276,30 +242,6 @@ class Store:
             if not conn.execute(select(adds)).scalar_one():
                 return StoreReadOnly(f"{self.url_without_password}: you may only read this store", hint=_READ_ROLE)
         return StoreError(message, hint=_GRANT_AGAIN)
-
-
-def _what_next(message: str) -> str:
-    """What to do about a database that did not answer: to try again helps only where its address is right."""
-    return next((hint for words, hint in _HINTS.items() if re.search(words, message)), _TRY_AGAIN)
-
-
-def _sqlstate(error: BaseException | None) -> str:
-    return getattr(error, "sqlstate", None) or ""
-
-
-def _refused_for_now(error: BaseException | None, driver: Any) -> bool:
-    """Whether a driver's error is the server's or the file's trouble, not that of what was to be written."""
-    trouble = isinstance(error, (driver.OperationalError, driver.InterfaceError))
-    return trouble or _sqlstate(error).startswith(_AWAY_SQLSTATES)
-
-
-def _lacks_grant(error: BaseException | None) -> bool:
-    """Whether PostgreSQL keeps the login from a table or a column, whatever the row.
-
-    A policy of a row, and a trigger of roles.sql, have the same SQLSTATE; texts are in the server's language.
-    """
-    said_by = getattr(getattr(error, "diag", None), "source_function", None) or ""
-    return _sqlstate(error) == "42501" and said_by.startswith("aclcheck_error")
 
 
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
@@ -320,11 +262,11 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
     except (StoreError, OSError):
         raise
     except DBAPIError as error:
-        if error.connection_invalidated or _refused_for_now(error.orig, driver) or _lacks_grant(error.orig):
+        if error.connection_invalidated or refused_for_now(error.orig, driver) or lacks_grant(error.orig):
             raise
         return error.orig
     except Exception as error:
-        if _refused_for_now(error, driver) or _lacks_grant(error):  # COPY talks to the driver itself
+        if refused_for_now(error, driver) or lacks_grant(error):  # COPY talks to the driver itself
             raise
         return error
     return None
@@ -401,8 +343,3 @@ def _identity(path: Path) -> _Identity:
 
 def _is_empty(conn: Connection) -> bool:
     return not inspect(conn).get_table_names()
-
-
-def first_line(error: BaseException | None) -> str:
-    """What an error says, in one line."""
-    return (str(error).strip().splitlines() or ["unknown error"])[0]

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Final, Generic
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from .. import schema
+from ..driver_errors import first_line
 from ..queries import add_event
-from ..store import Store, first_line, insert_into, refusal
+from ..store import Store, insert_into, refusal
 from .lines import PREFIX, B, BadLine
 from .reader import read_on
 
