@@ -12,7 +12,7 @@ def _words(text: str) -> Header:
 
 
 CONDITIONS: Final = _words(
-    "condition | completed | tries | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
+    "condition | completed | tries in all | tokens/s | interval | × baseline | speed | held-out loss | Δ loss | loss | "
     "memory | MFU"
 )
 ANSWERS: Final = _words("for | use | figure | ahead of | by | which is")
