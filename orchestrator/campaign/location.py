@@ -98,13 +98,17 @@ class Location:
         return next((one.source for one in self.settings.origins if one.name == name), "default")
 
     def open_if_any(self) -> Store | None:
-        """Opens the store; None where a SQLite file has yet to be made."""
-        from ...db.errors import StoreMissing
+        """Opens the store; None where a SQLite file has yet to be made, or who made it died before it had tables."""
+        from ...db.errors import SchemaMismatch, StoreMissing
 
         try:
             return self.open()
         except StoreMissing:
             return None
+        except SchemaMismatch as error:
+            if error.found is None and self.file:
+                return None
+            raise
 
 
 def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ()) -> Location:

@@ -257,9 +257,8 @@ def test_a_folder_that_is_away_is_waited_for(
     seen = passes[-1]
     after = {run.run_id: run for run in read_status(project.store, campaign).runs}
     said = "\n".join([*action_lines(seen, after, Page()), *trouble_lines(seen)])
-    assert "not submitted for now" in said
     assert "submitted as" not in said
-    assert f"{project.folder}, the folder in which attempts start, does not exist" in said
+    assert f"{project.folder}, where the training starts, is unavailable" in said
     away.rename(project.folder)
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 

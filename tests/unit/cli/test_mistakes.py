@@ -1,6 +1,8 @@
 """Mistakes at the command line: what is said, what to type next, and the exit code."""
 
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.location import locate
 from dscampaign.orchestrator.cli import runs
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
@@ -254,6 +257,20 @@ def test_a_store_that_the_spec_names_is_found_beside_it(
     assert f"; there is one beside the spec: add `{options}`\n" in capsys.readouterr().err
     assert main(["plan", spec, *shlex.split(options)]) == 0
     assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", ["file", "journal"])
+def test_a_store_whose_maker_died_before_it_had_tables_is_none_yet(tmp_path: Path, left: str) -> None:
+    """`campaign submit`, killed in its first moments, goes on where it is typed again."""
+    file = tmp_path / "campaign.db"
+    file.touch(0o600)
+    if left == "journal":
+        with closing(sqlite3.connect(file)) as begun:
+            begun.execute("PRAGMA journal_mode = WAL")
+    where = locate(str(tmp_path), f"sqlite:///{file}")
+    assert where.open_if_any() is None
+    where.open(create=True).close()
+    assert where.open_if_any() is not None
 
 
 def test_a_store_that_was_typed_is_looked_for_nowhere_else(
