@@ -21,6 +21,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.support.waiting import wait_until
 
 Output = pytest.CaptureFixture[str]
 
@@ -105,8 +106,8 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
 def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Place, capsys: Output) -> None:
     spec = place.write("exec sleep 60", "[1]")
     main(["submit", spec])
+    wait_until(lambda: main(["reconcile"]) == 8 and place.states(capsys) == {"depth-1": "running"}, "its agent")
     place.write("exec sleep 60", "[1, 2]")
-    capsys.readouterr()
     assert main(["plan", spec]) == 0
     assert "Plan: 1 to submit, 1 kept, 0 to cancel" in capsys.readouterr().out
     main(["submit", spec])
