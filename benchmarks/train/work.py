@@ -73,6 +73,8 @@ WORKS = {
     work.name: work
     for work in (
         Work("mb8x1024", GPT2, 8, 1024, "bf16", 1),
+        Work("mb8x1024-zero2", GPT2, 8, 1024, "bf16", 2),
+        Work("mb8x1024-zero3", GPT2, 8, 1024, "bf16", 3),
         Work("mb64x1024", GPT2, 64, 1024, "bf16", 1),
         Work("mb32x128", GPT2, 32, 128, "bf16", 0),
         Work("mb32x128-fp16", GPT2, 32, 128, "fp16", 0),
@@ -97,6 +99,8 @@ OURS_ALWAYS: Mapping[str, Any] = {"train": {"compile": True, "schedule": "consta
 
 OURS: Mapping[str, Mapping[str, Any]] = {
     "mb8x1024": {},
+    "mb8x1024-zero2": {},
+    "mb8x1024-zero3": {},
     "mb64x1024": {"train": {"fused_loss": True}},
     "mb32x128": {},
     "mb32x128-fp16": {},
