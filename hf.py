@@ -15,8 +15,8 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
+from .files.atomic_files import read_json
 from .jobs.report import event, phase, report, should_stop, sync
-from .jobs.shared.files import read_json
 
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)")
 _NAMES: Final = {"learning_rate": "lr"}

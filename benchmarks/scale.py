@@ -33,7 +33,7 @@ from dscampaign.benchmarks.shared.results import commit_id, write_json
 from dscampaign.benchmarks.shared.simulated_watch import leave_end, record_campaign, watch
 from dscampaign.db import queries
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.files import make_below
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.layout import AttemptPaths
 
 SBATCH = """\

@@ -1,1 +1,1 @@
-"""The store: engine, tables, queries, upgrades. Imports nothing of `orchestrator` and `jobs`."""
+"""The store: engine, tables, queries, upgrades. May import `files`."""

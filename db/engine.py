@@ -15,9 +15,9 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
+from ..files.file_systems import on_local_disk
+from ..files.private_files import open_private
 from .errors import StoreBusy, StoreError
-from .file_systems import on_local_disk
-from .private_files import open_private
 from .read_only import ReadOnlyFile
 from .storable import to_json
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from ..files.ownership import Distrusted, distrust, user_name
 from .errors import StoreBusy, StoreError, StoreReadOnly
-from .ownership import Distrusted, distrust, user_name
 
 _BESIDE: Final = ("-journal", "-wal", "-shm", "-writer")
 """What SQLite and this program keep beside a data base: the first two are replayed into it."""

@@ -26,10 +26,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
+from ..files.private_files import make_private, open_private
 from .driver_errors import TRY_AGAIN, first_line, is_busy, is_wrong_address, lacks_grant, refused_for_now, what_next
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnreachable
-from .private_files import make_private, open_private
 from .read_only import ReadOnlyFile, read_only, store_doubt
 from .schema import HEAD, metadata
 

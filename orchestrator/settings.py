@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ..db.ownership import Distrusted, distrust, trusted_bytes
+from ..files.ownership import Distrusted, distrust, trusted_bytes
 from .errors import UserError, did_you_mean
 from .user_paths import expanded
 

@@ -24,9 +24,9 @@ from sqlalchemy import event
 
 from dscampaign.db import queries
 from dscampaign.db.store import Store
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.agent.node import Start, announce
-from dscampaign.jobs.shared.files import make_below
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payloads_file
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.cli.watch import watch_passes

@@ -18,14 +18,15 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...db.ownership import Distrusted, planted
+from ...files.atomic_files import read_json, write_atomically
+from ...files.ownership import Distrusted, planted
+from ...files.private_files import make_below, open_private
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
 from ..shared import allocator, retention, spool_steps
 from ..shared.closed_tasks import is_closed
 from ..shared.code_copy import CodeCopy, DamagedCopy
-from ..shared.files import make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
 from ..shared.payload import Payload
 from ..shared.process_groups import signal_group, terminate_group

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ...db.file_systems import on_local_disk
+from ...files.file_systems import on_local_disk
 from ..shared.layout import SHARED_MEMORY
 
 

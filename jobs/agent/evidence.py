@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TextIO, TypedDict
 
+from ...files.atomic_files import read_json
 from ..shared.documents import Document, Number, Time, Whole, decode
-from ..shared.files import read_json
 from ..shared.layout import AttemptPaths
 from ..shared.spool_steps import TAIL_BYTES, tail
 from ..shared.user_pattern import UserPattern

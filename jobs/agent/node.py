@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
+from ...files.atomic_files import read_json, write_atomically
 from ..shared.documents import Count, Number, Time, Whole, decode
-from ..shared.files import read_json, write_atomically
 from ..shared.layout import AttemptPaths
 
 POLL_S = 0.2

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ...db.ownership import private_folder
+from ...files.ownership import private_folder
 
 _FOLDERS: Final = {
     "TRITON_CACHE_DIR": "triton",

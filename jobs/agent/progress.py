@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...db.regular_files import open_regular
 from ...db.storable import is_time
+from ...files.atomic_files import read_json
+from ...files.regular_files import open_regular
 from ..guard import ALIVE
 from ..shared.documents import Document, Time, Whole, decode
-from ..shared.files import read_json
 from ..shared.layout import SHARED_MEMORY
 from .evidence import RankEnd, RankRecord
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.ownership import planted
+from ...files.atomic_files import create_exclusively, load_json, read_json
+from ...files.ownership import planted
+from ...files.private_files import make_below
 from ..shared.documents import decode
-from ..shared.files import create_exclusively, load_json, make_below, read_json
 from ..shared.layout import AttemptPaths, CampaignPaths
 from ..shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
 from ..shared.payload import Payload

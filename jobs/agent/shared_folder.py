@@ -10,8 +10,8 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from ...db.regular_files import concerns_one_file
-from ..shared.files import write_atomically
+from ...files.atomic_files import write_atomically
+from ...files.regular_files import concerns_one_file
 from . import evidence
 from .evidence import LogLine, NodeOutcome
 

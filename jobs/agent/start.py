@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...db.ownership import distrust, open_trusted, planted
+from ...files.atomic_files import create_exclusively, read_json, write_atomically
+from ...files.ownership import distrust, open_trusted, planted
+from ...files.private_files import make_below, open_private
 from ..shared import checkpoint
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.files import create_exclusively, make_below, open_private, read_json, write_atomically
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from ..shared.payload_array import read_payload

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
-from ..shared.files import open_private
+from ...files.private_files import open_private
 from ..shared.nvml import (
     Figures,
     GpuMeter,

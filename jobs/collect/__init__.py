@@ -1,4 +1,4 @@
-"""Finds the metrics of a script that reports none. May import `jobs.shared` and the means of `db` to read files.
+"""Finds the metrics of a script that reports none. May import `jobs.shared` and `files`.
 
 A script that calls `report` is left alone. Otherwise the first node's agent looks, every two seconds, at what the first
 rank prints, at TensorBoard's event files and at the `trainer_state.json` of Transformers. What says most becomes the

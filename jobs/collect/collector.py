@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from ...db.regular_files import open_regular
-from ..shared.files import open_private
+from ...files.private_files import open_private
+from ...files.regular_files import open_regular
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
 from .forms import CommonForms, Patterns

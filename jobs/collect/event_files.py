@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...db.regular_files import open_regular
+from ...files.regular_files import open_regular
 
 _HEADER: Final = 12
 _FOOTER: Final = 4

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ...db.regular_files import open_regular
+from ...files.regular_files import open_regular
 from .forms import Form
 from .lines import Line
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ..shared.files import load_json
+from ...files.atomic_files import load_json
 from .event_files import EventFile
 from .forms import Form
 from .lines import Line

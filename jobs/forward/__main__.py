@@ -14,8 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
-from ...db.ownership import Distrusted, trusted_bytes
-from ..shared.files import alone, make_below, read_json
+from ...files.atomic_files import alone, read_json
+from ...files.ownership import Distrusted, trusted_bytes
+from ...files.private_files import make_below
 from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .loop import Forwarding

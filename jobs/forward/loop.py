@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ...db.ingest.lines import MetricBatch, parse
 from ...db.ingest.reader import read_on
+from ...files.atomic_files import load_json, read_json, write_atomically
+from ...files.private_files import make_below
 from ..shared import spool_steps
 from ..shared.documents import decode
-from ..shared.files import load_json, make_below, read_json, write_atomically
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .spool import tell, tell_unfinished

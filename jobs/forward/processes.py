@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from ..shared.files import open_private
+from ...files.private_files import open_private
 from ..shared.layout import AttemptPaths
 from ..shared.payload import Payload
 from ..shared.process_groups import signal_group

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 
-from ..shared.files import open_private
+from ...files.private_files import open_private
 from ..shared.layout import AttemptPaths
 
 _PASSWORD = re.compile(r"://[^/\s:@]*:(?!\d+/)[^\s@]+@")

@@ -20,7 +20,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from ..shared.files import alone
+from ...files.atomic_files import alone
 from ..shared.payload import Payload
 from .processes import FINISHED
 from .spool import without_password

@@ -8,7 +8,7 @@ from typing import Any
 
 import wandb
 
-from ..shared.files import make_below
+from ...files.private_files import make_below
 from ..shared.layout import RunPaths
 from ..shared.payload import Payload
 from .processes import FINISHED

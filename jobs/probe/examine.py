@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...db.file_systems import file_system
-from ...db.ownership import distrust
+from ...files.atomic_files import read_json, write_atomically
+from ...files.file_systems import file_system
+from ...files.ownership import distrust
+from ...files.private_files import open_private
 from ..agent import launch
 from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
-from ..shared.files import open_private, read_json, write_atomically
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
 from ..shared.retention import probe

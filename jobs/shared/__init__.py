@@ -1,1 +1,1 @@
-"""What login node and compute node both use: files, layouts, formats. May import `db` and nothing else of `jobs`."""
+"""What login node and compute node both use: layouts, formats, checks. May import `db` and `files`."""

@@ -22,10 +22,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...db.ownership import distrust_tree
-from ...db.regular_files import concerns_one_file
+from ...files.atomic_files import load_json, sync_dir, write_atomically
+from ...files.ownership import distrust_tree
+from ...files.private_files import make_folder
+from ...files.regular_files import concerns_one_file
 from .documents import Number, Whole, decode
-from .files import load_json, make_folder, sync_dir, write_atomically
 
 FORMAT = 1
 MANIFEST = "manifest.json"

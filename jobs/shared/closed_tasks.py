@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from .files import open_private
+from ...files.private_files import open_private
 from .layout import closed_file
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ...db.ownership import distrust_tree
+from ...files.ownership import distrust_tree
 from .documents import Document
 
 LIVE: Final = "live"

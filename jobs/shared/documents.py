@@ -24,9 +24,9 @@ from typing import (
     is_typeddict,
 )
 
-from ...db.regular_files import concerns_one_file
 from ...db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
-from .files import load_json, write_atomically
+from ...files.atomic_files import load_json, write_atomically
+from ...files.regular_files import concerns_one_file
 
 
 @dataclass(frozen=True)

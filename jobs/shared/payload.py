@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...files.atomic_files import write_atomically
 from .documents import Document, decode
-from .files import write_atomically
 from .layout import AttemptPaths
 from .micro_batch_search import SEARCH_PASSES
 from .rank_groups import ranks_per_sample

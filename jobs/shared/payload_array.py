@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from .files import write_atomically
+from ...files.atomic_files import write_atomically
 from .payload import Payload
 
 _OFFSETS: Final = "offsets"

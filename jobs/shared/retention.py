@@ -9,6 +9,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from ...files.atomic_files import write_atomically
+from ...files.private_files import open_private
 from .checkpoint import (
     DRAFT_SUFFIX,
     UNUSABLE,
@@ -19,7 +21,6 @@ from .checkpoint import (
     read_manifest,
     write_manifest,
 )
-from .files import open_private, write_atomically
 
 UNIVERSAL = "universal-"
 """Begins the name of what a checkpoint was converted to, for another number of ranks."""

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ...db.private_files import is_opened, open_file
+from ...files.atomic_files import read_json
+from ...files.private_files import is_opened, open_file
 from .documents import decode
-from .files import read_json
 from .layout import AttemptPaths
 
 _KEY: Final = "shared"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...db.ingest.reader import read_on
-from ...db.regular_files import open_regular
 from ...db.storable import is_whole
+from ...files.regular_files import open_regular
 
 TAIL_BYTES: Final = 64 * 1024
 HEAD_BYTES: Final = 16 * 2**20

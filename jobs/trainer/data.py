@@ -20,8 +20,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...db.ownership import distrust, distrust_tree
-from ..shared.files import alone, make_folder, open_private, sync_dir, write_atomically
+from ...files.atomic_files import alone, sync_dir, write_atomically
+from ...files.ownership import distrust, distrust_tree
+from ...files.private_files import make_folder, open_private
 from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..shared.files import make_folder
+from ...files.private_files import make_folder
 from .config import TrainerConfig
 
 STATE_FILE: Final = "training_state.pt"

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ..shared.files import make_folder
+from ...files.private_files import make_folder
 from .config import TrainerConfig
 from .model import parameter_groups
 from .whole_blocks import blocks_of

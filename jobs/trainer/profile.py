@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from ...files.atomic_files import write_atomically
+from ...files.private_files import make_folder
 from .. import report
-from ..shared.files import make_folder, write_atomically
 from .meter import Meter
 
 FOLDER = "profile"

@@ -15,8 +15,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from ...files.atomic_files import write_atomically
 from .. import report
-from ..shared.files import write_atomically
 from ..shared.layout import AttemptPaths
 from ..shared.micro_batch_search import SEARCH_PASSES, Trial, next_size
 from . import memory

@@ -15,7 +15,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from ...db.ownership import private_folder
+from ...files.ownership import private_folder
 from .config import Job
 
 

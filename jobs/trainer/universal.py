@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 
+from ...files.atomic_files import sync_dir
+from ...files.private_files import make_folder
 from ..shared import checkpoint, retention
-from ..shared.files import make_folder, sync_dir
 from .config import Job
 
 POLL_S = 0.5

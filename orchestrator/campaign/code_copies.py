@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...db.records import RunRow
+from ...files.atomic_files import sync_dir
+from ...files.private_files import make_private
 from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
-from ...jobs.shared.files import make_private, sync_dir
 from ...jobs.shared.layout import Beside
 from ..errors import UserError
 from ..executors.job_request import is_copy

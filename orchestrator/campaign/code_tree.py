@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from ...files.atomic_files import read_json
 from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
-from ...jobs.shared.files import read_json
 from ...jobs.shared.layout import MARKER, Beside
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6

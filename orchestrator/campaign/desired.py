@@ -16,12 +16,12 @@ from sqlalchemy import Connection
 
 from ... import __version__
 from ...db import queries
-from ...db.ownership import distrust
 from ...db.records import CampaignRow, NewRun, RunRow
 from ...db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
 from ...db.store import Store
+from ...files.ownership import distrust
+from ...files.private_files import make_private
 from ...jobs.shared.checkpoint import newest_first
-from ...jobs.shared.files import make_private
 from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config

@@ -13,11 +13,11 @@ from typing import Final
 
 from ...db import queries
 from ...db.campaigns import delete_campaign, delete_measurements
-from ...db.ownership import user_name
 from ...db.records import AttemptRow, CampaignRow
 from ...db.rows import pieces
 from ...db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from ...db.store import Store
+from ...files.ownership import user_name
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable, UserError
 from ..executors.local import local_elsewhere

@@ -1,7 +1,7 @@
 """Lets a group read a campaign, and takes it back: its runs' folders and the store, not its jobs and checkpoints.
 
 What is opened follows from what `status`, `explain`, `report`, `recommend`, `compare` and `logs` read. What running
-attempts make later follows by itself: see `db/private_files.py`.
+attempts make later follows by itself: see `files/private_files.py`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...db import queries
-from ...db.access_lists import Tag, access_list, drop_lists
-from ...db.private_files import close_file, open_file
 from ...db.records import CampaignRow
 from ...db.store import Store
-from ...jobs.shared.files import load_json, write_atomically
+from ...files.access_lists import Tag, access_list, drop_lists
+from ...files.atomic_files import load_json, write_atomically
+from ...files.private_files import close_file, open_file
 from ...jobs.shared.layout import MARKER, AttemptPaths, CampaignPaths
 from ...jobs.shared.sharing import Sharing
 from ..errors import UserError

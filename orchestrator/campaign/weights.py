@@ -16,9 +16,9 @@ from typing import Any, Final
 from ...db import queries
 from ...db.records import CampaignRow, CheckpointRow, RunRow
 from ...db.store import Store
+from ...files.atomic_files import sync_dir
 from ...jobs.shared import checkpoint
 from ...jobs.shared.checkpoint import Checkpoint, CheckpointError
-from ...jobs.shared.files import sync_dir
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config

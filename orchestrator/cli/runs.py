@@ -103,7 +103,7 @@ def _record(
 
     A function of its own: of thousands of runs, what was read of the spec takes more memory than the pass that follows.
     """
-    from ...jobs.shared.files import make_private
+    from ...files.private_files import make_private
     from ..campaign.desired import record
     from ..campaign.plan import Sign, make_plan
     from ..doctor.before_submit import Look

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ...db.ownership import Distrusted, distrust, planted
+from ...files.ownership import Distrusted, distrust, planted
 from ..formatting import some
 from ..settings import Settings
 from .check import At, Check

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from ...db.file_systems import LOCAL, file_system
-from ...db.ownership import distrust
+from ...files.atomic_files import create_exclusively
+from ...files.file_systems import LOCAL, file_system
+from ...files.ownership import distrust
 from ...jobs.probe.examine import store_offset_s
-from ...jobs.shared.files import create_exclusively
 from ..executors import storage
 from ..settings import Settings
 from ..spec.forward_section import WandbConfig

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ...db.file_systems import LOCAL
+from ...files.file_systems import LOCAL
 from ...jobs.probe.node_report import Collective, Device, Disk, Gpus, Host, NodeReport
 from ...jobs.shared.layout import SHARED_MEMORY
 from .check import At, Check

@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ...files.atomic_files import write_atomically
+from ...files.private_files import make_private
 from ...jobs.probe.node_report import NodeReport, Question, Talk
-from ...jobs.shared.files import make_private, write_atomically
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request

@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...db.records import AttemptRow
-from ...jobs.shared.files import open_private, write_atomically
+from ...files.atomic_files import write_atomically
+from ...files.private_files import open_private
 from ...jobs.shared.nvml import Unavailable, listed, session
 from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, outside_of_jobs, own_python, owner

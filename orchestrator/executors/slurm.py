@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...jobs.shared.files import write_atomically
+from ...files.atomic_files import write_atomically
 from ..errors import Unreachable
 from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_views

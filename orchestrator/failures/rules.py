@@ -201,7 +201,7 @@ _ENVIRONMENT = (
         _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
         "fetch it on the login node first",
     ),
-    # jobs/agent/agent.py and db/ownership.py: the agent refuses what others may have written.
+    # jobs/agent/agent.py and files/ownership.py: the agent refuses what others may have written.
     _mistake(
         "not-trusted",
         r"^not run: (?:others can write to |.+ belongs to user \S)",

@@ -10,8 +10,9 @@ from functools import partial
 from ...db import queries
 from ...db.errors import StaleLease, StoreUnreachable
 from ...db.states import ACTIVE_ATTEMPT, RunState
+from ...files.atomic_files import write_atomically
+from ...files.private_files import make_below
 from ...jobs.shared.closed_tasks import close_tasks
-from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import storage

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...db.records import AttemptRow, CampaignRow
-from ...jobs.shared.files import make_below, make_private, read_json, write_atomically
+from ...files.atomic_files import read_json, write_atomically
+from ...files.private_files import make_below, make_private
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors import storage

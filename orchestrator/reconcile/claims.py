@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from ...db.records import AttemptRow
-from ...jobs.shared.files import create_exclusively, make_below, read_json
+from ...files.atomic_files import create_exclusively, read_json
+from ...files.private_files import make_below
 from ...jobs.shared.layout import AttemptPaths, RunPaths
 from ..executors.job_request import attempt_paths
 

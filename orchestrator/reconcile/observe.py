@@ -16,9 +16,9 @@ from ...db import queries
 from ...db.errors import StoreError
 from ...db.open_runs import WaitingAttempt
 from ...db.records import AttemptRow, RunRow, StepTimes
-from ...db.regular_files import open_regular
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
+from ...files.regular_files import open_regular
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat

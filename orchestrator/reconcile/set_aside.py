@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.driver_errors import first_line
 from ...db.records import AttemptRow, RunRow
-from ...db.regular_files import concerns_one_file
 from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from ...db.store import refusal
+from ...files.regular_files import concerns_one_file
 from ..errors import Unreachable, UserError
 from ..failures.policy import FailureClass
 from ..failures.verdict import Verdict

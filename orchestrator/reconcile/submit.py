@@ -23,10 +23,11 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
-from ...db.ownership import distrust
 from ...db.states import RunState
+from ...files.atomic_files import write_atomically
+from ...files.ownership import distrust
+from ...files.private_files import make_below
 from ...jobs.shared.closed_tasks import make_closed
-from ...jobs.shared.files import make_below, write_atomically
 from ...jobs.shared.layout import CampaignPaths, payloads_file
 from ...jobs.shared.payload_array import write_payloads
 from ...sbatch import prologue

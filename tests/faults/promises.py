@@ -12,7 +12,7 @@ from sqlalchemy import select
 from dscampaign.db import schema
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import RunState
-from dscampaign.jobs.shared.files import read_json
+from dscampaign.files.atomic_files import read_json
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import Finish, SetRun, Submit

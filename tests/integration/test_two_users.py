@@ -23,7 +23,7 @@ from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.two_users import Machine, two_users
 from dscampaign.tests.support.waiting import wait_until
-from dscampaign.tests.unit.db.test_ownership import USER, set_acl
+from dscampaign.tests.unit.files.test_ownership import USER, set_acl
 
 STUB = REPOSITORY / "tests/support/stub_launcher.py"
 
@@ -173,7 +173,7 @@ LOOKS = """
 import sys, time
 from collections import Counter
 from pathlib import Path
-from dscampaign.db.ownership import Distrusted
+from dscampaign.files.ownership import Distrusted
 from dscampaign.jobs.agent.start import trusted_payload
 from dscampaign.jobs.shared.layout import payloads_file
 batch, ends_s, found = Path(sys.argv[1]), time.monotonic() + 3, Counter()

@@ -13,10 +13,12 @@ from sqlalchemy import Connection
 from dscampaign.db.errors import StoreUnreachable
 from dscampaign.db.ingest import reader, spool
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared import files
+from dscampaign.files import atomic_files, private_files
 
 FILE_EFFECTS = ("write_atomically", "create_exclusively", "make_private", "make_below")
-REAL: dict[str, Callable[..., Any]] = {name: getattr(files, name) for name in FILE_EFFECTS}
+REAL: dict[str, Callable[..., Any]] = {
+    name: vars(home)[name] for home in (private_files, atomic_files) for name in FILE_EFFECTS if name in vars(home)
+}
 
 
 class Killed(BaseException):

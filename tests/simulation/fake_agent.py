@@ -7,13 +7,14 @@ import os
 from functools import partial
 from pathlib import Path
 
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.report import _Spool
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Manifest
 from dscampaign.jobs.shared.closed_tasks import is_closed
-from dscampaign.jobs.shared.files import make_below, write_atomically
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.simulation.fates import Fate

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dscampaign.db.regular_files import open_regular
+from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.shared.files import read_json, write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload, write_payloads

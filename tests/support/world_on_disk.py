@@ -13,10 +13,11 @@ from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, RunRow
 from dscampaign.db.schema import lease
 from dscampaign.db.store import Store
+from dscampaign.files.atomic_files import create_exclusively
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.jobs.shared.closed_tasks import is_closed
-from dscampaign.jobs.shared.files import create_exclusively, make_below
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns

@@ -140,7 +140,7 @@ def test_every_file_of_the_repository_that_is_named_exists(page: Path) -> None:
 
 def test_the_architecture_names_every_module_of_a_pass() -> None:
     named = set(re.findall(r"\b([a-z_]+)\.py\b", ARCHITECTURE))
-    below = {file.stem for room in ("orchestrator", "jobs", "db") for file in (ROOT / room).rglob("*.py")}
+    below = {file.stem for room in ("orchestrator", "jobs", "db", "files") for file in (ROOT / room).rglob("*.py")}
     assert named <= below | {file.stem for file in ROOT.glob("*.py")}
     loop = {"loop", "observe", "decide", "act", "classify", "slurm", "local", "agent", "rank", "spool"}
     assert loop <= named
@@ -154,7 +154,7 @@ def test_the_source_layout_is_the_packages_and_what_they_say_of_themselves() -> 
 
 def _packages() -> Iterator[Path]:
     """Those with a line of their own: not the pages of the command line, nor the single versions of the schema."""
-    for room in ("orchestrator", "jobs", "db"):
+    for room in ("orchestrator", "jobs", "db", "files"):
         for file in (ROOT / room).rglob("__init__.py"):
             if name_of(file.parent) not in ("orchestrator", "orchestrator/cli/pages", "jobs", "db/migrations/versions"):
                 yield file

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs import report
 from dscampaign.jobs.agent import agent, gpus, shared_folder
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
@@ -21,7 +22,6 @@ from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared import checkpoint
-from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.support.fake_gpus import FakeGpus

@@ -18,9 +18,9 @@ import pytest
 from mlflow.tracking import MlflowClient
 from tensorboard.summary.writer import event_file_writer
 
+from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.jobs.forward import loop, to_mlflow
 from dscampaign.jobs.forward.loop import Forwarding
-from dscampaign.jobs.shared.files import load_json, write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support import curves

@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent import agent
 from dscampaign.jobs.agent.evidence import RankRecord
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
-from dscampaign.jobs.shared import files
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.tests.support import curves
 from dscampaign.tests.support.attempt import Attempt, make_payload
@@ -175,14 +176,14 @@ def test_it_goes_on_through_slurms_signals_and_ends_with_its_agent(alone: Attemp
 def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
     """What that one has passed on must be written down first."""
     state = alone.run_paths.forward_state("hash", "tensorboard")
-    files.make_private(state.parent)
+    make_private(state.parent)
     with state.with_suffix(".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         process = start(alone, subprocess.PIPE)
         wait_until(lambda: _waits_for_a_lock(process.pid), "the wait")
         first_line = len(alone.paths.metrics.read_bytes().splitlines(keepends=True)[0])
         passed_on = {"key": "k", "run_id": "", "where": "", "offsets": {"1": first_line}, "marks": {}}
-        files.write_atomically(state, json.dumps(passed_on))
+        write_atomically(state, json.dumps(passed_on))
     process.communicate(timeout=HANGS_S)
     assert curve(alone) == [2]
 
@@ -192,7 +193,7 @@ def _waits_for_a_lock(pid: int) -> bool:
 
 
 def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
-    files.write_atomically(alone.paths.outcome(0), json.dumps({"launcher_exit": 0, "ended_by": ""}))
+    write_atomically(alone.paths.outcome(0), json.dumps({"launcher_exit": 0, "ended_by": ""}))
     terminal, process_end = pty.openpty()
     try:
         process = start(alone, process_end)

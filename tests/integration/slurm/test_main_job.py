@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.states import RunState
-from dscampaign.jobs.shared.files import read_json
+from dscampaign.files.atomic_files import read_json
 from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit

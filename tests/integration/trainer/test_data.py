@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dscampaign.db.ownership import Distrusted
+from dscampaign.files.ownership import Distrusted
 from dscampaign.jobs.trainer import data
 from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.jobs.trainer.corpus import Corpus

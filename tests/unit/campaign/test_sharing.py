@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.ownership import distrust
-from dscampaign.db.private_files import open_private
-from dscampaign.jobs.shared.files import make_below, write_atomically
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.ownership import distrust
+from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.sharing import Sharing, checkpoints_shared, open_to_readers
 from dscampaign.orchestrator.campaign.lookup import find

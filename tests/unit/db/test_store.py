@@ -15,9 +15,9 @@ from sqlalchemy import Connection, make_url
 from dscampaign.db import queries
 from dscampaign.db.engine import one_writer, parse_url, shown_address, without_password
 from dscampaign.db.errors import StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
-from dscampaign.db.file_systems import on_local_disk
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
+from dscampaign.files.file_systems import on_local_disk
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.worlds import World, new_campaign
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.ownership import Distrusted
+from dscampaign.files.ownership import Distrusted
 from dscampaign.orchestrator.doctor import check_access
 from dscampaign.orchestrator.doctor.check import At, Check, Severity
 from dscampaign.orchestrator.doctor.check_access import access_checks, password_checks

@@ -122,7 +122,7 @@ def test_an_option_that_the_launcher_takes_for_its_own_should_have_another_name(
 
 
 def test_prepared_data_of_a_stranger_s_are_not_tried_again() -> None:
-    verdict = judge(raised("dscampaign.db.ownership.Distrusted", "/scratch/data belongs to user mallory"))
+    verdict = judge(raised("dscampaign.files.ownership.Distrusted", "/scratch/data belongs to user mallory"))
     assert (verdict.kind, verdict.rule) == ("deterministic", "foreign-data")
 
 

@@ -9,10 +9,10 @@ from typing import Self
 
 import pytest
 
+from dscampaign.files.atomic_files import write_atomically
 from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, free_port, join
 from dscampaign.jobs.agent.start import Starter
 from dscampaign.jobs.shared.code_copy import CopyPaths
-from dscampaign.jobs.shared.files import write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.tests.support.attempt import make_payload
 

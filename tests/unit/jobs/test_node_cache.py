@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.ownership import private_folder
+from dscampaign.files.ownership import private_folder
 from dscampaign.jobs.agent import node_cache
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.db.regular_files import open_regular
+from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload, write_payloads

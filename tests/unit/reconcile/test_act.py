@@ -14,8 +14,9 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, MemoryObservation
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.files.atomic_files import read_json
+from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent.evidence import LogLine, RankEnd
-from dscampaign.jobs.shared.files import make_private, read_json
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config

@@ -16,8 +16,8 @@ import pytest
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared import retention
-from dscampaign.jobs.shared.files import make_below
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable

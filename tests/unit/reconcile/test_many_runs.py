@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import MemoryObservation
 from dscampaign.db.states import AttemptState, RunState, Stage
-from dscampaign.jobs.shared.files import make_below
+from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import stored
 from dscampaign.orchestrator.reconcile.actions import Action, Finish, SetRun, Submit

@@ -14,9 +14,10 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import StepTimes
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.node import Start, announce
 from dscampaign.jobs.shared import checkpoint, retention
-from dscampaign.jobs.shared.files import make_below, write_atomically
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable

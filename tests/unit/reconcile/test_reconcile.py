@@ -25,7 +25,8 @@ from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.schema import step_metric
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.files import create_exclusively, make_below
+from dscampaign.files.atomic_files import create_exclusively
+from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status

@@ -13,8 +13,8 @@ from pwd import struct_passwd
 
 import pytest
 
-from dscampaign.db import ownership
-from dscampaign.db.ownership import Distrusted, distrust, distrust_tree, open_trusted, planted, trusted_bytes
+from dscampaign.files import ownership
+from dscampaign.files.ownership import Distrusted, distrust, distrust_tree, open_trusted, planted, trusted_bytes
 
 STRANGER = 12345
 
@@ -71,7 +71,7 @@ def test_a_folder_of_somebody_else_is_not(tree: Path, monkeypatch: pytest.Monkey
 
 def test_a_group_of_one_s_own_is_nobody_else(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "campaign").chmod(0o770)
-    monkeypatch.setattr("dscampaign.db.ownership._only_us", lambda _gid: True)
+    monkeypatch.setattr("dscampaign.files.ownership._only_us", lambda _gid: True)
     assert why(tree / "campaign" / "batch", tree) == ""
     (tree / "campaign").chmod(0o777)
     assert "others can write" in why(tree / "campaign" / "batch", tree)

@@ -11,21 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.private_files import make_below, make_folder, make_private, open_private
-from ...db.regular_files import open_regular
-
-__all__ = [
-    "alone",
-    "create_exclusively",
-    "load_json",
-    "make_below",
-    "make_folder",
-    "make_private",
-    "open_private",
-    "read_json",
-    "sync_dir",
-    "write_atomically",
-]
+from .private_files import open_private
+from .regular_files import open_regular
 
 MAX_BYTES: Final = 32 << 20
 """Of a record; no job writes a longer one."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shared.files import create_exclusively, read_json, write_atomically
+from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole_and_is_private(tmp_path: Path) -> None:
