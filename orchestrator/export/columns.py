@@ -17,7 +17,7 @@ from .rows import Row
 ROWS_A_GROUP: Final = 1 << 16
 
 
-class Kind(Enum):
+class Dtype(Enum):
     """What a column holds; any of its values may be missing."""
 
     TEXT = "text"
@@ -37,44 +37,44 @@ _TABLES: Final = {
     "gpus": (schema.gpu_sample,),
     "events": (schema.events,),
 }
-_JOINED: Final = {"run": Kind.TEXT, "node": Kind.TEXT, "changes": Kind.TEXT, "generation": Kind.WHOLE}
+_JOINED: Final = {"run": Dtype.TEXT, "node": Dtype.TEXT, "changes": Dtype.TEXT, "generation": Dtype.WHOLE}
 """Columns from another table than the rows'."""
 
 
-def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Kind], Iterator[Sequence[Row]]]:
-    """The kind of each column, and the rows in groups. The columns of `runs` depend on the matrix: their rows tell."""
+def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Dtype], Iterator[Sequence[Row]]]:
+    """The type of each column, and the rows in groups. The columns of `runs` depend on the matrix: their rows tell."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
-    found = [known.get(name, Kind.REAL) for name in columns]  # a script's own figures
+    found = [known.get(name, Dtype.REAL) for name in columns]  # a script's own figures
     if what == "runs":
-        rows, known["global_batch"] = list(rows), Kind.WHOLE
+        rows, known["global_batch"] = list(rows), Dtype.WHOLE
         found = [known.get(name) or _kind_of_values([row[i] for row in rows]) for i, name in enumerate(columns)]
     left = iter(rows)
     return found, iter(lambda: list(islice(left, ROWS_A_GROUP)), [])
 
 
-def typed(value: Any, kind: Kind) -> Any:
-    """A value of a row as its column's kind has it; in `runs`, a figure that is not finite comes as its name.
+def typed(value: Any, kind: Dtype) -> Any:
+    """A value of a row as its column's type has it; in `runs`, a figure that is not finite comes as its name.
 
     A time that no calendar has, of a store that an earlier version filled, is none.
     """
-    if kind is Kind.TIME:
+    if kind is Dtype.TIME:
         return value if value is not None and abs(value) <= MAX_TIME_S else None
-    if kind is Kind.REAL and isinstance(value, str | int):
+    if kind is Dtype.REAL and isinstance(value, str | int):
         return float(value)
-    return str(value) if kind is Kind.TEXT and value is not None else value
+    return str(value) if kind is Dtype.TEXT and value is not None else value
 
 
-def _kind_of(column: Column[Any]) -> Kind:
+def _kind_of(column: Column[Any]) -> Dtype:
     if column.name in _TIMES:
-        return Kind.TIME
-    types = {Float: Kind.REAL, Integer: Kind.WHOLE, JSON: Kind.STRUCTURE, DocumentType: Kind.STRUCTURE}
-    return next((kind for base, kind in types.items() if isinstance(column.type, base)), Kind.TEXT)
+        return Dtype.TIME
+    types = {Float: Dtype.REAL, Integer: Dtype.WHOLE, JSON: Dtype.STRUCTURE, DocumentType: Dtype.STRUCTURE}
+    return next((kind for base, kind in types.items() if isinstance(column.type, base)), Dtype.TEXT)
 
 
-def _kind_of_values(values: Sequence[Any]) -> Kind:
+def _kind_of_values(values: Sequence[Any]) -> Dtype:
     given = {type(value) for value in values if value is not None}
     if not given or not given <= {bool, int, float}:
-        return Kind.TEXT
+        return Dtype.TEXT
     if given == {bool}:
-        return Kind.FLAG
-    return Kind.WHOLE if given == {int} else Kind.TEXT if bool in given else Kind.REAL
+        return Dtype.FLAG
+    return Dtype.WHOLE if given == {int} else Dtype.TEXT if bool in given else Dtype.REAL

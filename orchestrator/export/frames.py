@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ..campaign.lookup import open_campaign
-from .columns import Kind, typed, typed_groups
+from .columns import Dtype, typed, typed_groups
 from .rows import Row, columns_and_rows
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Frames:
         return frame.join(rows)
 
 
-def _frame(columns: Sequence[str], found: Sequence[Kind], groups: Iterable[Sequence[Row]]) -> pd.DataFrame:
+def _frame(columns: Sequence[str], found: Sequence[Dtype], groups: Iterable[Sequence[Row]]) -> pd.DataFrame:
     """Column by column, some rows at a time: numbers take eight bytes each, not those of an object."""
     import numpy as np
     import pandas as pd
@@ -114,13 +114,13 @@ def _frame(columns: Sequence[str], found: Sequence[Kind], groups: Iterable[Seque
     return pd.DataFrame(series, index=np.arange(len(next(iter(series.values())))))
 
 
-def _column(values: Sequence[Any], kind: Kind) -> pd.Series[Any]:
+def _column(values: Sequence[Any], kind: Dtype) -> pd.Series[Any]:
     import pandas as pd
 
-    if kind is Kind.TIME:
+    if kind is Dtype.TIME:
         moments_s = pd.Series([typed(value, kind) for value in values], dtype="float64")
         return pd.to_datetime(moments_s, unit="s", utc=True).astype("datetime64[us, UTC]")
-    if kind is Kind.STRUCTURE:
+    if kind is Dtype.STRUCTURE:
         return pd.Series([None if value is None else json.dumps(value) for value in values], dtype="str")
-    dtype = {Kind.TEXT: "str", Kind.WHOLE: "Int64", Kind.FLAG: "boolean", Kind.REAL: "float64"}[kind]
+    dtype = {Dtype.TEXT: "str", Dtype.WHOLE: "Int64", Dtype.FLAG: "boolean", Dtype.REAL: "float64"}[kind]
     return pd.Series([typed(value, kind) for value in values], dtype=dtype)

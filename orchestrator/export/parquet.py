@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from ..campaign.documents import SCHEMA_VERSION
 from ..errors import UserError
-from .columns import Kind, typed, typed_groups
+from .columns import Dtype, typed, typed_groups
 from .rows import Row
 
 
@@ -21,12 +21,12 @@ def write_parquet(stream: IO[bytes], campaign: str, what: str, columns: Sequence
     pa, parquet = require_pyarrow()
     found, groups = typed_groups(what, columns, rows)
     made = {
-        Kind.TEXT: pa.string(),
-        Kind.WHOLE: pa.int64(),
-        Kind.REAL: pa.float64(),
-        Kind.FLAG: pa.bool_(),
-        Kind.TIME: pa.timestamp("us", tz="UTC"),
-        Kind.STRUCTURE: pa.string(),
+        Dtype.TEXT: pa.string(),
+        Dtype.WHOLE: pa.int64(),
+        Dtype.REAL: pa.float64(),
+        Dtype.FLAG: pa.bool_(),
+        Dtype.TIME: pa.timestamp("us", tz="UTC"),
+        Dtype.STRUCTURE: pa.string(),
     }
     about = {"schema_version": str(SCHEMA_VERSION), "campaign": campaign, "what": what}
     schema = pa.schema([(n, made[k]) for n, k in zip(columns, found, strict=True)], metadata=about)
@@ -52,12 +52,12 @@ def require_pyarrow() -> tuple[Any, Any]:
     return pa, pa.parquet
 
 
-def _stored(value: Any, kind: Kind) -> Any:
+def _stored(value: Any, kind: Dtype) -> Any:
     if value is None:
         return None
-    if kind is Kind.TIME:
+    if kind is Dtype.TIME:
         moment_s = typed(value, kind)
         return None if moment_s is None else round(moment_s * 1e6)
-    if kind is Kind.STRUCTURE:
+    if kind is Dtype.STRUCTURE:
         return json.dumps(value)
     return typed(value, kind)

@@ -18,7 +18,7 @@ from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export import columns, parquet
-from dscampaign.orchestrator.export.columns import Kind
+from dscampaign.orchestrator.export.columns import Dtype
 from dscampaign.tests.support.cli_world import World, make_world
 
 TABLES = ("steps", "runs", "attempts", "gpus", "events")
@@ -113,7 +113,7 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
     exported("steps")
     before, stored = Path("steps.parquet").read_bytes(), parquet._stored
 
-    def fail_at_the_fourth_row(value: Any, kind: Kind) -> Any:
+    def fail_at_the_fourth_row(value: Any, kind: Dtype) -> Any:
         if value == 2.5:
             raise ValueError("a broken row")
         return stored(value, kind)
