@@ -179,6 +179,11 @@ def j_per_token(attempts: Iterable[AttemptGpus]) -> float | None:
     return sum(part.energy_j for part in known) / sum(part.tokens for part in known) if known else None
 
 
+def highest(values: Iterable[float | None]) -> float | None:
+    """The largest that is known; None where none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def total(values: Iterable[float | None]) -> float | None:
     """The sum; None where one is missing, or where there are none."""
     found: Sequence[float | None] = list(values)

@@ -212,12 +212,6 @@ def update_attempt(
     return _update(conn, schema.attempt, attempt_id, expect_states, values)
 
 
-def evidence(conn: Connection, attempt_id: int) -> dict[str, Any]:
-    """What is known of an attempt beside its columns."""
-    row = schema.attempt.c
-    return dict(conn.execute(select(row.evidence).where(row.id == attempt_id)).scalar_one())
-
-
 def is_active(conn: Connection, attempt_id: int) -> bool:
     """Whether an attempt has not ended yet."""
     row = schema.attempt.c

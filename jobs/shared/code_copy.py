@@ -24,8 +24,8 @@ from .documents import Document
 LIVE: Final = "live"
 """Stands for the hash where a run uses the files as they are when an attempt starts."""
 
-_CONFIGURATION: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-"""How a word of a command ends that may name a file to be read."""
+NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+"""How files of code end that may name others, and a word of a command that may name one to be read."""
 
 _WRITTEN: Final = re.compile(
     r"(?!.*(conf|cfg)).*(^-o$|[-_.](out(put|file|path)?|save[ds]?|dump|write|export|results?|metrics?|report|summary|stats"
@@ -165,7 +165,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
         named = option or (before if before.startswith("-") and "=" not in before else "")
-        if not (script or (value.endswith(_CONFIGURATION) and not _is_written(named))):
+        if not (script or (value.endswith(NAMING) and not _is_written(named))):
             return word
         found = _counterpart(str(Path(workdir, value)), copy, folder)
         there = found is not None and str(found.relative_to(folder)) in copy.files

@@ -17,6 +17,12 @@ Shape = Mapping[str, Any]
 VOCAB_MULTIPLE: Final = 128
 """Rows of random embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
 
+BYTES: Final = "bytes"
+"""The tokenizer that needs no files: ids are the bytes of a text."""
+
+BYTES_VOCABULARY: Final = 257
+"""Its ids: 256 bytes and the end of a document."""
+
 PLAIN_CAUSAL_MODELS: Final = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
 """Types whose attention is plain causal attention; others may use windows, soft caps or sinks."""
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..shared.model_shapes import BYTES, BYTES_VOCABULARY
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BYTES = "bytes"
 END = "<|endoftext|>"
 """What Transformers calls the id that ends a document of bytes."""
 
@@ -49,7 +50,7 @@ class ByteTokenizer:
         eos: the id that ends a document.
     """
 
-    vocab_size: int = 257
+    vocab_size: int = BYTES_VOCABULARY
     eos: int = 256
 
     def encode(self, texts: list[str]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ...files.atomic_files import read_json
-from ...jobs.shared.code_copy import CodeCopy, fingerprint, inner_link
+from ...jobs.shared.code_copy import NAMING, CodeCopy, fingerprint, inner_link
 from ...jobs.shared.layout import MARKER, Beside
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6
@@ -48,8 +48,6 @@ _OF_STORE: Final = re.compile(r"(-(wal|shm|journal|writer))?$")
 """How the files of a SQLite store end, beyond its own name."""
 _TEXTS: Final = (".txt", ".html", ".htm", ".sbatch", "")
 """Suffixes of files in which people keep what a program has printed; copied where git keeps or code names them."""
-_NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-"""How files of the code end that may name others."""
 _DOCUMENT: Final = re.compile(rb'\s*\{\s*"schema_version":')
 """How the JSON begins that `campaign` prints."""
 _FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
@@ -225,7 +223,7 @@ def _notes(root: Path, listing: _Listing, named: set[str], own: tuple[str, ...])
     texts = {path for path in listing.untracked if _is_text(Path(path))} - named
     if not texts:
         return texts
-    paths = (path for path in (*listing.tracked, *listing.untracked) if path.endswith(_NAMING))
+    paths = (path for path in (*listing.tracked, *listing.untracked) if path.endswith(NAMING))
     places = (root / path for path in paths if not f"{path}/".startswith(own))
     small = (place for place in places if _readable(place) and place.stat().st_size <= FILE_LIMIT_BYTES)
     said = b"\0".join(place.read_bytes() for place in small if not _is_a_result(place))

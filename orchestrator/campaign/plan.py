@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import RunMetrics, observe
 from ..reconcile.origin import Origin, why_held
-from ..reconcile.screening import Rule, Screening, work_of
+from ..reconcile.screening import Rule, Screening, point_of, work_of
 from ..reconcile.stored import read_store
 from ..spec.expand import Run
 from ..spec.model import RunConfig
@@ -224,21 +223,17 @@ def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> Screeni
 def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedRun]) -> float | None:
     """What the full runs that start now will train for, by the speed of their points' screening runs."""
     starting = [item.run for item in planned if item.run and item.starts and item.run.stage is Stage.FULL]
-    rows = {_point(run): row for row, run in change.keep if run.stage is Stage.SCREENING}
+    rows = {point_of(run.params): row for row, run in change.keep if run.stage is Stage.SCREENING}
     with store.read() as conn:
         steps = queries.step_figures(conn, [row.id for row in rows.values()])
     hours = 0.0
     for run in starting:
-        row = rows.get(_point(run))
+        row = rows.get(point_of(run.params))
         step_s = Screening.of(steps.get(row.id, ()), (), untimed_steps(row.config)).step_s if row else None
         if step_s is None or run.target_step is None:
             return None
         hours += run.target_step * step_s * run.world_size / 3600
     return hours if starting else None
-
-
-def _point(run: Run) -> str:
-    return json.dumps(run.params, sort_keys=True, default=str)
 
 
 def _uncounted(runs: Sequence[Run]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ...db.records import CampaignRow, RunRow
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..formatting import count, duration
-from ..spec.expand import Run
+from ..spec.expand import PLACEHOLDER, Run
 from ..spec.field_types import Scalar
 from ..spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
 from ..spec.matrix import Point, points
@@ -27,7 +27,6 @@ REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("ma
 
 _OVERRIDE: Final = re.compile(r"^# --set (.*)\n?", re.MULTILINE)
 _LONGEST_NAME: Final = 64
-_IN_BRACES: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _STAY: Final = frozenset({*TrainConfig.model_fields, "run", "repeat", "seed", "local_rank"})
 """Names in braces that a run without a matrix has a value for, too."""
 
@@ -114,7 +113,7 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
             return [filled(item) for item in value]
         if isinstance(value, dict):
             return {key: filled(item) for key, item in value.items()}
-        return _IN_BRACES.sub(lambda found: texts.get(found[1], found[0]), value) if isinstance(value, str) else value
+        return PLACEHOLDER.sub(lambda found: texts.get(found[1], found[0]), value) if isinstance(value, str) else value
 
     return {(name,): filled(raw[name]) for name in ("command", "env") if raw.get(name) != filled(raw.get(name))}
 

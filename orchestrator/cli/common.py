@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+CLEAR_LINE: Final = "\r\x1b[2K"
+"""Of a terminal: clears the line that the cursor is in."""
+
 _INDENTED_ITEMS: Final = 100
 """Of a longer list in a document each item is one line: indented, ten thousand runs were half a million lines."""
 

@@ -12,7 +12,7 @@ from typing import IO, Final, TypeVar
 
 from ..formatting import duration, short_number, shorten
 from ..progress import shown_by
-from .common import page_for
+from .common import CLEAR_LINE, page_for
 
 _Item = TypeVar("_Item")
 
@@ -24,7 +24,6 @@ _PLAIN_S: Final = 5.0
 """Between two lines in a log, and before the first."""
 
 _BAR: Final = 24
-_CLEAR: Final = "\r\x1b[2K"
 
 
 class Progress:
@@ -46,7 +45,7 @@ class Progress:
     def clear(self) -> None:
         """Removes the bar, so that something else can be said there."""
         if self._shown and self._bar:
-            self._write(_CLEAR)
+            self._write(CLEAR_LINE)
         self._shown = False
 
     def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
@@ -75,7 +74,7 @@ class Progress:
             return f"{text}\n"
         filled = _BAR * done // total if total else 0
         bar = f"[{'#' * filled}{' ' * (_BAR - filled)}] " if total else ""
-        return f"{_CLEAR}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}"
+        return f"{CLEAR_LINE}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}"
 
     def _write(self, text: str) -> None:
         try:

@@ -8,16 +8,13 @@ import sys
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from ..formatting import printable, shorten
-from .common import page_for, terminal_size
+from .common import CLEAR_LINE, page_for, terminal_size
 
 if TYPE_CHECKING:
     from ..campaign.logs import LogStream
 
 _LONGEST: Final = 1 << 16
 """Characters of a line that are held back for its end."""
-
-_REPLACE: Final = "\r\x1b[2K"
-"""Clears the line that the cursor is in."""
 
 _PLAIN: Final = "\x1b[0m"
 
@@ -51,14 +48,14 @@ class TerminalLog:
         """Shows the beginning of a line whose end is not there yet."""
         now = shorten(printable(_last_state(self._line)).replace("\t", " "), self._width - 1)
         if now != self._shown:
-            self._stream.write(f"{_REPLACE if self._shown else ''}{now}")
+            self._stream.write(f"{CLEAR_LINE if self._shown else ''}{now}")
             self._shown = now
         self._stream.flush()
 
     def _end(self, line: str) -> str:
         text = printable(_last_state(line), colours=self._colours)
         plain = _PLAIN if "\x1b" in text and not text.endswith(_PLAIN) else ""
-        self._stream.write(f"{_REPLACE if self._shown else ''}{text}{plain}\n")
+        self._stream.write(f"{CLEAR_LINE if self._shown else ''}{text}{plain}\n")
         self._shown = ""
         return ""
 

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import Shape, find_shape
-
-_BYTES: Final = "bytes"
-_BYTES_VOCABULARY: Final = 257  # 256 bytes and the end of a document, as jobs/trainer/tokens.py has it
+from ...jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, Shape, find_shape
 
 # What a Transformers configuration has where a field is not given. None: it follows from another field.
 _GPT2: Final[Mapping[str, Any]] = {
@@ -142,8 +139,8 @@ def _with_vocabulary(model: Shape, tokenizer: str | None) -> Shape | None:
     """The configuration with the number of tokens that the trainer gives it; None where only files could say it."""
     if model.get("vocab_size", "auto") != "auto":
         return model
-    if tokenizer == _BYTES:
-        return {**model, "vocab_size": _BYTES_VOCABULARY}
+    if tokenizer == BYTES:
+        return {**model, "vocab_size": BYTES_VOCABULARY}
     shape = find_shape(tokenizer) if tokenizer else None
     # OPT's models have a few more rows than their tokenizer has tokens.
     return {**model, "vocab_size": shape["vocab_size"]} if shape and shape["model_type"] != "opt" else None

@@ -202,12 +202,12 @@ def gates(
     screens: dict[str, dict[str, RunRow]] = defaultdict(dict)
     for run in runs:
         if run.stage is Stage.SCREENING:
-            screens[work_of(run.config)][_point(run)] = run
+            screens[work_of(run.config)][point_of(run.params)] = run
     held: dict[str, tuple[RunState, str]] = {}
     for group in screens.values():
         held |= _of_group(group, measured, rule)
     waiting = (run for run in runs if run.stage is Stage.FULL and not run.generation and not run.retry_epoch)
-    return {run.id: held[point] for run in waiting if (point := _point(run)) in held}
+    return {run.id: held[point] for run in waiting if (point := point_of(run.params)) in held}
 
 
 def _of_group(
@@ -240,8 +240,9 @@ def work_of(config: Mapping[str, Any]) -> str:
     return json.dumps([same, nodes, config.get("ranks_per_node")], sort_keys=True, default=str)
 
 
-def _point(run: RunRow) -> str:
-    return json.dumps(run.params, sort_keys=True, default=str)
+def point_of(params: Mapping[str, Any]) -> str:
+    """The same for all runs of a point of the matrix."""
+    return json.dumps(params, sort_keys=True, default=str)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -39,7 +39,7 @@ _REPEATED: Final = 3
 _LACKS_SUBJECT: Final = re.compile(r"(\d+ )?(is|has|was|does|needs|would)\b")
 """How a message begins that says something of the field at which it stands."""
 
-_PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
 _OF_A_RANK = "local_rank"
 """Filled in by each rank when it starts."""
@@ -305,7 +305,7 @@ def _used(config: RunConfig) -> dict[str, FieldPath]:
     """The same, with the place that uses each."""
     texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
     texts += [(("command",), text) for text in config.command or ()]
-    found = {short_name(name): place for place, text in texts for name in _PLACEHOLDER.findall(text)}
+    found = {short_name(name): place for place, text in texts for name in PLACEHOLDER.findall(text)}
     return {name: place for name, place in found.items() if name != _OF_A_RANK}
 
 
@@ -344,7 +344,7 @@ def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
         raise InvalidSpec(findings)
 
     def fill(text: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: env_text(values[match[1]]), text)
+        return PLACEHOLDER.sub(lambda match: env_text(values[match[1]]), text)
 
     command = tuple(fill(word) for word in config.command)
     env = {variable: fill(text) for variable, text in config.env.items()}
@@ -352,7 +352,7 @@ def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
 
 
 def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object]) -> Iterator[Finding]:
-    for name in dict.fromkeys(name for text in texts for name in _PLACEHOLDER.findall(text)):
+    for name in dict.fromkeys(name for text in texts for name in PLACEHOLDER.findall(text)):
         if name in _SHRINKS:
             hint = f"read CAMPAIGN_{name.upper()} in the script: it changes when memory runs out"
             yield Finding((place,), f"{{{name}}} is not known before an attempt starts", hint)

@@ -8,14 +8,12 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import SHAPES, find_shape, positions_of
+from ...jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
 from ..errors import Finding, did_you_mean, nearest
 from . import transformers_source
 from .model import RunConfig, TrainConfig
 from .transformers_source import ConfigClass
 
-_BYTES: Final = "bytes"
-_BYTES_VOCABULARY: Final = 257
 _NO_NAMES_OF_OURS: Final = frozenset({"distilgpt2", "openai-gpt"})
 """Names of the hub without an owner that resemble known ones."""
 _TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "merges.txt")
@@ -86,8 +84,8 @@ def _tokenizer(name: str) -> Iterator[Finding]:
     place, folder = ("train", "tokenizer"), Path(name)
     if folder.is_dir() and not _has_tokenizer(folder):
         yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes one")
-    elif name != _BYTES and not folder.exists() and nearest(name, (_BYTES,), 0.8):
-        yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{_BYTES}"?')
+    elif name != BYTES and not folder.exists() and nearest(name, (BYTES,), 0.8):
+        yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{BYTES}"?')
     elif (meant := misspelt_name(name)) is not None:
         yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{meant}"?')
 
@@ -184,8 +182,8 @@ def _sizes(model: Mapping[str, Any], known: ConfigClass, train: TrainConfig) -> 
     if positions and train.seq_len > positions:
         yield _too_long(train, f"the model's {positions_name} {positions}", positions)
     vocabulary = model.get("vocab_size")
-    if train.tokenizer == _BYTES and isinstance(vocabulary, int) and vocabulary < _BYTES_VOCABULARY:
-        message = f"vocab_size {vocabulary} is less than the {_BYTES_VOCABULARY} tokens of `{_BYTES}`"
+    if train.tokenizer == BYTES and isinstance(vocabulary, int) and vocabulary < BYTES_VOCABULARY:
+        message = f"vocab_size {vocabulary} is less than the {BYTES_VOCABULARY} tokens of `{BYTES}`"
         yield Finding((("train", "model", "vocab_size"),), message, "leave it out: it follows from the tokenizer")
 
 

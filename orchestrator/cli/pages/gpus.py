@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from ....db.gpu_records import AttemptGpus, GpuUse
+from ....db.gpu_records import AttemptGpus, GpuUse, highest
 from ...formatting import clean, figure
 
 SHOWN_GPUS = 8
@@ -49,13 +49,13 @@ def _name(gpu: GpuUse, nodes: int) -> str:
 
 def _peak(used: AttemptGpus) -> str:
     """The highest power of one GPU: of a moment, and over a second."""
-    moment, second = _highest(g.power_peak_w for g in used.gpus), _highest(g.power_avg_peak_w for g in used.gpus)
+    moment, second = highest(g.power_peak_w for g in used.gpus), highest(g.power_avg_peak_w for g in used.gpus)
     over_a_second = f" ({second:.0f} W over a second)" if second is not None else ""
     return "" if moment is None else f"peak {moment:.0f} W{over_a_second}"
 
 
 def _heat(used: AttemptGpus) -> str:
-    hottest = _highest(gpu.temperature_max_c for gpu in used.gpus)
+    hottest = highest(gpu.temperature_max_c for gpu in used.gpus)
     return "" if hottest is None else f"at most {hottest:.0f} °C"
 
 
@@ -72,11 +72,7 @@ def _token(used: AttemptGpus) -> str:
 
 def _held_down(used: AttemptGpus) -> str:
     """How long the clocks of the worst GPU were held down."""
-    capped, slowed = _highest(g.power_capped for g in used.gpus), _highest(g.slowed for g in used.gpus)
+    capped, slowed = highest(g.power_capped for g in used.gpus), highest(g.slowed for g in used.gpus)
     parts = [f"at its power limit {100 * capped:.0f} % of the time" if capped and capped >= 0.005 else ""]
     parts += [f"slowed down {100 * slowed:.1f} % of the time" if slowed else ""]
     return ", ".join(filter(None, parts))
-
-
-def _highest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

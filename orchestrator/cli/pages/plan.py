@@ -13,6 +13,7 @@ from typing import Any, Final
 from ....db.states import CANCELLING, RunState
 from ....jobs.shared import ds_config
 from ...campaign.plan import Plan, PlannedRun, Sign
+from ...campaign.status import TROUBLED
 from ...formatting import clean, count, rough, short_number
 from ...memory.config_changes import changed
 from ...memory.feasibility import Shortage
@@ -31,7 +32,6 @@ _STYLES: Final = {
     Sign.CANCEL: Style.RED,
 }
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
-_ENDED_BADLY: Final = (RunState.FAILED, RunState.HELD)
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
 _RIGHT: Final = "--r-rr--r-"
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
@@ -149,7 +149,7 @@ def _and_more(names: list[str]) -> str:
 def _ended_badly(plan: Plan) -> list[str]:
     """Submitting is no second try: what is."""
     kept = [item for item in plan.runs if item.sign is Sign.KEEP and item.run]
-    names = [item.name for item in kept if item.why in _ENDED_BADLY]
+    names = [item.name for item in kept if item.why in TROUBLED]
     what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
     lines = [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held"] if names else []
     if ended := [item.name for item in kept if item.why == RunState.CANCELLED]:

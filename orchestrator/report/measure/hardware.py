@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from ....db.gpu_records import AttemptGpus, GpuUse, j_per_token, total
+from ....db.gpu_records import AttemptGpus, GpuUse, highest, j_per_token, total
 from ....db.records import AttemptRow
 from ....db.series import Series
 
@@ -112,11 +112,11 @@ def memory_of(
     return Memory(
         allocated=allocated if timed[0] is None else timed[0],
         reserved=reserved if timed[1] is None else timed[1],
-        peak_allocated=_highest([allocated, timed[0]]),
-        peak_reserved=_highest([reserved, timed[1]]),
-        device=_highest(device),
+        peak_allocated=highest([allocated, timed[0]]),
+        peak_reserved=highest([reserved, timed[1]]),
+        device=highest(device),
         usable=_number(told.get("usable_gb")),
-        host=None if (most := _highest(host)) is None else most / 1e9,
+        host=None if (most := highest(host)) is None else most / 1e9,
         end=_number(speed.get("mem_end_gb")),
     )
 
@@ -131,16 +131,16 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
         interval_s=_interval_s(timed),
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
-        power_peak_w=_highest(gpu.power_peak_w for gpu in timed),
-        power_avg_peak_w=_highest(gpu.power_avg_peak_w for gpu in timed),
-        temperature_c=_highest(gpu.temperature_max_c for gpu in timed),
+        power_peak_w=highest(gpu.power_peak_w for gpu in timed),
+        power_avg_peak_w=highest(gpu.power_avg_peak_w for gpu in timed),
+        temperature_c=highest(gpu.temperature_max_c for gpu in timed),
         temperature_min_c=min(
             (gpu.temperature_min_c for gpu in whole if gpu.temperature_min_c is not None), default=None
         ),
         energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
         j_per_token=j_per_token(attempts),
-        slowed=_highest(gpu.slowed for gpu in timed),
-        power_capped=_highest(gpu.power_capped for gpu in timed),
+        slowed=highest(gpu.slowed for gpu in timed),
+        power_capped=highest(gpu.power_capped for gpu in timed),
         ecc_errors=_ecc_errors(whole),
     )
 
@@ -180,10 +180,6 @@ def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> f
 def _peak(values: Sequence[float]) -> float | None:
     known = np.asarray(values)[np.isfinite(np.asarray(values))]
     return float(known.max()) if known.size else None
-
-
-def _highest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _number(value: object) -> float | None:

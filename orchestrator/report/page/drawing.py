@@ -37,6 +37,9 @@ SMALL: Final = 7.5
 WIDTH: Final = 5.2
 """Inches of a figure: what is drawn so small can still be read on a telephone."""
 
+HEIGHT: Final = 2.4
+"""Inches of an axis that has its width."""
+
 GREY: Final = "#999999"
 """Of what has no colour of its own."""
 

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from ..compare.conditions import Condition
 from ..compare.results import WorkloadResults
 from ..measure.losses import Curve
-from .drawing import Look, Looks, entitle, name_beside, panels
+from .drawing import HEIGHT, Look, Looks, entitle, name_beside, panels
 from .figures import coinciding, drawn, loss_axes, loss_beside, where_all_are
 
-_HEIGHT: Final = 2.4  # inches of an axis
 _NEAR: Final = 0.006
 """Curves no farther apart than this part of the axis cover each other."""
 
@@ -44,7 +43,7 @@ def draw_loss(one: WorkloadResults, looks: Looks) -> Figure:
         names.remove("tokens")  # they are a second scale of the steps
     above = 0.8 if one.workload.name else 0.6
     tops = [above if per_step and name == "optimizer steps" else 0.25 for name in names]
-    figure, axes = panels([looks[each.name].label for each in shown], [_HEIGHT] * len(names), tops)
+    figure, axes = panels([looks[each.name].label for each in shown], [HEIGHT] * len(names), tops)
     curves = [run.curve for each in shown for run in each.runs]
     _zoom(axes, [curve.smoothed for curve in curves], marks=[v for curve in curves for v in curve.held_out])
     for axis, name in zip(axes, names, strict=True):
@@ -60,7 +59,7 @@ def draw_loss(one: WorkloadResults, looks: Looks) -> Figure:
 def draw_loss_difference(one: WorkloadResults, looks: Looks) -> Figure:
     """What curves that lie upon each other hide: each smoothed loss minus the baseline's at the same step."""
     baseline, shown = one.workload.baseline, drawn("loss_difference", one)
-    figure, (axis,) = panels([looks[each.name].label for each in (baseline, *shown)], [_HEIGHT])
+    figure, (axis,) = panels([looks[each.name].label for each in (baseline, *shown)], [HEIGHT])
     beside = [loss_beside(condition, baseline) for condition in shown]
     _zoom([axis], [apart.tolist() for _, apart in beside], least=1e-4, marks=[0.0])
     first, last = min(steps[0] for steps, _ in beside), max(steps[-1] for steps, _ in beside)

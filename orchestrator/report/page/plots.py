@@ -19,6 +19,7 @@ from ..measure.metrics import METRICS
 from ..measure.telemetry import GpuTrace
 from .drawing import (
     GREY,
+    HEIGHT,
     SMALL,
     STYLE,
     WIDTH,
@@ -44,7 +45,6 @@ COLOURS: Final = (
 
 _MEMORY_COLOURS: Final = {"allocated": "#0072B2", "reserved": "#56B4E9", "device": "#999999"}
 _SMALLEST: Final = 0.3  # inches of a bar
-_HEIGHT: Final = 2.4  # inches of an axis
 _LEGEND_CHARACTERS: Final = 78  # in a row, in small type
 
 Draw = Callable[[WorkloadResults, Looks], Figure]
@@ -208,7 +208,7 @@ def _speed_memory(one: WorkloadResults, looks: Looks) -> Figure:
     shown = [(each, each.speed) for each in one.comparisons if each.condition.name in names and each.speed]
     points = [(each.condition.value("mem_reserved_gb") or 0.0, speed.value) for each, speed in shown]
     own = [looks[each.condition.name] for each, _ in shown]
-    figure, (axis,) = panels([look.label for look in own], [_HEIGHT])
+    figure, (axis,) = panels([look.label for look in own], [HEIGHT])
     front = front_of(points)
     axis.plot(*zip(*(points[place] for place in front), strict=True), color=GREY, linewidth=1, zorder=1)
     for place, ((each, speed), look, (memory, value)) in enumerate(zip(shown, own, points, strict=True)):

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dscampaign.jobs.shared.model_shapes import BYTES
 from dscampaign.jobs.trainer import checkpoint_weights, tokens
 from dscampaign.jobs.trainer.config import Job
 from dscampaign.jobs.trainer.data import load
@@ -114,7 +115,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_bytes_become_a_tokenizer_with_the_same_ids(tmp_path: Path) -> None:
-    tokens.save_tokenizer(tokens.BYTES, tmp_path)
+    tokens.save_tokenizer(BYTES, tmp_path)
     loaded, own, text = AutoTokenizer.from_pretrained(tmp_path), tokens.ByteTokenizer(), "Hé\n \t<|x|> 你好 it's"
     assert loaded(text)["input_ids"] == own.encode([text])[0]
     assert loaded.decode(loaded(text)["input_ids"]) == text
