@@ -74,12 +74,7 @@ def payload(
         code: hash of the copy that they run; a word that names no copy for none.
     """
     run_paths = paths.run(run.name)
-    search = ""
-    if config.train.searches and micro_batch is None and config.train.global_batch:
-        search, micro_batch = (
-            search_key(config),
-            batch_size.default_micro_batch(config.train.global_batch, config.train.data_parallel(config.world_size())),
-        )
+    search, micro_batch = _search(config, micro_batch)
     return Payload(
         campaign=paths.campaign,
         run=run.name,
@@ -109,6 +104,14 @@ def payload(
         code=str(paths.code(code)) if is_copy(code) else "",
         search=search,
     )
+
+
+def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None]:
+    """The key of the search for a micro-batch, "" where there is none, and the size to begin with."""
+    samples = config.train.global_batch
+    if not (config.train.searches and micro_batch is None and samples):
+        return "", micro_batch
+    return search_key(config), batch_size.default_micro_batch(samples, config.train.data_parallel(config.world_size()))
 
 
 def search_key(config: RunConfig) -> str:
