@@ -110,10 +110,6 @@ class Browser:
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=bool(height), **clip)
         file.write_bytes(base64.b64decode(found["data"]))
 
-    def pdf(self, file: Path) -> None:
-        """Writes the page as it is printed."""
-        file.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
-
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:

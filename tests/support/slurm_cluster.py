@@ -129,15 +129,6 @@ class SlurmCluster:
         wait_until(reached, f"job {job_id} {'/'.join(sorted(wanted))}")
         return seen
 
-    def expire(self, job_id: str, after_s: int = 1) -> None:
-        """Moves the time limit of a running job to `after_s` seconds from now.
-
-        Slurm looks every 30 s. At the first look after the limit the job ends. At the first look with less than the
-        time of `--signal` plus 30 s left it is warned, but never at the look that ends it: to see the warning, give
-        more than 30 s.
-        """
-        self.run("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{after_s}")
-
     def idle(self) -> bool:
         """Whether every node is idle and answers."""
         with contextlib.suppress(subprocess.CalledProcessError, subprocess.TimeoutExpired):
