@@ -11,7 +11,7 @@ SINGLE = "single"
 
 
 def joins_parameters(train: Mapping[str, Any]) -> bool:
-    """Whether all parameters lie in two tensors (see the trainer's ``flat``).
+    """Whether all parameters lie in two tensors (see the trainer's `flat_parameters`).
 
     That is where the backward pass is one compiled graph over whole parameters.
 

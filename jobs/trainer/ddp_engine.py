@@ -1,7 +1,6 @@
 """Data parallel training with PyTorch alone: what DeepSpeed's engines are compared with.
 
-It answers the calls of DeepSpeed's engine that the trainer makes, so the loop is the same for both. Weights and
-optimizer states are in fp32, and half precision is autocast: as most people train without DeepSpeed.
+Weights and optimizer states are in fp32, and half precision is autocast: as most people train without DeepSpeed.
 """
 
 from __future__ import annotations
@@ -17,45 +16,28 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...files.private_files import make_folder
 from .config import TrainerConfig
+from .torch_engine import TorchEngine
 
 STATE_FILE: Final = "training_state.pt"
 _HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class PlainEngine:
-    """Every rank holds everything; gradients are averaged at the last micro-batch of a step.
+class PlainEngine(TorchEngine):
+    """Every rank holds everything; gradients are averaged at the last micro-batch of a step."""
 
-    Attributes:
-        module: the model.
-        optimizer: fused AdamW.
-        device: this rank's.
-        skipped_steps: optimizer steps left out because fp16 gradients overflowed.
-    """
+    stage = 0
 
     def __init__(
         self, model: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
     ) -> None:
-        self.module = model.to(device)
-        self.device = device
-        self.skipped_steps = 0
-        self._config = config
+        super().__init__(model.to(device), groups, config, device)
         self._half = _HALF.get(config.precision)
         self._scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._parameters = [p for group in groups for p in group["params"]]
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
         self._parallel: nn.Module = self.module
         if dist.get_world_size() > 1:
             self._parallel = DistributedDataParallel(self.module, gradient_as_bucket_view=True, broadcast_buffers=False)
         self._called: nn.Module = self._parallel
-        self._micro_steps = 0
-        self._norm: Tensor | None = None
 
     def compile(self) -> None:
         """Compiles the model, with the reduction of its gradients between its parts."""
@@ -73,12 +55,7 @@ class PlainEngine:
         """Adds the gradients of a micro-batch to those of its step."""
         self._scaler.scale(loss / self._config.accumulation).backward()
 
-    def step(self) -> None:
-        """After the last micro-batch of a step, updates the weights."""
-        boundary = self.is_gradient_accumulation_boundary()
-        self._micro_steps += 1
-        if not boundary:
-            return
+    def _update(self) -> None:
         self._scaler.unscale_(self.optimizer)
         limit = self._config.grad_clip or torch.inf
         self._norm = nn.utils.clip_grad_norm_(self._parameters, limit)
@@ -86,15 +63,6 @@ class PlainEngine:
         self._scaler.step(self.optimizer)
         self._scaler.update()
         self.skipped_steps += self.loss_scale < before
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the coming ``step`` updates the weights."""
-        return (self._micro_steps + 1) % self._config.accumulation == 0
-
-    def get_global_grad_norm(self) -> Tensor | None:
-        """2-norm of the last step's gradients before clipping."""
-        return self._norm
 
     @property
     def loss_scale(self) -> float:
@@ -102,17 +70,9 @@ class PlainEngine:
         return float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the model's mode."""
+        """Sets the mode of the model and of what wraps it."""
         self._parallel.train(mode)
         return self
-
-    def eval(self) -> Self:
-        """Sets the model's mode."""
-        return self.train(mode=False)
-
-    def zero_optimization_stage(self) -> int:
-        """No ZeRO."""
-        return 0
 
     def torch_autocast_enabled(self) -> bool:
         """Whether a pass through the bare module takes something else than one through the engine."""

@@ -1,4 +1,4 @@
-"""Process group and engine: DeepSpeed's, or the plain one that it is compared with."""
+"""Process group and engine: DeepSpeed's, or one of PyTorch alone that it is compared with."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .flat_parameters import FlatModel
 from .fsdp_engine import ShardedEngine
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
+from .torch_engine import TorchEngine
 from .whole_blocks import gather_whole_blocks
 
 LET_GO_S: Final = 0.1
@@ -32,7 +33,7 @@ _REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
 
 
 Engine: TypeAlias = DeepSpeedEngine | PlainEngine | ShardedEngine
-"""What trains. DeepSpeed's has no types: what is asked of both is checked by the plain one."""
+"""What trains. DeepSpeed's has no types: what is asked of all is checked by the others."""
 
 
 def start_process_group(job: Job) -> torch.device:
@@ -72,7 +73,7 @@ def leave_process_group() -> None:
 def create_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
-    """Hands the model to DeepSpeed, as its configuration says, or to the plain engine.
+    """Hands the model to DeepSpeed, as its configuration says, or to an engine of PyTorch alone.
 
     Args:
         universal: it will load a universal checkpoint.
@@ -128,7 +129,7 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
 
 def loss_scaling(engine: Engine) -> dict[str, float]:
     """The loss scale of fp16, and how many steps it has cost so far."""
-    scale = engine.loss_scale if isinstance(engine, PlainEngine | ShardedEngine) else engine.optimizer.loss_scale
+    scale = engine.loss_scale if isinstance(engine, TorchEngine) else engine.optimizer.loss_scale
     return {"loss_scale": float(scale), "skipped_steps": float(engine.skipped_steps)}
 
 
@@ -184,7 +185,7 @@ def _mark_parts(engine: Any) -> None:
 
 def _plain_norm(engine: Any) -> Tensor | None:
     """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
-    if isinstance(engine, PlainEngine | ShardedEngine):
+    if isinstance(engine, TorchEngine):
         return None
     if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -21,31 +21,18 @@ from torch.distributed.tensor import DTensor
 from ...files.private_files import make_folder
 from .config import TrainerConfig
 from .model import parameter_groups
+from .torch_engine import TorchEngine
 from .whole_blocks import blocks_of
 
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
-class ShardedEngine:
-    """Every rank holds a part of each parameter.
+class ShardedEngine(TorchEngine):
+    """Every rank holds a part of each parameter, and the optimizer's states of that part."""
 
-    It answers the calls of DeepSpeed's engine that the trainer makes, as ``PlainEngine`` does.
-
-    Attributes:
-        module: the model.
-        optimizer: fused AdamW on this rank's parts.
-        device: this rank's.
-        skipped_steps: always 0, there is no loss scale.
-        loss_scale: always 1.
-    """
-
-    skipped_steps = 0
-    loss_scale = 1.0
+    stage = 3
 
     def __init__(self, model: nn.Module, config: TrainerConfig, device: torch.device) -> None:
-        self.module = model
-        self.device = device
-        self._config = config
         half = torch.bfloat16 if config.precision == "bf16" else None
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()
         options: dict[str, Any] = {
@@ -59,21 +46,12 @@ class ShardedEngine:
             fully_shard(block, **options)
         fully_shard(model, **options)
         if config.offload != "full":
-            self.module.to(device)
+            model.to(device)
         else:
             for buffer in model.buffers():
                 buffer.data = buffer.data.to(device)
         self._parameters = list(model.parameters())  # after sharding, which replaces them
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(model),
-            lr=config.lr,
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
-        self._micro_steps = 0
-        self._norm: Tensor | None = None
+        super().__init__(model, parameter_groups(model), config, device)
 
     def compile(self) -> None:
         """Compiles each block by itself: what gathers it stays outside."""
@@ -89,15 +67,9 @@ class ShardedEngine:
         """Adds the gradients of a micro-batch to those of its step."""
         (loss / self._config.accumulation).backward()
 
-    def step(self) -> None:
-        """After the last micro-batch of a step, updates the weights."""
-        boundary = self.is_gradient_accumulation_boundary()
-        self._micro_steps += 1
-        if not boundary:
-            return
+    def _update(self) -> None:
         self._norm = self._clip()
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
 
     def _clip(self) -> Tensor:
         """Clips the gradients; returns their norm over all ranks before that.
@@ -112,27 +84,6 @@ class ShardedEngine:
             factor = torch.clamp(self._config.grad_clip / (norm + 1e-6), max=1.0)
             torch._foreach_mul_(grads, factor.to(grads[0].device))
         return norm
-
-    def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the coming ``step`` updates the weights."""
-        return (self._micro_steps + 1) % self._config.accumulation == 0
-
-    def get_global_grad_norm(self) -> Tensor | None:
-        """2-norm of the last step's gradients before clipping."""
-        return self._norm
-
-    def train(self, mode: bool = True) -> Self:
-        """Sets the model's mode."""
-        self.module.train(mode)
-        return self
-
-    def eval(self) -> Self:
-        """Sets the model's mode."""
-        return self.train(mode=False)
-
-    def zero_optimization_stage(self) -> int:
-        """What is sharded is what ZeRO 3 shards."""
-        return 3
 
     def save_checkpoint(
         self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False
