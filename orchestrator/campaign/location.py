@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...jobs.shared.layout import Beside
 from ..errors import UserError
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 _PLACES: Final = ("dir", "store")
 _TYPED: Final = ("command line", "environment")
 """How the sources begin of what is meant for this command, wherever it is called."""
+
+
+class PlaceOptions(NamedTuple):
+    """The options `--dir` and `--store` of a command; None where they are not given."""
+
+    dir: str | None = None
+    store: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,12 @@ class Location:
 
     @classmethod
     def of(
-        cls, flags: Mapping[str, str | None], given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
+        cls, place: PlaceOptions, given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
     ) -> Location:
         """Resolves the settings of options and of a spec; raises UserError as `resolve` does."""
-        here, there = resolve(flags, given), None
+        here, there = resolve(place._asdict(), given), None
         if spec is not None:
-            typed = {"dir": str(here.dir) if flags.get("dir") else None, "store": flags.get("store")}
+            typed = {"dir": str(here.dir) if place.dir else None, "store": place.store}
             with suppress(UserError):
                 there = resolve(typed, given, cwd=spec.parent.absolute())
         return cls(here, tuple(words), spec, there)
@@ -111,7 +118,7 @@ class Location:
             raise
 
 
-def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ()) -> Location:
+def locate(place: PlaceOptions, words: Sequence[str | None] = ()) -> Location:
     """Resolves options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
 
     Raises UserError if the spec or a configuration file cannot be read.
@@ -123,7 +130,7 @@ def locate(dir: str | None, store: str | None, words: Sequence[str | None] = ())
         path = Path(given[0])
         spec = _peek(path)
         given = (spec.pop("name") or given[0], *given[1:])
-    return Location.of({"dir": dir, "store": store}, spec, given, path)
+    return Location.of(place, spec, given, path)
 
 
 def _file(store: str, folder: Path) -> Path | None:

@@ -10,28 +10,28 @@ from ...db.records import CampaignRow, RunRow
 from ...db.store import Store
 from ..errors import UserError
 from ..formatting import some
-from .location import locate
+from .location import PlaceOptions, locate
 from .selection import Selection
 
 
-def open_campaign(dir: str | None, store: str | None, name: str | None) -> tuple[Store, CampaignRow]:
+def open_campaign(place: PlaceOptions, name: str | None) -> tuple[Store, CampaignRow]:
     """Opens the store where `locate` finds it, and the campaign as `find` does."""
-    where = locate(dir, store, [name])
+    where = locate(place, [name])
     opened = where.open()
     return opened, find(opened, where.name)
 
 
-def open_runs(dir: str | None, store: str | None, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
+def open_runs(place: PlaceOptions, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
     """As `open_campaign`, with the runs that were named, as `find_with_runs`."""
-    opened, campaign, chosen = open_selection(dir, store, words)
+    opened, campaign, chosen = open_selection(place, words)
     return opened, campaign, names_of(opened, campaign, chosen) or []
 
 
 def open_selection(
-    dir: str | None, store: str | None, words: Sequence[str], chosen: Selection | None = None
+    place: PlaceOptions, words: Sequence[str], chosen: Selection | None = None
 ) -> tuple[Store, CampaignRow, Selection]:
     """As `open_campaign`, of `[NAME] [RUN...]`, with what was chosen there and otherwise."""
-    where = locate(dir, store, words)
+    where = locate(place, words)
     opened = where.open()
     campaign, patterns = _find_with_patterns(opened, where.words)
     chosen = chosen or Selection()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count, duration, moment, size
 from .common import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.command("list", cls=Verb)
 @store_options
 @format_options
-def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
+def list_campaigns(place: PlaceOptions, form: str) -> int:
     """List the campaigns of the store.
 
     Shows who submitted each, its GPU-hours, or rank-hours where ranks have no GPU, when something last happened, and
@@ -51,7 +51,7 @@ def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
     """
     from ..campaign.overview import overview_document, read_overview
 
-    rows = read_overview(locate(dir, store).open())
+    rows = read_overview(locate(place).open())
     if form == TABLE:
         echo_page("\n".join(_overview(rows, page_for(sys.stdout))))
     else:
@@ -64,7 +64,7 @@ def list_campaigns(dir: str | None, store: str | None, form: str) -> int:
 @yes_option
 @store_options
 @json_option
-def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     """Remove a campaign.
 
     Deletes its folder, with checkpoints and logs, and all that the store has of it. Only a settled campaign can be
@@ -79,7 +79,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
     from ..campaign.removal import removal_of, remove
     from .watch import terminated_as_interrupted
 
-    opened, campaign = open_campaign(dir, store, name)
+    opened, campaign = open_campaign(place, name)
     found = removal_of(opened, campaign)
     folder = (
         f"{found.folder}, {size(found.size_bytes)}" if found.size_bytes is not None else "its folder is gone already"
@@ -110,7 +110,7 @@ def rm(name: str, yes: bool, dir: str | None, store: str | None, as_json: bool) 
 @yes_option
 @store_options
 @json_option
-def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     """Delete files that no result needs, of one campaign or of all.
 
     These are checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics
@@ -125,7 +125,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, dir: str | None, store: str |
     from ..campaign.garbage import collect, find_garbage
     from ..campaign.lookup import campaigns_of
 
-    where = locate(dir, store, [name])
+    where = locate(place, [name])
     opened = where.open()
     chosen, shared = campaigns_of(opened, where.name), Path(where.settings.dir)
     found = find_garbage(opened, chosen, shared)

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from ...db.errors import StoreError
-from ..campaign.location import Location
+from ..campaign.location import Location, PlaceOptions
 from ..errors import UserError, did_you_mean
 from ..formatting import printable
 from .pages.text import Page, Style, fold
@@ -101,10 +102,15 @@ def _given_to_all(group: click.Group, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def store_options(command: Decorated) -> Decorated:
-    """`--dir` and `--store`: where the campaign is."""
+    """`--dir` and `--store`, where the campaign is; the command is given both as `place`."""
+
+    @wraps(command)
+    def with_place(*args: Any, dir: str | None, store: str | None, **options: Any) -> Any:
+        return command(*args, place=PlaceOptions(dir, store), **options)
+
     folder = click.option("--dir", metavar="DIR", help="Shared folder of the campaign.  [default: ./campaign]")
     store = click.option("--store", metavar="URL", help="Database URL.  [default: SQLite file in the shared folder]")
-    return folder(store(command))
+    return folder(store(with_place))  # type: ignore[return-value] # click adds options to any function
 
 
 def yes_option(command: Decorated) -> Decorated:
@@ -137,13 +143,13 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
     return load_runs(path, sets, local_gpus=local_gpus())
 
 
-def read_submission(path: Path, sets: Sequence[str], dir: str | None, store: str | None) -> tuple[Submission, Location]:
+def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
     """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
     from ..campaign.desired import Submission
 
     spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    where = Location.of({"dir": dir, "store": store}, given, (spec.name,), path)
+    where = Location.of(place, given, (spec.name,), path)
     text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK
 from .common import echo, verb
 
@@ -175,7 +175,7 @@ def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = T
     """By campaign, of the named one or of all, the names of its runs."""
     from ...db.completion_names import read_names
 
-    where = locate(given.get("dir"), given.get("store"), [name] if name else ())
+    where = locate(PlaceOptions(given.get("dir"), given.get("store")), [name] if name else ())
     return read_names(where.settings.store, where.name, with_runs=with_runs)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count
 from .common import Verb, Verbs, agreed, echo, echo_either, echo_err, echo_json, json_option, store_options, yes_option
@@ -26,7 +26,7 @@ def db() -> None:
 @db.command(cls=Verb)
 @store_options
 @json_option
-def upgrade(dir: str | None, store: str | None, as_json: bool) -> int:
+def upgrade(place: PlaceOptions, as_json: bool) -> int:
     """Create or upgrade the store's tables.
 
     SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
@@ -38,7 +38,7 @@ def upgrade(dir: str | None, store: str | None, as_json: bool) -> int:
     from ...db.store import Store
     from ...db.upgrade import upgrade as apply
 
-    settings = locate(dir, store).settings
+    settings = locate(place).settings
     opened = Store.open(settings.store, check_schema=False)
     before, after = apply(opened)
     changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
@@ -63,8 +63,7 @@ def prune(
     after_days: float | None,
     dry_run: bool,
     yes: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Thin the metrics of runs that ended long ago, of one campaign or of all.
@@ -83,7 +82,7 @@ def prune(
     from ..campaign.lookup import campaigns_of
     from ..campaign.thinning import thin, thinnings
 
-    where = locate(dir, store, [name])
+    where = locate(place, [name])
     opened = where.open()
     wanted = thinnings(campaigns_of(opened, where.name), keep_every, after_days)
     with progress_shown(quiet=as_json):

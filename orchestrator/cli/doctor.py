@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import UserError
 from .common import echo_either, echo_err, json_option, read_submission, store_options, verb
 from .spec import set_option
@@ -33,8 +33,7 @@ def doctor(
     on_node: bool,
     wait_min: float,
     sets: Sequence[str],
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Check whether machine, cluster and store are ready.
@@ -60,7 +59,7 @@ def doctor(
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec: which partition, how many GPUs?", "`campaign doctor SPEC --on-node`")
-    submission, where = read_submission(spec, sets, dir, store) if spec else (None, locate(dir, store))
+    submission, where = read_submission(spec, sets, place) if spec else (None, locate(place))
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():
         checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)

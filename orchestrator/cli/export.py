@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError
 from ..formatting import count
 from ..output_files import whole_file
@@ -47,8 +48,7 @@ def export(
     form: str | None,
     what: str,
     output: Path | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
@@ -73,7 +73,7 @@ def export(
         if output is None:
             raise UserError("Parquet cannot be printed", f"name a file: -o {what}.parquet")
 
-    opened, campaign = open_campaign(dir, store, name)
+    opened, campaign = open_campaign(place, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         beside_rows = output is None and sys.stdout.isatty()

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 
 _CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""
@@ -51,7 +51,7 @@ def _place() -> tuple[str, str]:
     given = context.params
     words = [given.get("spec") or given.get("name"), *(given.get("words") or ())]
     try:
-        where = locate(given.get("dir"), given.get("store"), [str(word) for word in words if word][:1])
+        where = locate(PlaceOptions(given.get("dir"), given.get("store")), [str(word) for word in words if word][:1])
     except Exception:  # noqa: BLE001 - of whatever is wrong with them, the command itself has told
         return "", ""
     settings = where.settings

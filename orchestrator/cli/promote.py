@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError, did_you_mean
 from ..formatting import clean, count, some
 from ..output_files import whole_file
@@ -44,8 +45,7 @@ def promote(
     steps: int,
     condition: str | None,
     output: Path | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Write the spec of one longer run of the recommended condition.
@@ -62,7 +62,7 @@ def promote(
         from ...db import queries
         from ..campaign.promotion import promote as make
 
-        opened, results = results_of_campaign(name, None, dir, store)
+        opened, results = results_of_campaign(name, None, place)
         chosen = _named(results, condition) if condition else _recommended(results)
         with opened.read() as conn:
             row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)

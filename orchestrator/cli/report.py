@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import some
 from ..spec.objective import Objective
@@ -59,8 +59,7 @@ def report(
     baseline: str | None,
     watch: bool,
     interval: int | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Write a report of the results, with tables and figures.
@@ -87,7 +86,7 @@ def report(
         from ..report.page.summary import summary_lines
         from ..report.page.write import write_report
 
-        opened, campaign = open_campaign(dir, store, name)
+        opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
 
         def read() -> tuple[Results, GpuDetails]:
@@ -152,8 +151,7 @@ def recommend(
     baseline: str | None,
     by: str | None,
     config: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Recommend a configuration, and explain why not the others.
@@ -175,7 +173,7 @@ def recommend(
         from ..report.page.write import rendered_configs
         from .pages.report import recommendation_page
 
-        _, results = results_of_campaign(name, baseline, dir, store, Objective(by) if by else None)
+        _, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
         echo_either(
             as_json,
@@ -192,7 +190,7 @@ def recommend(
 @click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=operands)
 @store_options
 @format_options
-def compare(words: Sequence[str], dir: str | None, store: str | None, form: str) -> int:
+def compare(words: Sequence[str], place: PlaceOptions, form: str) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
     A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows what differs
@@ -210,7 +208,7 @@ def compare(words: Sequence[str], dir: str | None, store: str | None, form: str)
         from ..report.page.data import comparison_document
         from .pages.report import comparison_page
 
-        where = locate(dir, store, words)
+        where = locate(place, words)
         compared = compare_operands(where.open(), where.words)
         if form == TABLE:
             echo_page(comparison_page(compared, page_for(sys.stdout)))
@@ -227,12 +225,12 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def results_of_campaign(
-    name: str | None, baseline: str | None, dir: str | None, store: str | None, by: Objective | None = None
+    name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
     """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
     from ..campaign.lookup import open_campaign
 
-    opened, campaign = open_campaign(dir, store, name)
+    opened, campaign = open_campaign(place, name)
     return opened, _results_of(opened, campaign, baseline, by)
 
 

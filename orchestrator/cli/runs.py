@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ...db.states import CANCELLING
-from ..campaign.location import Location, locate
+from ..campaign.location import Location, PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count, rough
 from ..settings import Settings
@@ -62,8 +62,7 @@ def submit(
     watch: bool,
     everything: bool,
     dry_run: str | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Submit the runs of a spec that the store does not have yet.
@@ -82,10 +81,10 @@ def submit(
 
     if dry_run:
         return int(
-            ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, dir=dir, store=store, as_json=as_json)
+            ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, **place._asdict(), as_json=as_json)
         )
     with progress_shown(quiet=as_json):
-        read = read_submission(spec, sets, dir, store)
+        read = read_submission(spec, sets, place)
         again = shlex.join(["campaign", "submit", str(spec), *(word for one in sets for word in ("--set", one))])
         recorded = _record(again, *read, yes=yes, everything=everything)
         del read
@@ -149,8 +148,7 @@ def reconcile(
     watch: bool,
     everything: bool,
     interval: float | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Drive a campaign to completion, or with --all every campaign of the store.
@@ -173,8 +171,8 @@ def reconcile(
 
         if name is not None:
             raise UserError(f"--all or {name}, not both")
-        return reconcile_all(locate(dir, store).open(), as_json, interval, watch=watch)
-    opened, campaign = open_campaign(dir, store, name)
+        return reconcile_all(locate(place).open(), as_json, interval, watch=watch)
+    opened, campaign = open_campaign(place, name)
     if watch:
         return _watch(opened, campaign, interval, as_json)
     return _one_pass(opened, campaign, as_json, say_unsettled=True)
@@ -186,9 +184,7 @@ def reconcile(
 @selection_options
 @store_options
 @json_option
-def cancel(
-    words: Sequence[str], everything: bool, chosen: Selection, dir: str | None, store: str | None, as_json: bool
-) -> int:
+def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
     RUN may be a pattern. They keep their metrics, and are not submitted again until `campaign retry` resumes them from
@@ -203,7 +199,7 @@ def cancel(
     from ..campaign.documents import status_document
     from ..campaign.lookup import names_of, open_selection
 
-    opened, campaign, chosen = open_selection(dir, store, words, chosen)
+    opened, campaign, chosen = open_selection(place, words, chosen)
     if bool(chosen) is everything:
         raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
     names = names_of(opened, campaign, chosen)
@@ -233,8 +229,7 @@ def retry(
     everything: bool,
     chosen: Selection,
     yes: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Retry failed, held or cancelled runs.
@@ -254,7 +249,7 @@ def retry(
     from ..campaign import desired
     from ..campaign.lookup import names_of, open_selection
 
-    opened, campaign, chosen = open_selection(dir, store, words, chosen)
+    opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:
         raise UserError("which runs?", "--all, or those that are chosen, not both")
     opened.check_writable()
@@ -264,7 +259,7 @@ def retry(
     if names and not found.again and not found.may_follow:
         desired.retry(opened, campaign, names)  # says why it cannot
     echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else found.text)
-    large = _large(locate(dir, store, words).settings, len(found.again), found.gpu_hours)
+    large = _large(locate(place, words).settings, len(found.again), found.gpu_hours)
     # where nobody is asked, as in a crontab, what failed is retried however much it is
     if (everything or sys.stdin.isatty()) and not _agreed(large, yes):
         echo_err("nothing was retried")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError
 from .common import echo_either, json_option, store_options, verb
 from .completion import campaign_argument, groups
@@ -33,8 +34,7 @@ def share(
     group: str | None,
     checkpoints: bool,
     stop: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Let a group read a campaign.
@@ -55,7 +55,7 @@ def share(
 
     if stop and (group or checkpoints):
         raise UserError("--stop takes everything back", "leave --group and --checkpoints out")
-    opened, campaign = open_campaign(dir, store, name)
+    opened, campaign = open_campaign(place, name)
     done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
     echo_either(as_json, lambda: done.document, lambda page: "\n".join(_page(done, page)))
     return EXIT_OK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import Location, locate
+from ..campaign.location import Location, PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK, UserError
 from .common import (
     echo_either,
@@ -52,8 +52,7 @@ def status(
     chosen: Selection,
     everything: bool,
     wide: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     form: str,
 ) -> int:
     """Show the status of a campaign.
@@ -77,7 +76,7 @@ def status(
     from .pages.status import status_page
 
     chosen = replace(chosen, patterns=[*runs, *chosen.patterns])
-    opened, campaign = open_campaign(dir, store, name)
+    opened, campaign = open_campaign(place, name)
     if watch:
         from .watch import watch_status
 
@@ -100,7 +99,7 @@ def status(
 @click.option("--config", "settings", is_flag=True, help="Show the settings and where each comes from.")
 @store_options
 @json_option
-def describe(words: Sequence[str], settings: bool, dir: str | None, store: str | None, as_json: bool) -> int:
+def describe(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> int:
     """Show the details of a campaign or of one run.
 
     For a run: its configuration, why each attempt ended, with the evidence, and a log of events.
@@ -111,10 +110,10 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
       campaign describe --config
     """
     if settings:
-        return _describe_settings(locate(dir, store, words), as_json)
+        return _describe_settings(locate(place, words), as_json)
     from ..campaign.lookup import open_runs
 
-    opened, campaign, names = open_runs(dir, store, words)
+    opened, campaign, names = open_runs(place, words)
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
     from ..campaign.details import campaign_details
@@ -130,7 +129,7 @@ def describe(words: Sequence[str], settings: bool, dir: str | None, store: str |
 @_words
 @store_options
 @json_option
-def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: bool) -> int:
+def explain(words: Sequence[str], place: PlaceOptions, as_json: bool) -> int:
     """Explain the state of a run.
 
     For each attempt: why it ended, the log line that proves it, and what to do. The same as `describe` of a run.
@@ -139,7 +138,7 @@ def explain(words: Sequence[str], dir: str | None, store: str | None, as_json: b
       campaign explain zero_stage-3
       campaign explain sweep zero_stage-3
     """
-    where = locate(dir, store, words)
+    where = locate(place, words)
     return _describe_run(where.open(), where.words, as_json)
 
 
@@ -159,8 +158,7 @@ def logs(
     attempt: int | None,
     lines: int | None,
     follow: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Show the output of one rank of a run.
@@ -177,7 +175,7 @@ def logs(
     from ..campaign.lookup import find_run
     from .terminal import log_stream
 
-    where = locate(dir, store, words)
+    where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)
     if follow and as_json:
         raise UserError("--follow prints no JSON document", "leave one of the two out")

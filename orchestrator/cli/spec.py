@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, SpecError, UserError
 from ..formatting import count
 from ..output_files import whole_file
@@ -146,8 +147,7 @@ def plan(
     sets: Sequence[str],
     verbose: bool,
     everything: bool,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     form: str,
 ) -> int:
     """Show what submitting a spec would do.
@@ -168,7 +168,7 @@ def plan(
     from .pages.plan import config_page, plan_document, plan_page
 
     with progress_shown(quiet=form != TABLE):
-        submission, where = read_submission(spec, sets, dir, store)
+        submission, where = read_submission(spec, sets, place)
         warn_of_other_store(where)
         planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
@@ -203,8 +203,7 @@ def render(
     output: Path | None,
     reconciler: bool,
     sets: Sequence[str],
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Write a batch script for one run, or for the reconciler.
@@ -218,7 +217,7 @@ def render(
     """
     from ..campaign.standalone import render_reconciler, render_run
 
-    submission, where = read_submission(spec, sets, dir, store)
+    submission, where = read_submission(spec, sets, place)
     if reconciler:
         if output is None or run:
             raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add -o FILE")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import locate
+from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import size
 from .common import echo_either, echo_err, json_option, store_options, verb
@@ -34,8 +34,7 @@ def weights(
     step: int | None,
     best: bool,
     dtype: str | None,
-    dir: str | None,
-    store: str | None,
+    place: PlaceOptions,
     as_json: bool,
 ) -> int:
     """Write a run's weights in the format of Transformers.
@@ -56,7 +55,7 @@ def weights(
         raise UserError("--best chooses the step", "leave --step or --best out")
     out = out.absolute()
     require_free(out)
-    where = locate(dir, store, words)
+    where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)
     plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
     for one in plan.passed_over:

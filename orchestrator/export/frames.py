@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...db.records import CampaignRow
 from ...db.store import Store
+from ..campaign.location import PlaceOptions
 from ..campaign.lookup import open_campaign
 from .columns import Dtype, typed, typed_groups
 from .rows import Row, columns_and_rows
@@ -37,7 +38,7 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
         import pandas as pd  # noqa: F401 - to say so now, not at the first frame
     except ImportError as error:
         raise ImportError("dscampaign.load needs pandas: pip install 'dscampaign[pandas]'") from error
-    return Frames(*open_campaign(dir, store, name))
+    return Frames(*open_campaign(PlaceOptions(dir, store), name))
 
 
 class Frames:

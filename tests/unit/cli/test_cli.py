@@ -15,6 +15,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.desired import record
+from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli import __main__ as entry
 from dscampaign.orchestrator.cli import main as cli
@@ -210,7 +211,7 @@ def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
 
 def test_plan_says_which_settings_change_from_what_to_what(spec: Path, capsys: Output) -> None:
     sets = ("executor=local", "slurm=null", "limits.running=2", "train.lr=0.001")
-    submission, where = read_submission(spec, sets, None, None)
+    submission, where = read_submission(spec, sets, PlaceOptions())
     store = where.open(create=True)
     record(store, submission)
     with store.write() as conn:

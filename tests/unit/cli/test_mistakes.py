@@ -13,7 +13,7 @@ from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.location import locate
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.cli import runs
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
@@ -267,7 +267,7 @@ def test_a_store_whose_maker_died_before_it_had_tables_is_none_yet(tmp_path: Pat
     if left == "journal":
         with closing(sqlite3.connect(file)) as begun:
             begun.execute("PRAGMA journal_mode = WAL")
-    where = locate(str(tmp_path), f"sqlite:///{file}")
+    where = locate(PlaceOptions(str(tmp_path), f"sqlite:///{file}"))
     assert where.open_if_any() is None
     where.open(create=True).close()
     assert where.open_if_any() is not None
