@@ -105,7 +105,7 @@ def _record(
     from ...files.private_files import make_private
     from ..campaign.desired import record
     from ..campaign.plan import Sign, make_plan
-    from ..doctor.before_submit import Look
+    from ..doctor.before_submit import Preflight
     from ..executors.storage import require_room
     from .pages.plan import plan_page
     from .watch import terminated_as_interrupted
@@ -116,10 +116,10 @@ def _record(
         existing.check_writable()
     else:
         require_room(submission.dir)
-    look = Look(submission.runs)
+    preflight = Preflight(submission.runs)
     planned = make_plan(existing, submission)
     if planned.starting:
-        look.require_accepted()
+        preflight.require_accepted()
     echo_err(plan_page(planned, page_for(sys.stderr), everything=everything))
     ends = planned.count(Sign.CANCEL)
     large = _large(where.settings, planned.all_runs, planned.all_gpu_hours)

@@ -24,7 +24,7 @@ _MOST_KINDS: Final = 8
 """Kinds of jobs that are asked about: each costs an sbatch."""
 
 
-class Look:
+class Preflight:
     """Asks from when it is made; with `executor: local` nothing.
 
     A Slurm that does not answer in time refuses nothing: the pass after the submission says what is wrong with it.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.doctor.before_submit import Look
+from dscampaign.orchestrator.doctor.before_submit import Preflight
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
@@ -42,16 +42,16 @@ def test_a_partition_that_takes_no_jobs_leaves_none_open(slurm: SlurmCluster, tm
     with updated(slurm, "PartitionName=h100", state, "UP"):
         with pytest.raises(Unreachable, match="Required partition not available"):
             SlurmExecutor().submit(batch(tmp_path / "batch"))
-        Look(runs()).require_accepted()
+        Preflight(runs()).require_accepted()
 
 
 def test_drained_nodes_refuse_nothing_that_they_could_run(slurm: SlurmCluster) -> None:
     every = ",".join(slurm.nodes)
     with updated(slurm, f"NodeName={every}", "DRAIN", "RESUME"):
-        Look(runs()).require_accepted()
+        Preflight(runs()).require_accepted()
     wait_until(slurm.idle, "all nodes idle")
     with pytest.raises(UserError, match="sbatch would refuse: Requested node configuration is not available"):
-        Look(runs(cpus_per_task=500)).require_accepted()
+        Preflight(runs(cpus_per_task=500)).require_accepted()
 
 
 def test_a_shell_that_names_another_cluster_submits_nothing(

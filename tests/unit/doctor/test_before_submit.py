@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.doctor import before_submit
-from dscampaign.orchestrator.doctor.before_submit import Look
+from dscampaign.orchestrator.doctor.before_submit import Preflight
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors import slurm_commands as commands
 from dscampaign.orchestrator.spec.expand import Run, expand
@@ -35,12 +35,12 @@ def runs(**fields: Any) -> tuple[Run, ...]:
 
 def refused(**slurm: Any) -> UserError:
     with pytest.raises(UserError) as caught:
-        Look(runs(slurm=slurm)).require_accepted()
+        Preflight(runs(slurm=slurm)).require_accepted()
     return caught.value
 
 
 def test_what_slurm_takes_passes_with_one_look_for_all_runs(slurm: FakeSlurm) -> None:
-    Look(runs()).require_accepted()
+    Preflight(runs()).require_accepted()
     assert sorted(slurm.names()) == ["sbatch", "sinfo"]
 
 
@@ -53,7 +53,7 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(slurm: FakeSl
 
 def test_a_time_above_the_partitions(slurm: FakeSlurm) -> None:
     assert "main allows 1,440 min" in refused(time="2-0").message
-    Look(runs(slurm={"time": "2-0", "qos": "long"})).require_accepted()  # which may allow more
+    Preflight(runs(slurm={"time": "2-0", "qos": "long"})).require_accepted()  # which may allow more
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_only_sbatch_knows(slurm: FakeSlurm, said: str) -> None:
 def test_nodes_that_are_down_for_now_refuse_nothing(slurm: FakeSlurm, said: str) -> None:
     slurm.answers("sinfo", SINFO.replace("idle", "drained"))
     slurm.answers("sbatch", err=f"allocation failure: {said}\n", code=1)
-    Look(runs()).require_accepted()
+    Preflight(runs()).require_accepted()
 
 
 def test_what_no_node_has_is_refused(slurm: FakeSlurm) -> None:
@@ -98,15 +98,17 @@ def test_a_shell_that_asks_for_another_cluster(slurm: FakeSlurm, monkeypatch: py
 
 def test_a_slurm_that_does_not_answer_refuses_nothing(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm.answers("sinfo", err="sinfo: error: Unable to contact slurm controller\n", code=1)
-    Look(runs(slurm={"partition": "gpu"})).require_accepted()
+    Preflight(runs(slurm={"partition": "gpu"})).require_accepted()
     for name in ("sinfo", "sbatch"):
-        (slurm.folder / name).write_text("#!/bin/sh\nexec sleep 600\n")
-        (slurm.folder / name).chmod(stat.S_IRWXU)
+        script = slurm.folder / f"{name}.new"
+        script.write_text("#!/bin/sh\nexec sleep 600\n")
+        script.chmod(stat.S_IRWXU)
+        script.replace(slurm.folder / name)  # not written in place: the one before may just be started
     monkeypatch.setattr(before_submit, "LOOK_S", 0.2)
     monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 600.0)
-    Look(runs(slurm={"partition": "gpu"})).require_accepted()
+    Preflight(runs(slurm={"partition": "gpu"})).require_accepted()
 
 
 def test_a_local_campaign_asks_nothing(slurm: FakeSlurm) -> None:
-    Look(runs(executor="local")).require_accepted()
+    Preflight(runs(executor="local")).require_accepted()
     assert slurm.names() == []
