@@ -6,9 +6,9 @@ from sqlalchemy import Connection
 
 from .. import schema
 from ..store import insert_into
-from ..upsert import insert_gpu_samples
 from .gpu_lines import GpuBatch, parse
 from .spool import Source, Spool
+from .upsert import insert_gpu_samples
 
 
 class GpuSpool(Spool[GpuBatch]):

@@ -15,9 +15,9 @@ from .. import schema
 from ..queries import observe_memory, record_checkpoint
 from ..records import CheckpointRow, MemoryObservation, memory_observation_key
 from ..storable import MAX_INT, MAX_WHOLE, is_whole
-from ..upsert import insert_extras, insert_steps, upsert_latest
 from .lines import MetricBatch, parse
 from .spool import Source, Spool
+from .upsert import insert_extras, insert_steps, upsert_latest
 
 METRICS: Final = -2
 """The number of this spool; it has no row in `node_spool`."""

@@ -13,11 +13,11 @@ from sqlalchemy import func, select, text
 from dscampaign.db import queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.ingest.upsert import insert_gpu_samples
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.schema import gpu_sample
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
-from dscampaign.db.upsert import insert_gpu_samples
 from dscampaign.tests.support.pgbouncer import PgBouncer
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.worlds import make_world
