@@ -22,7 +22,7 @@ STATE_FILE: Final = "training_state.pt"
 _HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class PlainEngine(TorchEngine):
+class DdpEngine(TorchEngine):
     """Every rank holds everything; gradients are averaged at the last micro-batch of a step."""
 
     stage = 0

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ..shared.state_layout import joins_parameters
 from .config import Job, TrainerConfig
-from .ddp_engine import PlainEngine
+from .ddp_engine import DdpEngine
 from .deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
 from .flat_parameters import FlatModel
-from .fsdp_engine import ShardedEngine
+from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import TorchEngine
@@ -32,7 +32,7 @@ LET_GO_S: Final = 0.1
 _REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
 
 
-Engine: TypeAlias = DeepSpeedEngine | PlainEngine | ShardedEngine
+Engine: TypeAlias = DeepSpeedEngine | DdpEngine | FsdpEngine
 """What trains. DeepSpeed's has no types: what is asked of all is checked by the others."""
 
 
@@ -82,9 +82,9 @@ def create_engine(
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":
-        engine: Engine = PlainEngine(model, parameter_groups(model), config, device)
+        engine: Engine = DdpEngine(model, parameter_groups(model), config, device)
     elif config.engine == "fsdp2":
-        engine = ShardedEngine(model, config, device)
+        engine = FsdpEngine(model, config, device)
     else:
         if not config.deepcompile:
             gather_whole_blocks(model, ds_config)

@@ -27,7 +27,7 @@ from .whole_blocks import blocks_of
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
-class ShardedEngine(TorchEngine):
+class FsdpEngine(TorchEngine):
     """Every rank holds a part of each parameter, and the optimizer's states of that part."""
 
     stage = 3

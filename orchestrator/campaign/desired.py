@@ -66,7 +66,7 @@ class Submission:
         return CodeCopies(self.dir, self.spec_path, self.workdir, make)
 
 
-def compare(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
+def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
     """What submitting would change; `store` is None if there is none yet.
 
     Raises UserError if the spec contradicts what the campaign already did, see `merge`.

@@ -45,7 +45,7 @@ from ..spec.model import RunConfig
 from ..spec.validate import remarks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
-from .desired import Submission, compare
+from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, changes, unchanged
 
 
@@ -181,8 +181,8 @@ def most_gpu_hours(run: Run) -> float:
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Makes the plan; `store` is None if there is none yet. Raises UserError as `compare`."""
-    campaign, change = compare(store, submission)
+    """Makes the plan; `store` is None if there is none yet. Raises UserError as `spec_diff`."""
+    campaign, change = spec_diff(store, submission)
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)

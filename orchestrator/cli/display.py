@@ -34,14 +34,14 @@ def display(stream: IO[str]) -> Iterator[Display]:
     """A live table where the stream is a terminal, else lines."""
     page = page_for(stream)
     if page.width is None or os.environ.get("TERM") == "dumb":
-        yield Lines(stream)
+        yield LineDisplay(stream)
         return
     table = _LiveTable(stream)
     yield table
     table.clear()  # not where an exception ended the watch: then the last table stays
 
 
-class Lines:
+class LineDisplay:
     """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:

@@ -17,7 +17,7 @@ from ..reconcile.lease import LEASE_TTL_S, LeaseHeld
 from ..reconcile.loop import Pass
 from ..reconcile.turns import Outcome, Turns
 from .common import echo, echo_err, echo_json, page_for
-from .display import Lines
+from .display import LineDisplay
 from .pages.status import headline
 from .watch import (
     Obstacles,
@@ -87,7 +87,7 @@ class _Log:
     """What was said of one campaign, or of the store."""
 
     def __init__(self) -> None:
-        self._lines, self._obstacles = Lines(sys.stderr), Obstacles()
+        self._lines, self._obstacles = LineDisplay(sys.stderr), Obstacles()
 
     def tell(self, outcome: Outcome, store: Store) -> None:
         """What a pass did, and where the campaign stands if that has changed."""

@@ -40,7 +40,7 @@ _NAMES_LINES: Final = ("strategy", "zero_stage", "offload", "precision", "engine
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A condition and its place on the axis."""
 
     x: float
@@ -55,7 +55,7 @@ class Line:
     """
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str
     }
 
 
-def _points(group: Sequence[Condition], axis: str, place: Place) -> tuple[Point, ...]:
-    placed = (Point(x, one) for one in group if (x := place(one, axis)) is not None)
+def _points(group: Sequence[Condition], axis: str, place: Place) -> tuple[SweepPoint, ...]:
+    placed = (SweepPoint(x, one) for one in group if (x := place(one, axis)) is not None)
     return tuple(sorted(placed, key=lambda point: point.x))
 
 

@@ -51,7 +51,7 @@ def test_a_submission_records_all_that_a_run_needs(world: World) -> None:
 def test_the_same_submission_again_changes_nothing(world: World) -> None:
     world.record()
     before = {name: (run.id, run.state, run.config_hash) for name, run in world.runs().items()}
-    campaign, change = campaigns.compare(world.store, world.submission())
+    campaign, change = campaigns.spec_diff(world.store, world.submission())
     assert campaign is not None
     assert (len(change.keep), change.create, change.replace, change.drop) == (2, (), (), ())
     world.record()

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.display import Lines, _LiveTable
+from dscampaign.orchestrator.cli.display import LineDisplay, _LiveTable
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
 from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number, some
@@ -93,7 +93,7 @@ def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path
     world, out, clock = make_world(tmp_path), io.StringIO(), [0.0]
     with world.store.read() as conn:
         campaign = queries.list_campaigns(conn)[0]
-    lines = Lines(out, lambda: clock[0])
+    lines = LineDisplay(out, lambda: clock[0])
     before = read_status(world.store, campaign)
     after = replace(before, runs=tuple(run._replace(step=2) if run.name == "small" else run for run in before.runs))
     for at_s, status in ((0.0, before), (100.0, before), (110.0, after), (130.0, before), (175.0, before)):
