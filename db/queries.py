@@ -1,4 +1,4 @@
-"""What this program asks the store: small functions on a connection; those of the modules beside it are imported here.
+"""What this program asks the store: small functions on a connection, those of the modules beside it too.
 
 Updates are conditional: they say which states they expect and return False when the row has moved on, which means
 that somebody else was faster and the caller should look again.
@@ -45,47 +45,6 @@ from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, 
 from .rows import fetch, pieces
 from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, WANTED, AttemptState, RunState
 from .store import insert_into, now_s
-
-__all__ = [  # of the modules beside this one
-    "NewEvent",
-    "RunMark",
-    "acquire_lease",
-    "add_event",
-    "add_events",
-    "attempt_gpus",
-    "attempts_of",
-    "change_attempts",
-    "change_runs",
-    "events",
-    "events_of_kind",
-    "evidences",
-    "extra_names",
-    "forwards",
-    "gpu_devices",
-    "gpu_samples",
-    "gpu_trace",
-    "insert_attempts",
-    "insert_runs",
-    "iter_gpu_samples",
-    "iter_metrics",
-    "latest",
-    "lock_attempts",
-    "mark_queued",
-    "metrics",
-    "newest_event_s",
-    "newest_lines",
-    "node_offsets",
-    "read_lease",
-    "release_lease",
-    "renew_lease",
-    "report_pass",
-    "run_gpus",
-    "run_marks",
-    "step_figures",
-    "step_times",
-    "update_runs",
-    "withdraw_attempts",
-]
 
 
 def insert_campaign(

@@ -1,4 +1,4 @@
 """The login node: a spec becomes jobs, jobs become results. The packages are layers: see docs/architecture.md.
 
-Directly here stand only leaves that every package may use: errors, settings, formatting.
+Directly here stand only leaves that every package may use.
 """

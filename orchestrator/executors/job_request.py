@@ -1,4 +1,4 @@
-"""What an attempt submits: its payload and its resources. Pure."""
+"""What an attempt submits: its payload and its resources. Pure, but for the files of this program and its GPUs."""
 
 from __future__ import annotations
 
