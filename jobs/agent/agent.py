@@ -24,7 +24,7 @@ from ...files.private_files import make_below, open_private
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
-from ..shared import allocator, retention, spool_steps
+from ..shared import allocator, checkpoint_retention, spool_steps
 from ..shared.closed_tasks import is_closed
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
@@ -149,7 +149,7 @@ class Agent:
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
         forwarders.wait()  # until then they had as long as this took
         if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
-            retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
+            checkpoint_retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
         return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
 
     # -- start ---------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...files.atomic_files import read_json, write_atomically
+from ...files.disk_space import try_writing
 from ...files.file_systems import file_system
 from ...files.ownership import distrust
 from ...files.private_files import open_private
@@ -27,7 +28,6 @@ from ..agent.node import Node, free_port
 from ..agent.node_facts import memory_limit_bytes
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
-from ..shared.retention import probe
 from . import children
 from .gpu_census import census
 from .node_report import Collective, Disk, Gpus, Host, NodeReport, Question, Software, Talk
@@ -178,7 +178,7 @@ def _disk(folder: Path) -> Disk:
     Raises:
         OSError: the folder is not there, or takes no files.
     """
-    probe(folder)
+    try_writing(folder)
     return Disk(str(folder), file_system(folder), shutil.disk_usage(folder).free / GB)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .. import report
-from ..shared import retention
+from ..shared import checkpoint_retention
 from .config import Job, TrainerConfig
 from .data import Samples
 from .engine import Engine
@@ -38,8 +38,8 @@ def _evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job
     loss_sum, token_count = sums.tolist()
     loss = loss_sum / token_count
     report.report(step, eval_loss=loss, eval_ppl=math.exp(min(loss, 700.0)))
-    if job.rank == 0 and retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
-        retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)
+    if job.rank == 0 and checkpoint_retention.rate(job.checkpoint_dir, step, loss) and config.keep_best:
+        checkpoint_retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=True)
 
 
 @contextmanager

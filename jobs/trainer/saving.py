@@ -13,8 +13,9 @@ from zipfile import BadZipFile
 import torch
 import torch.distributed as dist
 
+from ...files.disk_space import try_writing
 from .. import report
-from ..shared import checkpoint, retention
+from ..shared import checkpoint, checkpoint_retention
 from ..shared.checkpoint import CheckpointError, FileEntry
 from ..shared.state_layout import arrangement
 from .config import Job, TrainerConfig
@@ -109,7 +110,7 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
         if not _damaged(source.checkpoint, error):
             raise
         reason = f"{type(error).__name__}: {error}"
-        retention.mark_unusable(source.checkpoint, reason)
+        checkpoint_retention.mark_unusable(source.checkpoint, reason)
         later = "later attempts begin at the one before it"
         raise CheckpointError(f"{source.checkpoint} cannot be loaded, {later}: {reason}") from error
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
@@ -138,7 +139,7 @@ def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
     problem = [""]
     if job.rank == 0:
         try:
-            retention.require_room(job.checkpoint_dir, job.generation, expected_bytes(engine, config))
+            checkpoint_retention.require_room(job.checkpoint_dir, job.generation, expected_bytes(engine, config))
         except OSError as error:
             problem = [error.strerror or str(error)]
     dist.broadcast_object_list(problem)
@@ -188,7 +189,7 @@ def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job
         arrangement=arrangement(asdict(config)),
     )
     saved = checkpoint.commit(draft, manifest)
-    retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=config.keep_best)
+    checkpoint_retention.prune(job.checkpoint_dir, config.keep_checkpoints, step, keep_best=config.keep_best)
     report.event("checkpoint", step=step, path=str(saved.path), size_bytes=manifest.size_bytes)
 
 
@@ -197,7 +198,7 @@ def _reason(draft: Path, error: Exception) -> Exception:
     if isinstance(error, OSError) or not _WRITING_FAILED.search(str(error)):
         return error
     try:
-        retention.probe(draft.parent)
+        try_writing(draft.parent)
     except OSError as reason:
         return OSError(reason.errno, f"{reason.strerror} for a checkpoint: {error}", str(draft))
     return OSError(errno.EIO, f"the checkpoint could not be written: {error}", str(draft))

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .. import report
-from ..shared import allocator, retention
+from ..shared import allocator, checkpoint_retention
 from ..shared.nvml import driver_version
 from . import swap_space
 from .config import Job, TrainerConfig
@@ -67,7 +67,7 @@ def main() -> None:
     first, reported = restore(engine, source)
     report_memory(engine, config, job)
     if job.rank == 0:
-        retention.remove_drafts(job.checkpoint_dir, job.generation)
+        checkpoint_retention.remove_drafts(job.checkpoint_dir, job.generation)
     report.event(
         "start",
         step=first,

@@ -18,8 +18,9 @@ import torch
 from deepspeed import DeepSpeedEngine
 
 from ...files.atomic_files import sync_dir
+from ...files.disk_space import require_space
 from ...files.private_files import make_folder
-from ..shared import checkpoint, retention
+from ..shared import checkpoint, checkpoint_retention
 from .config import Job
 
 POLL_S = 0.5
@@ -43,10 +44,11 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
     manifest = checkpoint.read_manifest(path)
     if manifest.world_size == job.world_size or manifest.zero_stage == 0:
         return path, False
-    converted = path.with_name(retention.UNIVERSAL + path.name)
+    converted = path.with_name(checkpoint_retention.UNIVERSAL + path.name)
     if job.rank == 0 and not converted.exists():
-        retention.discard(_draft(converted))  # of an attempt that was killed: it takes the room that is asked for
-        retention.require_free(path.parent, ROOM * manifest.size_bytes, "to convert a checkpoint")
+        # of an attempt that was killed: it takes the room that is asked for
+        checkpoint_retention.discard(_draft(converted))
+        require_space(path.parent, ROOM * manifest.size_bytes, "to convert a checkpoint")
         _convert(path, converted, tag)
     while not converted.exists():  # the launcher ends this rank if the one that converts fails
         time.sleep(POLL_S)
@@ -84,7 +86,7 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
     done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)
     if done.returncode:
-        retention.discard(draft)
+        checkpoint_retention.discard(draft)
         last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
         raise ValueError(f"{path.name} is of another number of ranks, and DeepSpeed cannot convert it: {last}")
     checkpoint.seal(draft, (file for file in draft.rglob("*") if file.is_file()))

@@ -15,7 +15,7 @@ from ...db import queries
 from ...db.records import AttemptRow, CampaignRow, RunRow
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT
 from ...db.store import Store
-from ...jobs.shared import retention
+from ...jobs.shared import checkpoint_retention
 from ...jobs.shared.checkpoint import DRAFT_SUFFIX
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.layout import MARKER, Beside, CampaignPaths
@@ -109,7 +109,7 @@ def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
 
 def _deleted(item: Item) -> Item:
     if item.kind is GarbageKind.CHECKPOINTS:
-        retention.remove_checkpoint(item.path)
+        checkpoint_retention.remove_checkpoint(item.path)
     else:
         remove_tree(item.path)
     return item
@@ -131,7 +131,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item]:
             GarbageKind.CHECKPOINTS, _checkpoints(run, folder.checkpoints(run.config_hash), steps.get(run.id))
         )
         drafts = folder.dir.glob(f"checkpoints/*/g*-step*{DRAFT_SUFFIX}")
-        converted = folder.dir.glob(f"checkpoints/*/{retention.UNIVERSAL}*")
+        converted = folder.dir.glob(f"checkpoints/*/{checkpoint_retention.UNIVERSAL}*")
         yield from _items(GarbageKind.TEMPORARY, chain(drafts, converted), aged=True)
         for row in own:
             place = attempt_paths(row)
@@ -146,7 +146,7 @@ def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
     config = run_config(run)
     if config.command or step is None:
         return []
-    return retention.surplus(folder, config.train.keep_checkpoints, step, keep_best=config.train.keep_best)
+    return checkpoint_retention.surplus(folder, config.train.keep_checkpoints, step, keep_best=config.train.keep_best)
 
 
 def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:

@@ -7,14 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
-from ...jobs.shared import retention
+from ...files import disk_space
 from ..errors import Unreachable, UserError
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
     """What is wrong with a folder; "" if it is writable, and has the space that the next attempt needs."""
     try:
-        retention.probe(folder)
+        disk_space.try_writing(folder)
         free = shutil.disk_usage(folder).free
     except OSError as exc:
         return exc.strerror or str(exc)

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dscampaign.jobs import report
-from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 GENERATION = int(os.environ["CAMPAIGN_GENERATION"])
@@ -148,7 +148,7 @@ def _save(step: int, faults: list[Fault], ledger: Ledger) -> None:
     ledger.write("saving", step)
     saved = checkpoint.commit(draft, manifest)
     ledger.write("saved", step)
-    retention.prune(FOLDER, KEEP, step)
+    checkpoint_retention.prune(FOLDER, KEEP, step)
     for fault in _due(faults, "truncate", step, ledger):
         os.truncate(saved.path / "shard.bin", TRUNCATED_BYTES)
         _die(fault, step, ledger)

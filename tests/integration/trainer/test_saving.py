@@ -145,7 +145,7 @@ def test_what_a_killed_conversion_has_left_takes_no_room(saved: Path, monkeypatc
         assert not draft.exists()
 
     monkeypatch.setattr(universal, "_convert", convert)
-    monkeypatch.setattr("dscampaign.jobs.shared.retention.require_free", require_free)
+    monkeypatch.setattr("dscampaign.jobs.shared.checkpoint_retention.require_space", require_free)
     job: Any = SimpleNamespace(rank=0, world_size=2)
     assert universal.fitting(saved, job, "t") == (converted, True)
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dscampaign.jobs import rank
-from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.tests.integration.trainer.attempts import CONFIG_HASH, WORLD_SIZE, Attempt
 from dscampaign.tests.integration.trainer.conftest import Launch
 from dscampaign.tests.support.waiting import wait_until
@@ -218,7 +218,7 @@ def test_a_universal_checkpoint_resumes_on_another_number_of_ranks(
         same(on_one_rank[name].values(metric), expected, 1e-4)
     converted = trained[name].checkpoints / "universal-g0001-step00000003"
     assert sorted(path.name for path in converted.iterdir()) == [TAG, "latest_universal"]
-    retention.prune(trained[name].checkpoints, 5, 6)
+    checkpoint_retention.prune(trained[name].checkpoints, 5, 6)
     assert not converted.exists()
 
 
@@ -351,7 +351,7 @@ train.main()
     assert code != 0
     assert "OSError: [Errno 27] File too large for a checkpoint: " in output
     assert [path for path in attempt.checkpoints.rglob("*") if path.is_file()] == []
-    retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
+    checkpoint_retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
     assert list(attempt.checkpoints.iterdir()) == []
     assert list(attempt.values("loss")) == [1, 2]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
 from dscampaign.tests.support import REPOSITORY
 
@@ -177,7 +177,7 @@ def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> Non
 
 def test_one_that_could_not_be_loaded_is_passed_over_until_somebody_says_otherwise(tmp_path: Path) -> None:
     older, newer = make(tmp_path, 100), make(tmp_path, 200)
-    retention.mark_unusable(newer, "KeyError: 'param_groups'")
+    checkpoint_retention.mark_unusable(newer, "KeyError: 'param_groups'")
     assert newest(tmp_path) == (older.name, {newer.name: "marked as unusable: KeyError: 'param_groups'"})
     (newer / "unusable").unlink()
     assert newest(tmp_path) == (newer.name, {})
@@ -228,7 +228,7 @@ def test_begin_starts_from_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from dscampaign.jobs.shared import checkpoint, retention
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from tests.unit.jobs.test_checkpoint import make
 
 calls = 0

@@ -16,8 +16,8 @@ import pytest
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.files import disk_space
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared import retention
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
@@ -300,7 +300,7 @@ def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "probe", fail)
+        patch.setattr(disk_space, "try_writing", fail)
         patch.setattr(submit, "make_below", fail)
         patch.setattr(act, "is_claimed", fail)
         for _ in range(5):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from ...files.atomic_files import write_atomically
-from ...files.private_files import open_private
+from ...files.disk_space import require_space
 from .checkpoint import (
     DRAFT_SUFFIX,
     UNUSABLE,
@@ -25,8 +23,6 @@ from .checkpoint import (
 UNIVERSAL = "universal-"
 """Begins the name of what a checkpoint was converted to, for another number of ranks."""
 
-GB = 1e9
-PROBE_BYTES = 1 << 20
 MARGIN = 1.02
 """A checkpoint is a little larger than its numbers, and the next one than the last."""
 
@@ -99,30 +95,7 @@ def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
     needed = MARGIN * (_last_size(folder) or expected_bytes)
     if shutil.disk_usage(folder).free < needed:
         remove_drafts(folder, generation + 1)
-    require_free(folder, needed, "for a checkpoint")
-
-
-def require_free(folder: Path, needed_bytes: float, purpose: str) -> None:
-    """Raises OSError, ENOSPC with the figures, unless so much is free on a folder's disk."""
-    if (free := shutil.disk_usage(folder).free) < needed_bytes:
-        figures = f"it needs {needed_bytes / GB:.2f} GB, {free / GB:.2f} GB free"
-        raise OSError(errno.ENOSPC, f"No space left on device {purpose}: {figures}", str(folder))
-
-
-def probe(folder: Path) -> None:
-    """Writes a little, to hear why nothing more can be written.
-
-    Raises:
-        OSError: with the reason.
-    """
-    path = folder / f".probe{DRAFT_SUFFIX}"
-    try:
-        with open(path, "wb", opener=open_private) as file:
-            file.write(os.urandom(PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        path.unlink(missing_ok=True)
+    require_space(folder, needed, "for a checkpoint")
 
 
 def _best(paths: list[Path]) -> Path | None:

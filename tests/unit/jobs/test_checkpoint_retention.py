@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from dscampaign.jobs.shared import checkpoint, retention
-from dscampaign.jobs.shared.retention import prune, rate
+from dscampaign.files import disk_space
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
+from dscampaign.jobs.shared.checkpoint_retention import prune, rate
 from dscampaign.tests.unit.jobs.test_checkpoint import make
 
 
@@ -33,7 +34,7 @@ def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
 
 def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
     old, own = checkpoint.begin(tmp_path, 1, 100), checkpoint.begin(tmp_path, 2, 100)
-    retention.remove_drafts(tmp_path, before_generation=2)
+    checkpoint_retention.remove_drafts(tmp_path, before_generation=2)
     assert (old.exists(), own.exists()) == (False, True)
 
 
@@ -76,7 +77,7 @@ def test_only_what_is_there_and_a_number_is_rated(tmp_path: Path) -> None:
 
 def test_what_cannot_be_loaded_takes_no_place_and_goes_when_there_is_better(tmp_path: Path) -> None:
     bad, *good = [make(tmp_path, step) for step in (100, 200, 300)]
-    retention.mark_unusable(bad, "why")
+    checkpoint_retention.mark_unusable(bad, "why")
     assert prune(tmp_path, 2, 100) == []  # nothing else was reached: better this than nothing
     assert prune(tmp_path, 2, 300) == [bad]
     assert sorted(tmp_path.iterdir()) == good
@@ -101,29 +102,29 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_room_is_asked_for_as_much_as_the_last_one_took(disk: Path) -> None:
     make(disk, 100, world_size=4)
-    retention.require_room(disk, 1, expected_bytes=1e12)
+    checkpoint_retention.require_room(disk, 1, expected_bytes=1e12)
     make(disk, 200, world_size=4)
     with pytest.raises(OSError, match=r"No space left on device for a checkpoint: it needs 0.00 GB") as caught:
-        retention.require_room(disk, 1, expected_bytes=0.0)
+        checkpoint_retention.require_room(disk, 1, expected_bytes=0.0)
     assert caught.value.errno == errno.ENOSPC
 
 
 def test_the_first_one_asks_for_what_is_expected(disk: Path) -> None:
-    retention.require_room(disk, 1, expected_bytes=9_000)
+    checkpoint_retention.require_room(disk, 1, expected_bytes=9_000)
     with pytest.raises(OSError, match=r"needs 5\.10 GB, 0\.00 GB free"):
-        retention.require_room(disk, 1, expected_bytes=5e9)
+        checkpoint_retention.require_room(disk, 1, expected_bytes=5e9)
 
 
 def test_drafts_make_room_but_not_those_of_a_newer_attempt(disk: Path) -> None:
     for generation in (1, 2, 3):
         draft = checkpoint.begin(disk, generation, 100)
         (draft / "half.pt").write_bytes(bytes(3000))
-    retention.require_room(disk, 2, expected_bytes=6500)
+    checkpoint_retention.require_room(disk, 2, expected_bytes=6500)
     assert [path.name for path in disk.iterdir()] == ["g0003-step00000100.tmp"]
 
 
 def test_a_disk_that_takes_something_is_not_full(tmp_path: Path) -> None:
-    retention.probe(tmp_path)
+    disk_space.try_writing(tmp_path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        retention.probe(tmp_path / "missing")
+        disk_space.try_writing(tmp_path / "missing")
