@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,3 +60,11 @@ def refuse_links_of_others(*places: Path) -> None:
         if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             said = f"{place} is a link to {place.readlink()} that user {found.st_uid} made"
             raise UserError(said, "name another place to write to: -o PATH")
+
+
+def check_folder_of(path: Path) -> None:
+    """Checks that a file can be created there; raises UserError if it is a folder, or its own folder is missing."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder", "name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"no such folder: {path.parent}", f"`mkdir -p {shlex.quote(str(path.parent))}` creates it")

@@ -12,20 +12,9 @@ import click
 from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count, duration, moment, size
-from .common import (
-    Verb,
-    agreed,
-    echo,
-    echo_err,
-    echo_json,
-    echo_page,
-    json_option,
-    page_for,
-    store_options,
-    verb,
-    yes_option,
-)
 from .completion import campaign_names
+from .options import Verb, agreed, json_option, store_options, verb, yes_option
+from .output import echo, echo_err, echo_json, echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options
 from .pages.text import Cell, Page, table
 from .progress import progress_shown

@@ -18,7 +18,8 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK
-from .common import echo, verb
+from .options import verb
+from .output import echo
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _VARIABLE: Final = "_CAMPAIGN_COMPLETE"

@@ -10,8 +10,9 @@ import click
 from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK
 from ..formatting import count
-from .common import Verb, Verbs, agreed, echo, echo_either, echo_err, echo_json, json_option, store_options, yes_option
 from .completion import campaign_argument
+from .options import Verb, Verbs, agreed, json_option, store_options, yes_option
+from .output import echo, echo_either, echo_err, echo_json
 from .progress import progress_shown
 
 if TYPE_CHECKING:

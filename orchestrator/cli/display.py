@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 from ..campaign.status import CampaignStatus
 from ..formatting import printable
-from .common import page_for, terminal_size
+from .output import page_for, terminal_size
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
 from .printed_commands import located

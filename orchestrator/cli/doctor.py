@@ -9,8 +9,9 @@ import click
 
 from ..campaign.location import PlaceOptions, locate
 from ..errors import UserError
-from .common import echo_either, echo_err, json_option, read_submission, store_options, verb
-from .spec import set_option
+from .options import json_option, store_options, verb
+from .output import echo_either, echo_err
+from .spec_file import read_submission, set_option
 
 
 @verb

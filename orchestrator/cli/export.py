@@ -13,10 +13,11 @@ import click
 from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError
 from ..formatting import count
-from ..output_files import whole_file
+from ..output_files import check_folder_of, whole_file
 from ..progress import counted
-from .common import check_folder_of, echo_err, json_option, store_options, verb
 from .completion import campaign_argument
+from .options import json_option, store_options, verb
+from .output import echo_err
 from .progress import progress_shown
 from .terminal import printable_stream
 

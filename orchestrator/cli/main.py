@@ -27,11 +27,12 @@ from ..errors import (
 )
 from .campaigns import gc as collect
 from .campaigns import list_campaigns, rm
-from .common import Verbs, default_options, echo, echo_err, echo_error
 from .completion import completing, completion
 from .db import db
 from .doctor import doctor
 from .export import export
+from .options import Verbs, default_options
+from .output import echo, echo_err, echo_error
 from .promote import promote
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit

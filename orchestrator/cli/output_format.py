@@ -13,7 +13,8 @@ import click
 
 from ..errors import UserError
 from ..formatting import clean, spreadsheet_cells
-from .common import Decorated, echo, echo_json, json_option
+from .options import Decorated, json_option
+from .output import echo, echo_json
 
 TABLE: Final = "table"
 _JSON: Final = "json"

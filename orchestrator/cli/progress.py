@@ -12,7 +12,7 @@ from typing import IO, Final, TypeVar
 
 from ..formatting import duration, short_number, shorten
 from ..progress import shown_by
-from .common import CLEAR_LINE, page_for
+from .output import CLEAR_LINE, page_for
 
 _Item = TypeVar("_Item")
 

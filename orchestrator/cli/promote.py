@@ -14,9 +14,10 @@ import click
 from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError, did_you_mean
 from ..formatting import clean, count, some
-from ..output_files import whole_file
-from .common import check_folder_of, echo_either, echo_next, json_option, store_options, verb
+from ..output_files import check_folder_of, whole_file
 from .completion import campaign_argument, conditions
+from .options import json_option, store_options, verb
+from .output import echo_either, echo_next
 from .progress import progress_shown
 from .report import needs_the_extra, results_of_campaign
 

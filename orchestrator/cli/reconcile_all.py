@@ -16,8 +16,8 @@ from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, Use
 from ..reconcile.lease import LEASE_TTL_S, LeaseHeld
 from ..reconcile.loop import Pass
 from ..reconcile.turns import Outcome, Turns
-from .common import echo, echo_err, echo_json, page_for
 from .display import LineDisplay
+from .output import echo, echo_err, echo_json, page_for
 from .pages.status import headline
 from .watch import (
     Obstacles,

@@ -16,8 +16,9 @@ from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import some
 from ..spec.objective import Objective
-from .common import echo_either, echo_err, echo_json, echo_page, json_option, page_for, store_options, verb
 from .completion import campaign_argument, conditions, operands
+from .options import json_option, store_options, verb
+from .output import echo_either, echo_err, echo_json, echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options
 from .progress import progress_shown
 

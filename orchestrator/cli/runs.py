@@ -16,21 +16,11 @@ from ..campaign.location import Location, PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from ..formatting import count, rough
 from ..settings import Settings
-from .common import (
-    echo_err,
-    echo_json,
-    echo_next,
-    json_option,
-    page_for,
-    read_submission,
-    store_options,
-    verb,
-    warn_of_other_store,
-)
 from .completion import campaign_argument, campaign_then_runs
+from .options import json_option, selection_options, store_options, verb
+from .output import echo_err, echo_json, echo_next, page_for
 from .progress import progress_shown
-from .selection import selection_options
-from .spec import set_option, spec_argument
+from .spec_file import read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
     from ...db.records import CampaignRow

@@ -9,8 +9,9 @@ import click
 
 from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, UserError
-from .common import echo_either, json_option, store_options, verb
 from .completion import campaign_argument, groups
+from .options import json_option, store_options, verb
+from .output import echo_either
 from .pages.text import Page, Style
 
 if TYPE_CHECKING:

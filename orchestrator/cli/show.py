@@ -13,21 +13,11 @@ import click
 
 from ..campaign.location import Location, PlaceOptions, locate
 from ..errors import EXIT_FAILED, EXIT_OK, UserError
-from .common import (
-    echo_either,
-    echo_err,
-    echo_json,
-    echo_screen,
-    json_option,
-    page_for,
-    screen_height,
-    store_options,
-    verb,
-)
 from .completion import campaign_argument, campaign_then_runs, runs_of_campaign
+from .options import json_option, selection_options, store_options, verb
+from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
-from .selection import selection_options
 
 if TYPE_CHECKING:
     from ...db.store import Store

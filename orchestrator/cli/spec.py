@@ -15,41 +15,20 @@ import click
 from ..campaign.location import PlaceOptions
 from ..errors import EXIT_OK, SpecError, UserError
 from ..formatting import count
-from ..output_files import whole_file
+from ..output_files import check_folder_of, whole_file
 from ..spec import templates
-from .common import (
-    check_folder_of,
-    echo,
-    echo_either,
-    echo_err,
-    echo_json,
-    for_terminal,
-    json_option,
-    page_for,
-    read_runs,
-    read_submission,
-    store_options,
-    verb,
-    warn_of_other_store,
-)
-from .completion import field_values, template_names
+from .completion import template_names
+from .options import json_option, store_options, verb
+from .output import echo, echo_either, echo_err, echo_json, for_terminal, page_for
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import table
 from .progress import progress_shown
+from .spec_file import read_runs, read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
     from ..campaign.plan import Plan, PlannedRun
 
 RECONCILER_TIME: Final = "1-0"
-spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
-set_option: Final = click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    shell_complete=field_values,
-    help="Override a field of the spec; repeatable.",
-)
 
 
 @verb

@@ -8,7 +8,7 @@ import sys
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from ..formatting import printable, shorten
-from .common import CLEAR_LINE, page_for, terminal_size
+from .output import CLEAR_LINE, page_for, terminal_size
 
 if TYPE_CHECKING:
     from ..campaign.logs import LogStream

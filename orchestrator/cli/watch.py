@@ -23,8 +23,8 @@ from ..formatting import count, duration
 from ..reconcile.actions import CancelJob
 from ..reconcile.lease import LeaseHeld
 from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
-from .common import echo_err, echo_json, echo_page, page_for, screen_height
 from .display import display, stamped
+from .output import echo_err, echo_json, echo_page, page_for, screen_height
 from .pages.actions import action_lines, trouble_lines, waiting
 from .pages.status import headline, status_page
 from .progress import progress_shown

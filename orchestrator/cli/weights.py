@@ -11,8 +11,9 @@ import click
 from ..campaign.location import PlaceOptions, locate
 from ..errors import EXIT_OK, UserError
 from ..formatting import size
-from .common import echo_either, echo_err, json_option, store_options, verb
 from .completion import campaign_then_runs
+from .options import json_option, store_options, verb
+from .output import echo_either, echo_err
 
 if TYPE_CHECKING:
     from ..campaign.weights import WrittenWeights

@@ -17,7 +17,7 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import CampaignStatus, conditions_of, failures_of, read_status
-from dscampaign.orchestrator.cli import common
+from dscampaign.orchestrator.cli import output
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page, fold
@@ -190,7 +190,7 @@ def test_every_command_of_a_full_screen_carries_the_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, colour: str
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(common, "terminal_size", lambda _: os.terminal_size((100, 24)))
+    monkeypatch.setattr(output, "terminal_size", lambda _: os.terminal_size((100, 24)))
     monkeypatch.setenv("PAGER", "")
     monkeypatch.setenv("NO_COLOR", "" if colour == "1" else "1")
     assert main(["status", "--dir", str(folder)]) == 0
@@ -233,18 +233,18 @@ def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
 
 def test_keys_come_from_a_terminal_until_it_ends() -> None:
     with Path(os.devnull).open() as nothing:
-        assert not common.keys_may_come(nothing)
+        assert not output.keys_may_come(nothing)
     keyboard, end = os.openpty()
     with os.fdopen(end) as terminal:
-        assert common.keys_may_come(terminal)
+        assert output.keys_may_come(terminal)
         os.write(keyboard, b"ls\n")
         wait_until(lambda: bool(select.select([terminal], [], [], 0)[0]), "the line")
-        assert common.keys_may_come(terminal)
+        assert output.keys_may_come(terminal)
         assert terminal.readline() == "ls\n"
         os.write(keyboard, b"\x04")
-        wait_until(lambda: not common.keys_may_come(terminal), "the end")
+        wait_until(lambda: not output.keys_may_come(terminal), "the end")
         os.close(keyboard)
-        assert not common.keys_may_come(terminal)
+        assert not output.keys_may_come(terminal)
 
 
 def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -254,16 +254,16 @@ def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("LESS", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     text = "\n".join(map(str, range(50)))
-    common.echo_screen(text)
+    output.echo_screen(text)
     assert not seen.exists()  # no terminal
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    common.echo_screen("short")
+    output.echo_screen("short")
     assert not seen.exists()
-    monkeypatch.setattr(common, "keys_may_come", lambda _stream: False)
-    common.echo_screen(text)
+    monkeypatch.setattr(output, "keys_may_come", lambda _stream: False)
+    output.echo_screen(text)
     assert not seen.exists()
-    monkeypatch.setattr(common, "keys_may_come", lambda _stream: True)
-    common.echo_screen(text)
+    monkeypatch.setattr(output, "keys_may_come", lambda _stream: True)
+    output.echo_screen(text)
     assert seen.read_text() == f"{text}\nFRX\n"
     monkeypatch.setenv("PAGER", "/nowhere/less")
-    common.echo_screen(text)  # printed after all
+    output.echo_screen(text)  # printed after all

@@ -17,7 +17,7 @@ from sqlalchemy import text, update
 from dscampaign.db.records import COMPLETED_EARLY
 from dscampaign.db.schema import attempt
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.cli import common
+from dscampaign.orchestrator.cli import output
 from dscampaign.orchestrator.cli.main import campaign, main
 from dscampaign.orchestrator.cli.pages.text import Page, fold, table
 from dscampaign.orchestrator.errors import EXIT_OK, EXIT_UNSETTLED
@@ -113,7 +113,7 @@ def test_what_is_to_be_typed_after_a_command_carries_the_folder_in_colour_too(
         context = click.Context(campaign.commands["retry"], parent=root)
         context.params = given
         with context:
-            common.echo_next("campaign reconcile sweep --watch")
+            output.echo_next("campaign reconcile sweep --watch")
     assert f"campaign reconcile sweep --watch --dir '{folder}'\n" in capsys.readouterr().err
 
 
@@ -233,7 +233,7 @@ def test_a_command_is_not_broken_within_a_cell() -> None:
 
 def test_a_small_screen_cuts_no_command(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(common, "terminal_size", lambda _: os.terminal_size((30, 12)))
+    monkeypatch.setattr(output, "terminal_size", lambda _: os.terminal_size((30, 12)))
     monkeypatch.setenv("PAGER", "")
     assert main(["status", "--dir", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -334,8 +334,8 @@ def test_a_document_with_a_long_list_is_the_same_with_a_line_an_item() -> None:
     """Indented, the runs of a large campaign were half a million lines."""
     items = [{"name": f"r{i}", "nested": {"a": [i, None]}, "path": Path("/x")} for i in range(300)]
     document = {"schema_version": 1, "counts": {"queued": 300}, "text": "a\nb", "few": items[:2], "runs": items}
-    text = "".join(common.json_pieces(document))
+    text = "".join(output.json_pieces(document))
     assert json.loads(text) == json.loads(json.dumps(document, default=str))
     assert len(text.splitlines()) < 340
     short = {name: value for name, value in document.items() if name != "runs"}
-    assert "".join(common.json_pieces(short)) == json.dumps(short, indent=2, default=str) + "\n"
+    assert "".join(output.json_pieces(short)) == json.dumps(short, indent=2, default=str) + "\n"

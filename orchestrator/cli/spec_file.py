@@ -1,0 +1,56 @@
+"""The spec that a command is given: its argument, `--set`, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..campaign.location import Location, PlaceOptions
+from .completion import field_values
+from .output import echo_err
+
+if TYPE_CHECKING:
+    from ..campaign.desired import Submission
+    from ..spec.expand import Run
+    from ..spec.model import Spec
+
+spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
+set_option: Final = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    shell_complete=field_values,
+    help="Override a field of the spec; repeatable.",
+)
+
+
+def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
+    """Reads, checks and expands a spec, wherever its campaign is.
+
+    Raises SpecError with all errors of the spec, UserError if it cannot be read.
+    """
+    from ..executors.local import local_gpus
+    from ..spec.load import load_runs
+
+    return load_runs(path, sets, local_gpus=local_gpus())
+
+
+def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
+    """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
+    from ..campaign.desired import Submission
+
+    spec, runs = read_runs(path, sets)
+    given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
+    where = Location.of(place, given, (spec.name,), path)
+    text = "".join([path.read_text(encoding="utf-8"), *(f"# --set {override}\n" for override in sets)])
+    return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
+
+
+def warn_of_other_store(where: Location) -> None:
+    """Says that the campaign may have been submitted from the spec's own folder: here it would all be run again."""
+    if where.beside_spec:
+        echo_err(f"warning: there is no store at {where.file}; {where.beside_spec}")
