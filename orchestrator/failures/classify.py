@@ -26,7 +26,6 @@ from .evidence import (
     left_by_itself,
     outcome_of,
     silent_ranks,
-    traced,
 )
 from .exits import faulted, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
@@ -63,6 +62,8 @@ def _class_of(ended: Ended) -> Verdict:
         or node_evidence.storage(ended)
         or _by_log(ended)
         or _by_last_words(ended)
+        or _by_log(ended, echoes=True)
+        or _by_prose(ended)
         or never_began(ended)
         or _cascade(ended)
         or unknown(ended)
@@ -214,39 +215,48 @@ def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended
     if ended.nodes < 2 or len(ended.outcomes) < 2:
         return False
 
-    def same(clue: Clue) -> bool:
-        other, _ = _diagnosis_of(clue, ended)
-        return other is not None and other.name == found.name
-
-    if any(same(clue) for clue in roots if clue.host != root.host):
+    if any(_same(found, clue, ended) for clue in roots if clue.host != root.host):
         return False
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
-    return not others or any(clue.rank != 0 and same(clue) for clue in roots if clue.host == root.host)
+    return not others or any(
+        clue.rank != 0 and _same(found, clue, ended) for clue in roots if clue.host == root.host
+    )
 
 
-def _by_log(ended: Ended) -> Verdict | None:
-    """The verdict from the words of the logs, if no rank recorded an error."""
+def _same(found: Diagnosis, clue: Clue, ended: Ended) -> bool:
+    other, _ = _diagnosis_of(clue, ended)
+    return other is not None and other.name == found.name
+
+
+def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
+    """The verdict from the words of the logs, if no rank recorded an error: of errors, or of echoes of another's."""
     for clue in ended.log_clues:
+        if clue.is_cascade is not echoes:
+            continue
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
         rule = _match(clue.text, ended, LOG_RULES)
-        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(clue, ended)):
-            return _proved(rule, clue, clue.text, ended)
+        if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(rule, clue, ended)):
+            return _told(rule, clue, clue.text, ended)
     return None
 
 
 def _by_last_words(ended: Ended) -> Verdict | None:
-    """The verdict from the kind of error with which a log ends, or from what the script said of its own end."""
-    clues = ended.log_clues
-    last = {(clue.host, clue.line.file): clue for clue in clues if ends_a_program(clue.text)}
+    """The verdict from the kind of error with which a log ends."""
+    ends = [clue for clue in ended.log_clues if ends_a_program(clue.text) and not clue.is_cascade]
+    last = {(clue.host, clue.line.file, clue.rank): clue for clue in ends}
     for clue in last.values():
-        found = _judged(traced(clue, ended), clue.text, ended)
-        by_itself = found and (found.kind is not FailureClass.DETERMINISTIC or death_signal(ended) is None)
-        if found and by_itself and not clue.is_cascade:
-            return _proved(found, clue, clue.text, ended)
+        found, text = _diagnosis_of(clue, ended)
+        if found and (found.kind is not FailureClass.DETERMINISTIC or _signal_of_its_own(clue, ended) is None):
+            return _told(found, clue, text, ended)
+    return None
+
+
+def _by_prose(ended: Ended) -> Verdict | None:
+    """The verdict from what the script said of its own end."""
     broke_off = ended.trained and left_by_itself(ended)
-    for clue in clues:
+    for clue in ended.log_clues:
         if broke_off and says_it_diverged(clue.text):
             return Verdict(
                 FailureClass.DIVERGED, headline(clue.text), "lower train.lr, or warm up longer", clue.line,
@@ -257,12 +267,39 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     return None
 
 
-def _no_mistake(clue: Clue, ended: Ended) -> bool:
+def _told(found: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
+    """What a line of a log proves; of a mistake that a node may be to blame for, only if no node is."""
+    if found.kind is FailureClass.DETERMINISTIC and found.per_node and _logged_on_one_node_only(found, clue, ended):
+        reason = f"only on {clue.host}: {headline(text)}"
+        return Verdict(FailureClass.NODE, reason, found.hint, clue.line, found.name, clue.host, sure=Sureness.LIKELY)
+    return _proved(found, clue, text, ended)
+
+
+def _logged_on_one_node_only(found: Diagnosis, clue: Clue, ended: Ended) -> bool:
+    """Likewise of logs. Who else got further, they do not tell: what rank 0 says may be what it alone does."""
+    if ended.resumes:
+        return True
+    if len(ended.outcomes) < 2 or not clue.host:
+        return False
+    alike = [other for other in ended.log_clues if _same(found, other, ended)]
+    return all(other.host == clue.host for other in alike) and any(other.rank != 0 for other in alike)
+
+
+def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
     """Whether the line cannot be what ended it: not a program's last word, or a signal was.
 
     An exception of Python's, which a log may show, leaves an exit code of its own.
     """
-    return not ends_a_program(clue.text) or death_signal(ended) is not None
+    return not ends_a_program(clue.text) or (not rule.aborts and _signal_of_its_own(clue, ended) is not None)
+
+
+def _signal_of_its_own(clue: Clue, ended: Ended) -> int | None:
+    """The signal that ended it; not that with which the watchdog of another rank, which had waited, ended that one."""
+    number = death_signal(ended)
+    others = (other for other in ended.log_clues if other.line.file != clue.line.file or other.rank != clue.rank)
+    if number == signal.SIGABRT and any(HANG_PATTERN.search(other.text) for other in others):
+        return None
+    return number
 
 
 def _cascade(ended: Ended) -> Verdict | None:
@@ -275,6 +312,8 @@ def _cascade(ended: Ended) -> Verdict | None:
         return hung
     if fault := faulted(ended):
         return fault
+    if passing := _match(first.text, ended):
+        return _proved(passing, first, first.text, ended)
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
     reason = cause + headline(first.text)
@@ -305,7 +344,14 @@ def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
             return _memory(ended, proof, text, name)
         kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
-    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, clue.host, sure=rule.sure)
+    host = _named(rule, text) if rule.kind is FailureClass.NODE else clue.host
+    return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, host, sure=rule.sure)
+
+
+def _named(found: Diagnosis, text: str) -> str:
+    """The node that an error names, whose it is; who says it has lost another, and is in order itself."""
+    said = found.pattern.search(text) if isinstance(found, Rule) else None
+    return (said.groupdict().get("host") if said else None) or ""
 
 
 # -- the machine ----------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import re
 _RUNTIME = r"(?:CUDA|Cuda|HIP|ROCm|XPU|NPU|MUSA|HPU|MPS)"
 _FAILURE = r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
 _COUNTING = r"cudaGetDeviceCount\(\)[^\n]{0,160}\bError \d{1,3}: "
-_ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING})"
-"""How torch, NCCL and RCCL begin what a runtime told them, and torch where it counts the devices."""
+_TRITON = r"Triton Error \[\w+\]: "
+_ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING}|{_TRITON})"
+"""How torch, NCCL, RCCL and Triton begin what a runtime told them, and torch where it counts the devices."""
 
 
 def _named(camel: str, upper: str) -> str:
@@ -22,6 +23,7 @@ def _named(camel: str, upper: str) -> str:
 
 MEMORY = (
     rf"^(?:[\w.]+: )*{_RUNTIME}(?: backend)? out of memory"
+    r"|^Error out of memory at line \d"  # the macro of NVIDIA's samples, which libraries have copied
     rf"|{_RUNTIME}(?:(?: backend)? out of memory\. Tried to allocate \d|\b[\]\w ]*: out of memory"
     rf"|{_FAILURE}out of memory)|{_COUNTING}out of memory"
     rf"|{_named('MemoryAllocation|OutOfMemory', 'OUT_OF_MEMORY')}"
@@ -29,7 +31,7 @@ MEMORY = (
     r"|MEM_OBJECT_ALLOCATION_FAILURE|ACL_ERROR_RT_MEMORY_ALLOCATION|PT_DEVMEM Allocation failed"
     r"|RESOURCE_EXHAUSTED: (?:Out of memory|.{0,40}\ballocat)|OOM when allocating tensor"
 )
-ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?ALLOC_FAILED\b|rocblas_status_memory_error|miopenStatusAllocFailed"
+ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?(?:(?!HOST)[A-Z]+_)*?ALLOC(?:ATION)?_FAILED\b|rocblas_status_memory_error|miopenStatusAllocFailed"
 """The handles and workspaces of the vendors' libraries, allocated behind PyTorch's back."""
 FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"

@@ -146,8 +146,8 @@ def fault(number: int, about_files: bool) -> Fault | None:
 
 def find(text: str) -> int | None:
     """The errno that an error's text names, by number, by symbol or in words; None if it names none."""
-    if said := _SAID.search(text):
-        return int(next(group for group in said.groups() if group))
+    if said := [next(group for group in found if group) for found in _SAID.findall(text)]:
+        return int(said[-1])  # a library that wraps an errno in another quotes the first one's
     if words := _WORDS.search(text):
         return _NUMBERS[words[0]]
     if symbol := _SYMBOL.search(text):

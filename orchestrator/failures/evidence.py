@@ -12,7 +12,7 @@ from typing import Any
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
-from .log_lines import bare, evidence, is_cascade
+from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of
 from .mistakes import own
 from .places import Place, places, telling
 from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
@@ -139,9 +139,10 @@ class Ended:
     @cached_property
     def log_clues(self) -> tuple[Clue, ...]:
         """Lines of logs that may decide, those of the nodes first, cascades last."""
-        found = [Clue(line, o.host) for o in self.outcomes for line in evidence(o.lines)]
-        found += [Clue(line) for line in evidence(self.agent_lines)]
-        return tuple(sorted(found, key=lambda clue: clue.is_cascade))
+        found = [_told(line, o.lines, o.host) for o in self.outcomes for line in evidence(o.lines)]
+        found += [_told(line, self.agent_lines) for line in evidence(self.agent_lines)]
+        told = (clue for clue in found if not _garbled(clue))
+        return tuple(sorted(told, key=lambda clue: clue.is_cascade))
 
     @property
     def stop_asked(self) -> bool:
@@ -178,7 +179,7 @@ class Clue:
     @cached_property
     def is_cascade(self) -> bool:
         """Whether it tells of a consequence of another rank's death."""
-        return is_cascade(self.text) and not own(self.raised)
+        return lacks_extension(self.text) or (is_cascade(self.text) and not own(self.raised))
 
     @cached_property
     def causes(self) -> tuple[Raised, ...]:
@@ -192,17 +193,23 @@ class Clue:
 
 
 def _garbled(clue: Clue) -> bool:
-    """Whether it is what half a message of another rank looks like."""
+    """Whether it is what half a message of another process looks like: of a rank, or of the parent of a worker."""
     kind = str((clue.error or {}).get("type", ""))
-    return kind.endswith(("UnpicklingError", "EOFError")) and Place.COLLECTIVE in places(clue.raised.frames)[:2]
+    if not kind.endswith(("UnpicklingError", "EOFError")):
+        return False
+    frames = clue.raised.frames
+    return Place.COLLECTIVE in places(frames)[:2] or any(frame.function == "spawn_main" for frame in frames)
 
 
-def traced(clue: Clue, ended: Ended) -> Raised:
-    """The exception of a log's line, with the frames that the log shows above it."""
-    outcome = outcome_of(ended, clue.host)
-    lines = outcome.lines if outcome else ended.agent_lines
-    above = [bare(line.text) for line in lines if line.file == clue.line.file and line.number < clue.line.number]
-    return said(clue.text, of_trace(_last_trace(above)))
+def _told(line: LogLine, log: Sequence[LogLine], host: str = "") -> Clue:
+    """A line of a log as a clue; that with which a program ends, with all that the log shows of its exception."""
+    rank = rank_of_log(line.file)
+    if not ends_a_program(line.text):
+        return Clue(line, host, rank)
+    shown = traceback_of(line, log)
+    head = said(shown.text)
+    error = {"type": head.type, "message": head.message, "trace": shown.above}
+    return Clue(LogLine(line.file, line.number, shown.text), host, shown.rank or rank, error=error)
 
 
 def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
@@ -210,12 +217,6 @@ def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
     clue = next((clue for clue in ended.errors if line and clue.line.file == line.file), None)
     stacks = [raised.frames for raised in (clue.raised, *clue.causes)] if clue else [()]
     return telling(next((frames for frames in stacks if Place.USER in places(frames)), stacks[0]))
-
-
-def _last_trace(above: Sequence[str]) -> Sequence[str]:
-    """The lines from the last traceback's head on."""
-    heads = [at for at, text in enumerate(above) if text.startswith("Traceback (most recent call last)")]
-    return above[heads[-1] :] if heads else ()
 
 
 def kernel_clues(ended: Ended) -> list[Clue]:

@@ -179,7 +179,8 @@ def _status(scene: Scene) -> int | None:
 
 
 def _refused(scene: Scene) -> bool:
-    if not scene.networked or words.PASSING_REFUSAL.search(scene.text):
+    tracked = scene.raised.module.startswith(words.TRACKERS) and not scene.of_the_program
+    if not (scene.networked or tracked) or words.PASSING_REFUSAL.search(scene.text):
         return False
     status = _status(scene)
     if status is None:
@@ -217,7 +218,9 @@ def _no_such_request(scene: Scene) -> bool:
 
 
 def _too_late(scene: Scene) -> bool:
-    return _no_such_request(scene) and bool(words.PASSING_FILE.search(scene.raised.message))
+    passing = words.PASSING_FILE.search(scene.raised.message)
+    denied = scene.raised.is_a("PermissionError") or scene.raised.errno in (1, 13)
+    return _no_such_request(scene) and bool(passing) and not (denied and not words.OF_NODE.search(scene.raised.message))
 
 
 def _misspelled(scene: Scene) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, islice, takewhile
 
 from ...jobs.agent.evidence import LogLine
 
@@ -17,6 +18,8 @@ CASCADE = re.compile(
     r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
+    r"|ChildFailedError|Process(?:Exited|Raised)Exception"  # who only tells that a process failed
+    r"|clients joined"
     r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
@@ -25,11 +28,13 @@ CASCADE = re.compile(
 OWN_FAULT = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
     r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|clients joined|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
+    r"|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
     r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
 
+_UNBUILT = re.compile(r"torch_extensions\S*: (?:cannot open shared object file|file too short)")
+"""What the other ranks find where one could not build an extension, or has not yet."""
 _QUOTED_PATH = re.compile(r"'[^'\n]*/[^'\n]*'|\"[^\"\n]*/[^\"\n]*\"")
 """A file's name says nothing of what happened."""
 _INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
@@ -63,7 +68,8 @@ _DECORATION = re.compile(
 _ABANDONED = re.compile(r"^Exception ignored in|^Exception in thread|^Error in atexit|^Error in sys\.excepthook")
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
-    r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:\S+: )?[Ee]rror: |\S*(?:python[\d.]*|launcher|sh): "
+    r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:[a-z_]\w*\.)+[A-Z]\w+(?:: |$)|(?:\S+: )?[Ee]rror: "
+    r"|Error .{1,80} at line \d+ in file |\S*(?:python[\d.]*|launcher|sh): "
     r"|not run: |Flags parsing error: "
     r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
     r"|No module named )"
@@ -75,6 +81,14 @@ _ENDED_BY_SLURM = re.compile(
 """After this, a log says only what came of it."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
+
+_SPEAKER = re.compile(r"^\[rank(\d+)\]: ")
+"""What torch's hook puts before each line of an exception that nobody caught."""
+_TRACEBACK = "Traceback (most recent call last)"
+_BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
+_NEXT = re.compile(rf"{re.escape(_TRACEBACK)}|{_BREAK.pattern}")
+_MESSAGE_LINES = 20
+_OF_RANK = re.compile(r"rank(\d+)\.log$")
 
 _PROGRESS = re.compile(r"\bloss\b\W{1,6}\d|\b(?:global_)?step\W{1,3}\d", re.IGNORECASE)
 _NO_PROGRESS = re.compile(
@@ -89,6 +103,11 @@ def is_cascade(text: str) -> bool:
     return bool(CASCADE.search(_QUOTED_PATH.sub("", text))) and not OWN_FAULT.search(text)
 
 
+def lacks_extension(text: str) -> bool:
+    """Whether the error is that another rank has built no extension: an ImportError, yet no fault of its own."""
+    return bool(_UNBUILT.search(text))
+
+
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     """Which of a node's lines, each log's in their order, may decide; without their decoration (rank, time, level)."""
     for _, group in groupby(lines, key=lambda line: line.file):
@@ -96,8 +115,60 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
         for line in _without_abandoned(_before_the_end(of_one_log)):
             text = bare(line.text)
-            if line.number > handled_until and not _no_evidence(line.text) and not _INSET.match(text):
+            uncaught = line.number > handled_until or _SPEAKER.match(line.text)
+            if uncaught and not _no_evidence(line.text) and not _INSET.match(text):
                 yield LogLine(line.file, line.number, text)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An exception as a log shows it.
+
+    Attributes:
+        text: its type and message, with the message's further lines where it is sure that they are its own.
+        above: the traceback, that of the exceptions before it included.
+        rank: who said it, where the log is of several.
+    """
+
+    text: str
+    above: Sequence[str]
+    rank: int | None = None
+
+
+def traceback_of(line: LogLine, log: Iterable[LogLine]) -> Shown:
+    """What the log shows of the exception whose own line that is.
+
+    torch's hook for uncaught exceptions begins each of their lines with the rank: thus lines of one rank are told from
+    those of others in between, and further lines of its message from what came next.
+    """
+    of_file = [one for one in log if one.file == line.file]
+    raw = next((one.text for one in of_file if one.number == line.number), "")
+    speaker = _SPEAKER.match(raw)
+    if speaker is None:
+        return Shown(line.text, _traceback(bare(one.text) for one in of_file if one.number < line.number))
+    mark = speaker[0]
+    own = [(one.number, one.text[len(mark) :]) for one in of_file if one.text.startswith(mark)]
+    after = takewhile(lambda text: not _NEXT.match(text), (text for number, text in own if number > line.number))
+    above = _traceback(text for number, text in own if number < line.number)
+    return Shown("\n".join([line.text, *islice(after, _MESSAGE_LINES)]), above, int(speaker[1]))
+
+
+def _traceback(above: Iterable[str]) -> Sequence[str]:
+    """The lines from the last traceback's head on, and those of the exceptions that it was raised in place of."""
+    lines = list(above)
+    heads = [at for at, text in enumerate(lines) if text.startswith(_TRACEBACK)]
+    if not heads:  # what is above is not kept
+        return list(takewhile(lambda text: text.startswith("  "), reversed(lines)))[::-1]
+    first = heads.pop()
+    while heads and any(_BREAK.match(text) for text in lines[max(0, first - 2) : first]):
+        first = heads.pop()
+    return lines[first:]
+
+
+def rank_of_log(name: str) -> int | None:
+    """The rank whose log the file is, None if it is of all."""
+    found = _OF_RANK.search(name)
+    return int(found[1]) if found else None
 
 
 def ends_a_program(text: str) -> bool:

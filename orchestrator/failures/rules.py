@@ -178,7 +178,7 @@ _ENVIRONMENT = (
         "build torch or the kernel for this GPU",
     ),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _early_mistake("device-assert", devices.ASSERTION, "a label or token out of range"),
+    _early_mistake("device-assert", devices.ASSERTION, "a label or token out of range", aborts=True),
     # The operating system, before and after Python gives it a class.
     _early_node_mistake(
         "no-file",
@@ -295,7 +295,11 @@ _MACHINE = (
     # slurmstepd and srun, where Slurm's accounting has no word of it.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
     _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
-    _node("slurm-log", r"DUE TO NODE FAILURE|srun: error: Node failure on|Task launch for \S+ failed on node"),
+    _node(
+        "slurm-log",
+        r"DUE TO NODE FAILURE"
+        r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node)(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
+    ),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
@@ -320,7 +324,7 @@ LOG_RULES = RuleTable(
 
 HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
-    r"|failed to pass monitoredBarrier|Heartbeat monitor timed out|collective operation timed out"
+    r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out|collective operation timed out"
     r"|wait timeout after \d+ms",
     re.IGNORECASE,
 )

@@ -32,6 +32,7 @@ class Diagnosis:
         per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
         environment: all nodes should have what is lacking: where a run that has trained cannot resume, it is the node's
             fault.
+        aborts: it ends a process by SIGABRT, so that the signal is no other cause.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Diagnosis:
     early: bool = False
     per_node: bool = False
     environment: bool = False
+    aborts: bool = False
     sure: Sureness = Sureness.CERTAIN
 
     def may_hold(self, trained: bool, resumes: bool) -> bool:

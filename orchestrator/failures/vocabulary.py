@@ -76,7 +76,7 @@ NETWORK = re.compile(
 )
 STATUS = re.compile(
     r"\b([45]\d\d)\b(?=[^\n]{0,40}(?:Error|Not Found|Forbidden|Unauthorized|Gateway|Unavailable|Requests))"
-    r"|(?:status(?:[_ ]code)?|HTTP|code)[:= /.\d]{0,6}\b([45]\d\d)\b"
+    r"|(?:status(?:[_ ]code)?|HTTP|code|[Rr]eturned error)[:= /.\d]{0,6}\b([45]\d\d)\b"
 )
 """HTTP's status."""
 REFUSAL = re.compile(
@@ -95,6 +95,8 @@ PASSING_FILE = re.compile(
     r"|No such file or directory: '[^'\n]*/(?:\.triton/cache|torchinductor_\w+)/"
 )
 """A file that exists for a moment, or that others also write: whoever misses it was too late or too early."""
+OF_NODE = re.compile(r"['\" ]/(?:tmp|var/tmp|dev/shm|proc|run)/")
+"""A path of a node's own, where others' files may lie in the way."""
 PASSING_REFUSAL = re.compile(
     r"[Rr]ate[- ]?(?:limit|exceeded)|[Tt]oo [Mm]any|SlowDown|Throttl|[Qq]uota|RequestTime"
     r"|Expired ?Token|token (?:has )?expired"
