@@ -290,7 +290,9 @@ def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
 
     An exception of Python's, which a log may show, leaves an exit code of its own.
     """
-    return not ends_a_program(clue.text) or (not rule.aborts and _signal_of_its_own(clue, ended) is not None)
+    if rule.aborts:
+        return False
+    return not ends_a_program(clue.text) or _signal_of_its_own(clue, ended) is not None
 
 
 def _signal_of_its_own(clue: Clue, ended: Ended) -> int | None:

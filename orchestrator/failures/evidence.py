@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -139,9 +139,8 @@ class Ended:
     @cached_property
     def log_clues(self) -> tuple[Clue, ...]:
         """Lines of logs that may decide, those of the nodes first, cascades last."""
-        found = [_told(line, o.lines, o.host) for o in self.outcomes for line in evidence(o.lines)]
-        found += [_told(line, self.agent_lines) for line in evidence(self.agent_lines)]
-        told = (clue for clue in found if not _garbled(clue))
+        found = [clue for o in self.outcomes for clue in _told(o.lines, o.host)]
+        told = (clue for clue in [*found, *_told(self.agent_lines)] if not _garbled(clue))
         return tuple(sorted(told, key=lambda clue: clue.is_cascade))
 
     @property
@@ -201,15 +200,22 @@ def _garbled(clue: Clue) -> bool:
     return Place.COLLECTIVE in places(frames)[:2] or any(frame.function == "spawn_main" for frame in frames)
 
 
-def _told(line: LogLine, log: Sequence[LogLine], host: str = "") -> Clue:
-    """A line of a log as a clue; that with which a program ends, with all that the log shows of its exception."""
-    rank = rank_of_log(line.file)
-    if not ends_a_program(line.text):
-        return Clue(line, host, rank)
-    shown = traceback_of(line, log)
-    head = said(shown.text)
-    error = {"type": head.type, "message": head.message, "trace": shown.above}
-    return Clue(LogLine(line.file, line.number, shown.text), host, shown.rank or rank, error=error)
+def _told(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
+    """The lines of logs that may decide; those with which a program ends, with all that is shown of their exception."""
+    further: set[tuple[str, int]] = set()
+    for line in evidence(lines):
+        rank = rank_of_log(line.file)
+        if (line.file, line.number) in further:
+            continue
+        if not ends_a_program(line.text):
+            yield Clue(line, host, rank)
+            continue
+        shown = traceback_of(line, lines)
+        further |= {(line.file, number) for number in shown.further}
+        head = said(shown.text)
+        error = {"type": head.type, "message": head.message, "trace": shown.above}
+        who = rank if shown.rank is None else shown.rank
+        yield Clue(LogLine(line.file, line.number, shown.text), host, who, error=error)
 
 
 def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:

@@ -10,7 +10,13 @@ from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
 
-_SHELL = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
+_NOT_FOUND = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
+_SHELL = {
+    "126:0": _NOT_FOUND,
+    "127:0": _NOT_FOUND,
+    "2:0": re.compile(r"line \d+: (?:syntax error|unexpected (?:EOF|end of file))"),
+}
+"""A shell's words for what ends it before anything ever ran, by its exit code: what it cannot run, find or read."""
 
 _WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
 
@@ -82,7 +88,7 @@ def _without_outcome(ended: Ended) -> Verdict:
     if job is None or job.state == "GONE":
         return Verdict(FailureClass.CRASH, "ended without a record of how", "see its log")
     proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
-    if mistake := _not_found(ended, job.exit_code):
+    if mistake := _set_up(ended, job.exit_code):
         return mistake
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
         return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
@@ -90,10 +96,11 @@ def _without_outcome(ended: Ended) -> Verdict:
     return Verdict(FailureClass.CRASH, reason, "see its log", proof)
 
 
-def _not_found(ended: Ended, exit_code: str) -> Verdict | None:
-    """126 or 127, a shell's codes for a command that it cannot run or find, before anything ever ran."""
-    line = next((line for line in ended.agent_lines if _SHELL.search(line.text)), None)
-    if line is None or ended.trained or exit_code not in ("126:0", "127:0"):
+def _set_up(ended: Ended, exit_code: str) -> Verdict | None:
+    """What the batch script's shell stumbled over, before anything ever ran."""
+    words = _SHELL.get(exit_code)
+    line = next((line for line in ended.agent_lines if words and words.search(line.text)), None)
+    if line is None or ended.trained:
         return None
     hint, name = "correct `python:` or `slurm.setup`", "no-interpreter"
     return Verdict(FailureClass.DETERMINISTIC, headline(line.text), hint, line, name, sure=Sureness.LIKELY)

@@ -19,7 +19,7 @@ CASCADE = re.compile(
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
     r"|ChildFailedError|Process(?:Exited|Raised)Exception"  # who only tells that a process failed
-    r"|clients joined"
+    r"|clients joined|srun: error: \S+: tasks? [\d,-]+: (?:Exited|Terminated|Killed)"
     r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
@@ -57,10 +57,10 @@ _MILD_REACH = 90
 _NCCL_WARN = re.compile(r"NCCL WARN ")
 _DECORATION = re.compile(
     r"^(?:\[(?!Errno|enforce)[^\]\n]{1,80}\]:? ?"  # [rank0]: [ERROR] [2026-01-01 00:00:00] [engine.py:12:step]
-    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:- )?"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:[-|] )?"
     r"|[EF]\d{3,4} \d\d:\d\d:\d\d\S* (?:\d+ )?\S+\] ?"  # glog
     r"|(?:\S{1,40} - )?(?:ERROR|CRITICAL|FATAL)\b[ :|-]++"
-    r"(?:(?!(?:\w+\.)*\w*(?:Error|Exception)\b)[\w./]+(?::\d+ | - |: ?| \| ))?"  # and the logger's name
+    r"(?:(?!(?:\w+\.)*\w*(?:Error|Exception)\b)[\w./]+(?::[\w<>]+:\d+ - |:\d+ | - |: ?| \| ))?"  # and the logger's
     r"|\S{0,40}<stderr>:"
     r"|(?!\S*Error: )[\w.-]{1,40}: (?=\[|Traceback|\w+(?:\.\w+)*Error)"  # srun --label, pdsh
     r"| *what\(\): *)"
@@ -71,7 +71,7 @@ _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:[a-z_]\w*\.)+[A-Z]\w+(?:: |$)|(?:\S+: )?[Ee]rror: "
     r"|Error .{1,80} at line \d+ in file |\S*(?:python[\d.]*|launcher|sh): "
     r"|not run: |Flags parsing error: "
-    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|Key '"
+    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|In '\S+': Could not find|Key '"
     r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
@@ -128,11 +128,13 @@ class Shown:
         text: its type and message, with the message's further lines where it is sure that they are its own.
         above: the traceback, that of the exceptions before it included.
         rank: who said it, where the log is of several.
+        further: the numbers of the message's further lines.
     """
 
     text: str
     above: Sequence[str]
     rank: int | None = None
+    further: frozenset[int] = frozenset()
 
 
 def traceback_of(line: LogLine, log: Iterable[LogLine]) -> Shown:
@@ -148,9 +150,11 @@ def traceback_of(line: LogLine, log: Iterable[LogLine]) -> Shown:
         return Shown(line.text, _traceback(bare(one.text) for one in of_file if one.number < line.number))
     mark = speaker[0]
     own = [(one.number, one.text[len(mark) :]) for one in of_file if one.text.startswith(mark)]
-    after = takewhile(lambda text: not _NEXT.match(text), (text for number, text in own if number > line.number))
     above = _traceback(text for number, text in own if number < line.number)
-    return Shown("\n".join([line.text, *islice(after, _MESSAGE_LINES)]), above, int(speaker[1]))
+    after = (one for one in own if one[0] > line.number)
+    further = list(islice(takewhile(lambda one: not _NEXT.match(one[1]), after), _MESSAGE_LINES))
+    text = "\n".join([line.text, *(text for _, text in further)])
+    return Shown(text, above, int(speaker[1]), frozenset(number for number, _ in further))
 
 
 def _traceback(above: Iterable[str]) -> Sequence[str]:

@@ -19,7 +19,7 @@ _HAS_WAITED = re.compile(
     r"|no (?:progress|steps?|heartbeat|activity|output|sign of life)"
     r"|hung|hangs|hanging|(?:is|are|was|in a) deadlock\w*|deadlock detected|stalled|(?:is|are|has|have) stall\w*"
     r"|not respond\w*|unresponsive|waited|waiting|DEADLINE_EXCEEDED"
-    r"|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl(?:es?|ed|ing))(?![A-Za-z_])",
+    r"|(?:did not|failed to) (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl(?:es?|ed|ing))(?![A-Za-z_])",
     re.IGNORECASE,
 )
 

@@ -118,10 +118,10 @@ _MEMORY = (
         r"|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator).*(?:out of memory"
         r"|alloc\w* fail|failed to alloc|cannot allocate)",
     ),
-    # torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
+    # NCCL, which writes nowhere else, and torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory"
+        r"out of shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory"
         r"|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
@@ -238,7 +238,7 @@ _SCRIPT = (
         r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
         r"|^Flags parsing error: "
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
-        r"|^Error: Invalid value for|^Could not override '|^Key '\S+' is not in struct",
+        r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
     ),
 )
 

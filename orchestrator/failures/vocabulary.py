@@ -54,7 +54,7 @@ WAITED = _words(
     r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung"
     r"|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
     r"|unresponsive|waited|still waiting|waiting for (?:the )?(?:others?|rest|remain\w+)|DEADLINE_EXCEEDED"
-    r"|did not (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
+    r"|(?:did not|failed to) (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
 )
 TOGETHER = _words(
     r"all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|all_?to_?all\w*|collectives?"
@@ -108,7 +108,7 @@ TOOL = re.compile(
     r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|cicc)(?![\w+-])"
     r"|(?<![\w-])(?:make|ld|cc)(?:(?:\[\d+\])?: |[\"'\]]*,? (?:returned|failed|exited|not found|is not installed))"
     r"|[\"'](?:make|ld|cc)[\"']"
-    r"|\b(?:C\+*|CUDA|host) compiler|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
+    r"|\b(?:C\+*|CUDA|host) compiler|\bPTX\b|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
 TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",
