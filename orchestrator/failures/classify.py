@@ -17,6 +17,7 @@ from typing import Final
 from ...jobs.agent.evidence import LogLine
 from . import finish, node_evidence
 from . import vocabulary as words
+from .diagnose import diagnosis_of, match, same, scene
 from .evidence import (
     Clue,
     Ended,
@@ -28,13 +29,12 @@ from .evidence import (
     silent_ranks,
 )
 from .exits import faulted, how_it_died, never_began, unknown
-from .kinds import UNREADABLE_INPUT, Scene, by_errno, kind_of
+from .kinds import UNREADABLE_INPUT, kind_of
 from .log_lines import echoes_input, ends_a_program
 from .places import Place, places
 from .policy import FailureClass
 from .prose import says_it_diverged, says_it_waited
-from .raised import Raised, nested
-from .rules import HANG_PATTERN, LOG_RULES, MEMORY_RULES, RULES, USER_ACTIONS, Rule, RuleTable
+from .rules import HANG_PATTERN, LOG_RULES, USER_ACTIONS, Rule
 from .verdict import Diagnosis, Sureness, Verdict, headline
 from .vocabulary import of_circumstances
 
@@ -133,7 +133,7 @@ def _by_root(ended: Ended) -> Verdict | None:
     if not roots:
         return None
     root = roots[0]
-    found, text = _diagnosis_of(root, ended)
+    found, text = diagnosis_of(root, ended)
     if found and found.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         found = UNREADABLE_INPUT
     suspect = node_evidence.concerns_gpu(text) or (found is not None and found.kind is FailureClass.DIVERGED)
@@ -159,34 +159,6 @@ def _unknown_error(root: Clue) -> Verdict:
         sure=Sureness.UNSURE,
         place="" if of_circumstances(root.text) else root.raised.place,
     )
-
-
-def _diagnosis_of(clue: Clue, ended: Ended) -> tuple[Diagnosis | None, str]:
-    """What the error is, and the text that says so: its own or that of an exception in its chain."""
-    found = _judged(clue.raised, clue.text, ended)
-    if found and found.sure is Sureness.CERTAIN and found.name != "no-file":
-        return found, clue.text
-    causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
-    for earlier, text in causes:
-        if earlier.kind is not FailureClass.DETERMINISTIC:
-            return earlier, text
-    if found is None and causes and (nested(clue.raised) or not of_circumstances(clue.text)):
-        return causes[-1]
-    return found, clue.text
-
-
-def _judged(raised: Raised, text: str, ended: Ended) -> Diagnosis | None:
-    """What its errno or its own words prove, else what kind of error it is."""
-    scene = _scene(raised, ended)
-    return _match(text, ended, MEMORY_RULES) or by_errno(scene) or _match(text, ended) or kind_of(scene)
-
-
-def _scene(raised: Raised, ended: Ended) -> Scene:
-    return Scene(raised, ended.trained, ended.resumes, ended.nodes)
-
-
-def _match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
-    return rules.first(text, trained=ended.trained, resumes=ended.resumes)
 
 
 def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
@@ -215,18 +187,13 @@ def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended
     if ended.nodes < 2 or len(ended.outcomes) < 2:
         return False
 
-    if any(_same(found, clue, ended) for clue in roots if clue.host != root.host):
+    if any(same(found, clue, ended) for clue in roots if clue.host != root.host):
         return False
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
     return not others or any(
-        clue.rank != 0 and _same(found, clue, ended) for clue in roots if clue.host == root.host
+        clue.rank != 0 and same(found, clue, ended) for clue in roots if clue.host == root.host
     )
-
-
-def _same(found: Diagnosis, clue: Clue, ended: Ended) -> bool:
-    other, _ = _diagnosis_of(clue, ended)
-    return other is not None and other.name == found.name
 
 
 def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
@@ -236,7 +203,7 @@ def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
             continue
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
-        rule = _match(clue.text, ended, LOG_RULES)
+        rule = match(clue.text, ended, LOG_RULES)
         if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(rule, clue, ended)):
             return _told(rule, clue, clue.text, ended)
     return None
@@ -247,7 +214,7 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     ends = [clue for clue in ended.log_clues if ends_a_program(clue.text) and not clue.is_cascade]
     last = {(clue.host, clue.line.file, clue.rank): clue for clue in ends}
     for clue in last.values():
-        found, text = _diagnosis_of(clue, ended)
+        found, text = diagnosis_of(clue, ended)
         if found and (found.kind is not FailureClass.DETERMINISTIC or _signal_of_its_own(clue, ended) is None):
             return _told(found, clue, text, ended)
     return None
@@ -281,7 +248,7 @@ def _logged_on_one_node_only(found: Diagnosis, clue: Clue, ended: Ended) -> bool
         return True
     if len(ended.outcomes) < 2 or not clue.host:
         return False
-    alike = [other for other in ended.log_clues if _same(found, other, ended)]
+    alike = [other for other in ended.log_clues if same(found, other, ended)]
     return all(other.host == clue.host for other in alike) and any(other.rank != 0 for other in alike)
 
 
@@ -314,7 +281,8 @@ def _cascade(ended: Ended) -> Verdict | None:
         return hung
     if fault := faulted(ended):
         return fault
-    if passing := _match(first.text, ended):
+    passing = match(first.text, ended)
+    if passing and passing.kind in (FailureClass.CRASH, FailureClass.NODE):
         return _proved(passing, first, first.text, ended)
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
@@ -327,7 +295,7 @@ def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | Non
     for clue in echoes:
         if HANG_PATTERN.search(clue.text):
             return _hang(clue)
-        found = kind_of(_scene(clue.raised, ended))
+        found = kind_of(scene(clue.raised, ended))
         if found and found.kind in (FailureClass.HANG, FailureClass.NODE):
             return Verdict(found.kind, headline(clue.text), "", clue.line, found.name, sure=found.sure)
     return None

@@ -18,7 +18,7 @@ CASCADE = re.compile(
     r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
-    r"|ChildFailedError|Process(?:Exited|Raised)Exception"  # who only tells that a process failed
+    r"|ChildFailedError"  # who only tells that a process failed
     r"|clients joined|srun: error: \S+: tasks? [\d,-]+: (?:Exited|Terminated|Killed)"
     r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"

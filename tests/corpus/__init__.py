@@ -6,7 +6,9 @@ by people who had not read the rules: the families of batch 5 were opened one af
 subjects, and batch 7, of all subjects too: no rule was written for it, nor may one be.
 benchmarks/results/first-contact.csv keeps what the rules of that moment made of each. Batch 8 is by a reviewer who had
 read the rules and looked for names, settings and numbers that mislead them; where he accepted several classes, the
-label is the one that the rules mended for it give. A case has `name`, `label` and
+label is the one that the rules mended for it give. Batch 9 is what is left where no rank recorded anything: the text of
+logs alone; its author had not read the rules. Batch 10 is by the same author, who then had, and wrote it to see whether
+what was mended for batch 9 holds beyond it. A case has `name`, `label` and
 what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
@@ -70,7 +72,7 @@ def load() -> tuple[Case, ...]:
     """All cases of all files."""
     raw = yaml.safe_load((FOLDER / "phrases.yaml").read_text(encoding="utf-8"))
     phrases = {name: text.rstrip("\n") for name, text in raw.items()}
-    return tuple(case for path in sorted(FOLDER.glob("*-[0-9].yaml")) for case in _cases(path, phrases))
+    return tuple(case for path in sorted(FOLDER.glob("*-[0-9]*.yaml")) for case in _cases(path, phrases))
 
 
 def _cases(path: Path, phrases: Mapping[str, str]) -> Iterator[Case]:
