@@ -12,12 +12,14 @@ from pydantic import BeforeValidator
 from ..errors import Finding
 from ..user_paths import expanded
 from .field_types import Hint
+from .odd_characters import in_text
 from .variables import dollar_form, home_form
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
 """A word as written, with its quotes."""
 _SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|[^;]*;")
 """Words that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
+_DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
 _LITERAL: Final = re.compile(r"'[^']*'|\\.", re.DOTALL)
 """What of a word a shell leaves as it is."""
 _LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun)")
@@ -52,6 +54,10 @@ def split(text: str) -> list[str]:
     Raises:
         Hint: A quote is not closed, or a word is one that only a shell understands.
     """
+    if odd := in_text(text):
+        raise Hint(odd.message, f"{odd.hint}, or write the command as a list of words if it is meant")
+    if doubled := _DOUBLED.search(text):
+        raise Hint(f"{doubled[0]} keeps a pair of braces around its value", f"write {doubled[0][1:-1]}")
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -117,6 +123,8 @@ def quoting_hint(value: Any) -> str | None:
         return f"YAML reads this as a mapping; quote it: '{as_meant(value)}'"
     if value is None:
         return "write a value, or quote it: 'null'"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f'quote it: "{value}"'
     return "quote it if it is text" if isinstance(value, dict | list) else None
 
 

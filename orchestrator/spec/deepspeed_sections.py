@@ -131,6 +131,9 @@ _TORCH_ADAM: Final = (*_OF_EITHER, "capturable", "differentiable", "foreach", "f
 _OWN_ADAM: Final = (*_OF_EITHER, "bias_correction", "set_grad_none")
 """What the two take that `optimizer.type: AdamW` may stand for."""
 
+_FEW: Final = 2
+"""Sections that a hint names."""
+
 _KNOWN: Final = SERVED | {key for key in UNSERVED if "." not in key}
 
 
@@ -141,11 +144,28 @@ def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
         known = KEYS[name] if name else _KNOWN
         what = f"a key of {around[-1]}" if around else "a DeepSpeed key"
         for key in section(given, around):
-            hint = did_you_mean(str(key).lower().replace("-", "_"), known, None, cutoff=0.8)
+            hint = _elsewhere(str(key)) or did_you_mean(str(key).lower().replace("-", "_"), known, None, cutoff=0.8)
             if hint and key not in known and ".".join((*around, str(key))) not in UNSERVED:
                 message = f"is not {what}: DeepSpeed would {'refuse' if name in CLOSED else 'ignore'} it"
                 yield Finding((("deepspeed", *around, key),), message, hint, at_key=True)
     yield from _of_no_adam(section(given, ("optimizer",)))
+
+
+def _elsewhere(key: str) -> str | None:
+    """Where a key belongs that is one of another section, if few have it."""
+    homes = _homes(key)
+    return f"move it to {' or '.join(homes)}" if 0 < len(homes) <= _FEW else None
+
+
+def key_of_deepspeed(key: str) -> str | None:
+    """The whole path of what is a key of DeepSpeed's own configuration, if a single section has it."""
+    homes = _homes(key)
+    return f"{homes[0]}.{key}" if len(homes) == 1 else None
+
+
+def _homes(key: str) -> list[str]:
+    """The sections that have a key."""
+    return [".".join(filter(None, ("deepspeed", name))) for name in KEYS if key in KEYS[name] and name != _PARAMETERS]
 
 
 def _of_no_adam(optimizer: Mapping[str, Any]) -> Iterator[Finding]:

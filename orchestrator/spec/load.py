@@ -38,6 +38,7 @@ _DOLLARS: Final = ("env", "slurm", "forward")
 """Sections whose texts may hold a dollar that stands for itself."""
 _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
 """How a relative path ends that is no name on the hub."""
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _LEVELS: Final = 4
 """How deep sections lie in one another."""
 
@@ -115,11 +116,16 @@ def _news(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", "`campaign init` writes a spec to start from") from error
+    try:
+        return content.decode().replace("\r\n", "\n").replace("\r", "\n")  # as a text file is read
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text", "save it as UTF-8") from error
+        before = content[: error.start].splitlines(keepends=True)
+        line, column = (len(before), len(before[-1]) + 1) if before else (1, 1)
+        message = "not UTF-8 text" + (": it is UTF-16" if content[:2] in _UTF16 else "")
+        raise SpecError([Problem(str(path), line, column, "", message, "save it as UTF-8")]) from error
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:

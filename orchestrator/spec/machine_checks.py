@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import FieldPath, Finding
 from .gpu_count import unread_gres
 from .model import RunConfig
+from .shell_lines import unreadable
 from .slurm_section import option_meant, option_problem
 
 
@@ -16,6 +17,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int) -> Iterator[Findi
     """Everything that is wrong with it; arguments as those of `validate.check`."""
     yield from _slurm(config)
     yield from _python(config)
+    yield from _setup(config)
     yield from _local(config, world_size, local_gpus)
 
 
@@ -80,3 +82,12 @@ def _python(config: RunConfig) -> Iterator[Finding]:
     if re.search(r"\s-|^[^/\s]+\s", text) and not Path(text).exists():
         hint = "name the program alone; options have variables, such as `env: {PYTHONUNBUFFERED: 1}` for -u"
         yield Finding((("python",),), f"{text} is more than the name of a program", hint)
+
+
+def _setup(config: RunConfig) -> Iterator[Finding]:
+    """Shell lines that would end every job of the campaign at once."""
+    own = config.local if config.executor == "local" else config.slurm
+    if problem := unreadable(own.setup):
+        line, why = problem
+        places: tuple[FieldPath, ...] = ((config.executor, "setup", line), (config.executor, "setup"))
+        yield Finding(places, f"bash cannot read this: {why}", "the lines of setup are one shell script")

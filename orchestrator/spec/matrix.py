@@ -22,13 +22,14 @@ from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
 from .retry_section import RetryConfig
 from .slurm_section import SlurmConfig
-from .yaml_source import parse_value, written
+from .yaml_source import number_hint, parse_value, written
 
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
 _MAX_GRID: Final = 100_000
 _CALL: Final = re.compile(r"([\w.]*)\((.*)\)")
+_SPAN: Final = re.compile(r"(\d{1,6}) ?(?:-|\.{2,3}) ?(\d{1,6})")
 """An expression, such as `range(1, 3)`, or a Python tuple."""
 _ALWAYS: Final = ("run", "repeat")
 """Placeholders that stand for something in every run."""
@@ -158,6 +159,8 @@ def _list_hint(value: Any) -> str | None:
     """What to write instead of a value that is no list; no expression is read, but what `range` stands for is known."""
     if value is None:
         return None
+    if isinstance(value, str) and (span := _SPAN.fullmatch(value.strip())):
+        value = f"range({span[1]}, {int(span[2]) + 1})"
     if not isinstance(value, str) or not (call := _CALL.fullmatch(value.strip())):
         return f"write {written(_listed(value), flow=True)}"
     items: Sequence[Any] = ()
@@ -316,7 +319,11 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
             hint = did_you_mean(key, sorted(names), "name an axis, or what one sets")
             yield Finding(((*place, key),), "is no axis, so this excludes nothing", hint, at_key=True)
         if not strange:
-            yield Finding((place,), "excludes nothing", "its values must be values of axes")
+            several = any(isinstance(value, list) for value in entry.values())
+            hint = "write an entry for each value" if several else "its values must be values of axes"
+            quoted = next((text for text in entry.values() if isinstance(text, str) and number_hint(text)), None)
+            hint = number_hint(quoted) or hint if quoted else hint
+            yield Finding((place,), "excludes nothing", hint)
 
 
 def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, Strict, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator
 
 from ...db.warm_up import WARM_UP_STEPS
 from ...jobs.shared.ds_config import render
 from ...jobs.shared.layout import is_reserved
 from .command_line import Word, words_of
-from .field_types import Count, Hint, Line, Positive, Real, SpecSection, Text, Whole, one_line
+from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
 from .objective import Objective
@@ -46,18 +46,18 @@ AUTO: Final = "auto"
 class DatasetConfig(SpecSection):
     """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
 
-    path: str
+    path: Name
     """Name on the Hugging Face hub, or a local text, jsonl or parquet file, or a folder of them."""
-    name: str | None = None
+    name: Name | None = None
     """Configuration of a hub data set, such as `wikitext-103-raw-v1`."""
-    split: str | None = None
+    split: Name | None = None
     """Split to train on: of a folder, the files whose path in it begins so. Default: `train`; all files of a folder
     without `eval_split`."""
     text_field: str = "text"
     """Field that holds the text."""
-    eval_path: str | None = None
+    eval_path: Name | None = None
     """Held-out text in a separate file or folder."""
-    eval_split: str | None = None
+    eval_split: Name | None = None
     """Held-out split, likewise."""
     eval_fraction: Real = Field(default=0.05, ge=0, lt=1)
     """Share of the text, at its end, that is held out if neither eval_path nor eval_split is given."""
@@ -66,12 +66,12 @@ class DatasetConfig(SpecSection):
 class TrainConfig(SpecSection):
     """The experiment. The built-in training uses all fields; a `command` gets them as environment variables."""
 
-    model: str | dict[str, Any] | None = None
+    model: Annotated[str | dict[str, Any] | None, AfterValidator(name_of_input)] = None
     """Causal language model: a name such as `gpt2` or `meta-llama/Llama-2-7b-hf`, a folder, or a configuration such as
     `{model_type: gpt2, n_layer: 2}`. With random weights, the names in docs/models.md need no hub access."""
     pretrained: bool = False
     """Start from the model's published weights instead of random ones."""
-    tokenizer: str | None = None
+    tokenizer: Name | None = None
     """Hub name or folder of a tokenizer, or `bytes` for one token per byte. Default: the model's own."""
     dataset: Annotated[
         DatasetConfig | None, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)

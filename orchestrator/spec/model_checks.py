@@ -29,6 +29,9 @@ _SAME: Final = (
 )
 """Words of different models, and papers, for one size."""
 _AT_LEAST_ONE: Final = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+"""A name on the hub."""
+_ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
 
 
 _OFF_ON: Final = (False, True, "auto")
@@ -46,6 +49,23 @@ def check(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
     if train.tokenizer is not None:
         yield from _tokenizer(train.tokenizer)
+    dataset = train.dataset.path if train.dataset else None
+    inputs = {("train", "model"): train.model, ("train", "tokenizer"): train.tokenizer}
+    for place, text in {**inputs, ("train", "dataset", "path"): dataset}.items():
+        if isinstance(text, str) and (problem := _nameless(text)):
+            yield Finding((place, place[:2]), *problem)
+
+
+def _nameless(text: str) -> tuple[str, str] | None:
+    """What is wrong with what is neither a path nor can be a name on the hub, and a hint; None where nothing is."""
+    if Path(text).is_absolute() or _REPOSITORY.fullmatch(text):
+        return None
+    if address := _ADDRESS.match(text):
+        name = _REPOSITORY.match(text[address.end() :])
+        hub = "." in address[0]
+        hint = f"write {name[0]}" if name and hub else "fetch it first, and write the path of the folder or file"
+        return "is an address: the hub is asked for names, such as gpt2 or OWNER/NAME", hint
+    return f"{text} is neither here nor a name on the hub, such as gpt2 or OWNER/NAME", "paths start at the spec's folder"
 
 
 def misspelt_name(name: str) -> str | None:

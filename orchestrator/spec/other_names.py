@@ -55,6 +55,16 @@ _OURS: Final = {
 }
 FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
 """The last part of our field's name, by another tool's name for it."""
+_TOP: Final = {
+    "matrix": "axes sweep sweeps grid param_grid search_space hyperparameters hparams",
+    "repeats": "num_seeds replicates trials num_trials",
+    "name": "campaign campaign_name experiment experiment_name",
+    "env": "environment env_vars environment_variables",
+    "command": "cmd script entrypoint",
+    "dir": "output_dir out_dir",
+}
+_AT_TOP: Final = {other: ours for ours, others in _TOP.items() for other in others.split()}
+"""Likewise, of what stands at the top."""
 _FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
 _SPLITS_STACK: Final = frozenset(
     "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size".split()  # noqa: SIM905
@@ -71,7 +81,7 @@ def meant(name: str, known: Iterable[str]) -> str | None:
     """The one of our fields that an unknown name means, dotted as it is: another tool's name for it, or a slip."""
     known, plain = list(known), name.replace("-", "_")
     head, dot, last = plain.rpartition(".")
-    ours = f"{head}{dot}{our_name(last)}"
+    ours = f"{head}{dot}{our_name(last)}" if dot or plain not in _AT_TOP else _AT_TOP[plain]
     return ours if ours != plain and ours in known else nearest(plain, known)
 
 

@@ -12,11 +12,12 @@ from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, concerns, did_you_mean
 from . import batch_size, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
+from .deepspeed_sections import key_of_deepspeed
 from .matrix import field_path
 from .model import RunConfig, Spec
 from .normalize import section
 from .other_names import hint_for, meant, our_name
-from .yaml_source import number_hint
+from .yaml_source import number_hint, written
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
@@ -171,8 +172,6 @@ def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding
     def at(*path: str) -> FieldPath:
         return ("deepspeed", "zero_optimization", *path)
 
-    if "aio" in zero:
-        yield Finding((at("aio"),), "does not belong in zero_optimization", "move it to deepspeed.aio", at_key=True)
     for name, least in _OFFLOADS.items():
         offload = section(given, (name,))
         device = offload.get("device", "none")
@@ -207,20 +206,41 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    hint = _to_compare(place, detail["input"]) or _hint(kind, detail["input"], known)
+    hint = _unlisted(kind, detail["input"]) or _to_compare(place, detail["input"])
+    hint = hint or _hint(kind, detail["input"], known, place)
     return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
 
 
 def _unknown(place: FieldPath) -> Finding:
     """An unknown field. Of the field that was meant nothing more is said: one error for one cause."""
     *section, name = map(str, place)
-    path = None if section else field_path(our_name(name))
-    if path:  # it is a field, but of a section
-        return Finding((place, path), "unknown field", f'did you mean "{".".join(path)}"?', at_key=True)
     known = _fields(place[:-1])
+    if path := _elsewhere(section, name):
+        return Finding((place, path), "unknown field", f'did you mean "{".".join(path)}"?', at_key=True)
     ours = meant(name, known)
     places = (place, (*place[:-1], ours)) if ours else (place,)
-    return Finding(places, "unknown field", hint_for(name, known, None), at_key=True)
+    theirs = key_of_deepspeed(name) if section in ([], ["train"]) else None
+    otherwise = f'did you mean "{theirs}"?' if theirs else None
+    return Finding(places, "unknown field", hint_for(name, known, otherwise), at_key=True)
+
+
+def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
+    """The whole path of a field that stands in a section that does not have it."""
+    if section:
+        return (name,) if section == ["train"] and name in Spec.model_fields else None
+    return ("matrix", name) if name in ("include", "exclude") else field_path(our_name(name))
+
+
+def _unlisted(kind: str, given: Any) -> str | None:
+    """How to write as fields what is a list of them."""
+    if kind not in ("dict_type", "model_type") or not isinstance(given, list) or not given:
+        return None
+    if all(isinstance(item, dict) and len(item) == 1 for item in given):
+        return "remove the dashes in front of its fields"
+    if all(isinstance(item, str) and "=" in item for item in given):
+        name, _, value = given[0].partition("=")
+        return f"remove the dashes, and write `{name.strip()}: {value.strip()}`"
+    return None
 
 
 def _to_compare(place: FieldPath, given: Any) -> str | None:
@@ -233,10 +253,14 @@ def _may_vary(key: str, given: Any) -> bool:
     return isinstance(given, list) and len(given) > 0 and field_path(key) is not None
 
 
-def _hint(kind: str, given: Any, known: Sequence[str]) -> str | None:
+def _hint(kind: str, given: Any, known: Sequence[str], place: FieldPath) -> str | None:
     """What to write instead of a value of the wrong type, or of a word that is none of those known."""
     if kind == "string_type":
         return quoting_hint(given)
+    if kind == "tuple_type" and isinstance(given, str):
+        return f"write {written([given], flow=True)}"
+    if kind in ("dict_type", "model_type") and place == ("deepspeed",) and isinstance(given, str):
+        return "write what the file holds below `deepspeed:`; YAML also takes it as JSON"
     if kind in ("int_type", "float_type"):
         return number_hint(given) if isinstance(given, str) else None
     return did_you_mean(str(given), known, None)

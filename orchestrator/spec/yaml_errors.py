@@ -9,6 +9,8 @@ from typing import Final
 
 import yaml
 
+from .odd_characters import in_line
+
 _NO_SPACE: Final = re.compile(r"\s*(?:- +)?[A-Za-z_][\w.-]*(:)[^\s:/]")
 _TWO_WORDS: Final = re.compile(r"\s*([A-Za-z_][\w.-]*)\s+([^\s:]+)\s*")
 _BRACES: Final = re.compile(r"""[^\s,\[\]{}'"]*(?:\{[\w.]+\}[^\s,\[\]{}'"]*)+""")
@@ -52,7 +54,8 @@ def explain(error: yaml.YAMLError, text: str) -> SyntaxMistake:
     if mark is None:
         return SyntaxMistake(0, 0, f"not valid YAML: {problem}", "save it as UTF-8 text")
     place = _Place(text.splitlines(), mark, opened or mark)
-    return place.braces(problem) or place.mistake(problem, getattr(error, "context", None) or "")
+    found = place.braces(problem) or place.mistake(problem, getattr(error, "context", None) or "")
+    return place.odd(found.line - 1) or found
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,13 @@ class _Place:
         word = next((word for word in found if word.start() <= self.mark.column < word.end()), None)
         hint = f"quote it: '{word[0]}'" if word else None
         return self._at(self.mark.line, word.start(), "braces begin a mapping here", hint) if word else None
+
+    def odd(self, line: int) -> SyntaxMistake | None:
+        """A character on the line, or on one beside it, that only looks as if it were YAML's."""
+        for number in (line, line + 1, line - 1):
+            if found := in_line(self._line(number)):
+                return self._at(number, found.column, found.message, found.hint)
+        return None
 
     def mistake(self, problem: str, context: str) -> SyntaxMistake:
         if "\t" in _indentation(self._line(self.mark.line)):

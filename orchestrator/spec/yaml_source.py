@@ -18,6 +18,7 @@ from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import FieldPath, Finding, Problem, SpecError, dotted
+from .odd_characters import in_text
 from .yaml_errors import explain
 
 Position = tuple[int, int]
@@ -142,13 +143,28 @@ def parse_value(text: str, field: str) -> Any:
 
 
 def number_hint(text: str) -> str | None:
-    """What to write instead of text that should be a number: it is in quotes, or begins with a 0 and so is text."""
-    if not _NUMBER.fullmatch(text):
-        return None
-    if re.match(r"0\d", text):
-        digits = text.lstrip("0")
-        return f"write {digits if digits[:1].isdigit() else f'0{digits}'}, without a 0 in front"
-    return f"write {text} without quotes"
+    """What to write instead of text that should be a number: it is in quotes, begins with a 0, or is as people write."""
+    if _NUMBER.fullmatch(text) and text.isascii():
+        if re.match(r"0\d", text):
+            digits = text.lstrip("0")
+            return f"write {digits if digits[:1].isdigit() else f'0{digits}'}, without a 0 in front"
+        return f"write {text} without quotes"
+    plain = _as_number(text.strip().rstrip(","))
+    if plain is not None:
+        return f"write {plain}"
+    return "write the result, such as 3e-4" if _SUM.fullmatch(text) else None
+
+
+def _as_number(text: str) -> str | None:
+    """A number as YAML takes it, of one with a unit, a share, a decimal comma, or other digits."""
+    if _NUMBER.fullmatch(text):
+        return text if text.isascii() else str(int(text)) if text.isdecimal() else None
+    if found := _WITH_UNIT.fullmatch(text):
+        return f"{float(found[1]) * _UNITS[found[2].lower()]:.12g}"
+    if re.fullmatch(r"\d{1,3}(?:,\d{3})+", text):
+        return text.replace(",", "")
+    decimal = text.replace(",", ".")
+    return decimal if text.count(",") == 1 and _NUMBER.fullmatch(decimal) else None
 
 
 class _Loader(yaml.SafeLoader):
@@ -178,6 +194,9 @@ def _resolve(tag: str, pattern: str, first: str) -> None:
 
 _INT = r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+|0o[0-7]+"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_WITH_UNIT: Final = re.compile(r"(\d+\.?\d*) ?([kmb%])", re.ASCII | re.IGNORECASE)
+_UNITS: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01}
+_SUM: Final = re.compile(r"[\d.eE+\-]+(?: ?(?:\*\*?|/|\^) ?[\d.eE+\-]+)+", re.ASCII)
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?)|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 _resolve("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
 _resolve("int", _INT, "-+0123456789")
@@ -247,6 +266,8 @@ class _Builder:
         if not isinstance(node, ScalarNode):
             self._complain(node, place, "a key must be text")
             return None
+        if node.style is None and self._odd(node, place):
+            return None
         try:
             return _whole(node.value)
         except _Unfit as error:
@@ -300,6 +321,8 @@ class _Builder:
     def _scalar(self, node: ScalarNode, place: FieldPath) -> Any:
         if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
             return said
+        if node.style in (None, "|", ">"):
+            self._odd(node, place, ", or put the text in quotes if it is meant")
         try:
             return _plain(node.value, node.tag.rpartition(":")[2])
         except ValueError as error:
@@ -308,6 +331,13 @@ class _Builder:
             hint = None if node.tag.endswith(":str") else "quote it if it is text"
             self._complain(node, place, f"{shown} {why}", hint)
             return None
+
+    def _odd(self, node: ScalarNode, place: FieldPath, meant: str = "") -> bool:
+        """Whether text without quotes holds a character that looks like another, which nothing would understand."""
+        found = None if node.value.isascii() else in_text(node.value)
+        if found:
+            self._complain(node, place, found.message, found.hint + meant)
+        return found is not None
 
     def _complain(self, node: Node, place: FieldPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.document.problem_at(_position(node), place, message, hint))
