@@ -191,9 +191,7 @@ def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended
         return False
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
-    return not others or any(
-        clue.rank != 0 and same(found, clue, ended) for clue in roots if clue.host == root.host
-    )
+    return not others or any(clue.rank != 0 and same(found, clue, ended) for clue in roots if clue.host == root.host)
 
 
 def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:

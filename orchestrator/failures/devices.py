@@ -31,7 +31,10 @@ MEMORY = (
     r"|MEM_OBJECT_ALLOCATION_FAILURE|ACL_ERROR_RT_MEMORY_ALLOCATION|PT_DEVMEM Allocation failed"
     r"|RESOURCE_EXHAUSTED: (?:Out of memory|.{0,40}\ballocat)|OOM when allocating tensor"
 )
-ALLOCATION = r"\b[A-Z]+_(?:STATUS_)?(?:(?!HOST)[A-Z]+_)*?ALLOC(?:ATION)?_FAILED\b|rocblas_status_memory_error|miopenStatusAllocFailed"
+ALLOCATION = (
+    r"\b[A-Z]+_(?:STATUS_)?(?:(?!HOST)[A-Z]+_)*?ALLOC(?:ATION)?_FAILED\b"
+    r"|rocblas_status_memory_error|miopenStatusAllocFailed"
+)
 """The handles and workspaces of the vendors' libraries, allocated behind PyTorch's back."""
 FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address) was encountered"

@@ -15,7 +15,7 @@ from ..executors.base import JobView
 from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of
 from .mistakes import own
 from .places import Place, places, telling
-from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, of_trace, recorded, said
+from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, recorded, said
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""

@@ -10,7 +10,9 @@ from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
 
-_NOT_FOUND = re.compile(r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)")
+_NOT_FOUND = re.compile(
+    r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)"
+)
 _SHELL = {
     "126:0": _NOT_FOUND,
     "127:0": _NOT_FOUND,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice, takewhile
 
 from ...jobs.agent.evidence import LogLine
+from .raised import BREAK
 
 CASCADE = re.compile(
     r"NCCL|nccl\w*Error|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
@@ -71,7 +72,8 @@ _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:[a-z_]\w*\.)+[A-Z]\w+(?:: |$)|(?:\S+: )?[Ee]rror: "
     r"|Error .{1,80} at line \d+ in file |\S*(?:python[\d.]*|launcher|sh): "
     r"|not run: |Flags parsing error: "
-    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)|Could not override|In '\S+': Could not find|Key '"
+    r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)"
+    r"|Could not override|In '\S+': Could not find|Key '"
     r"|No module named )"
 )
 """How a line begins with which a program ends for a mistake; prose, tables and advice begin otherwise."""
@@ -85,8 +87,7 @@ _ABANDONED_REACH = 40
 _SPEAKER = re.compile(r"^\[rank(\d+)\]: ")
 """What torch's hook puts before each line of an exception that nobody caught."""
 _TRACEBACK = "Traceback (most recent call last)"
-_BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
-_NEXT = re.compile(rf"{re.escape(_TRACEBACK)}|{_BREAK.pattern}")
+_NEXT = re.compile(rf"{re.escape(_TRACEBACK)}|{BREAK.pattern}")
 _MESSAGE_LINES = 20
 _OF_RANK = re.compile(r"rank(\d+)\.log$")
 
@@ -164,7 +165,7 @@ def _traceback(above: Iterable[str]) -> Sequence[str]:
     if not heads:  # what is above is not kept
         return list(takewhile(lambda text: text.startswith("  "), reversed(lines)))[::-1]
     first = heads.pop()
-    while heads and any(_BREAK.match(text) for text in lines[max(0, first - 2) : first]):
+    while heads and any(BREAK.match(text) for text in lines[max(0, first - 2) : first]):
         first = heads.pop()
     return lines[first:]
 

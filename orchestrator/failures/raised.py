@@ -24,7 +24,7 @@ MESSAGE_LIMIT = 4000
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
 _OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
-_BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
+BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
 _MARKER = re.compile(r"^[\s~^]+$")
 
 
@@ -130,7 +130,7 @@ def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
     for line in lines:
         if frame := _FRAME.match(line):
             found.append(Frame(frame[1], int(frame[2]), frame[3] or frame[4] or ""))
-        elif _BREAK.match(line):
+        elif BREAK.match(line):
             found.clear()
         elif found and not found[-1].code and line.startswith("    ") and not _MARKER.match(line):
             last = found[-1]
@@ -142,7 +142,7 @@ def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
     """The last lines of the exceptions that a traceback shows before its own."""
     last = ""
     for line in lines:
-        if _BREAK.match(line):
+        if BREAK.match(line):
             yield last
         elif line and not line.startswith((" ", "Traceback")):
             last = line

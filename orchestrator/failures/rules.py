@@ -118,10 +118,12 @@ _MEMORY = (
         r"|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator).*(?:out of memory"
         r"|alloc\w* fail|failed to alloc|cannot allocate)",
     ),
-    # NCCL, which writes nowhere else, and torch's data loader: /dev/shm holds what workers hand over, and counts as the job's memory.
+    # torch's data loader, and NCCL, which writes nowhere else: /dev/shm holds what processes hand over, and counts as
+    # the job's memory.
     _host_oom(
         "shared-memory",
-        r"out of shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space|No space.*/dev/shm\b|insufficient shared memory"
+        r"out of shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space|No space.*/dev/shm\b"
+        r"|insufficient shared memory"
         r"|torch_\d+_\d+\S*:? No space left"
         r"|shared memory (?:object|segment) .*No space",
         "fewer data-loader workers, or a larger /dev/shm",
@@ -324,7 +326,8 @@ LOG_RULES = RuleTable(
 
 HANG_PATTERN = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
-    r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out|collective operation timed out"
+    r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
+    r"|collective operation timed out"
     r"|wait timeout after \d+ms",
     re.IGNORECASE,
 )

@@ -108,7 +108,8 @@ TOOL = re.compile(
     r"(?<![\w./-])(?:nvcc|[Nn]inja|gcc|[gc]\+\+|cc1plus|ptxas|clang(?:\+\+)?|cmake|hipcc|cicc)(?![\w+-])"
     r"|(?<![\w-])(?:make|ld|cc)(?:(?:\[\d+\])?: |[\"'\]]*,? (?:returned|failed|exited|not found|is not installed))"
     r"|[\"'](?:make|ld|cc)[\"']"
-    r"|\b(?:C\+*|CUDA|host) compiler|\bPTX\b|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
+    r"|\bPTX\b|\b(?:C\+*|CUDA|host) compiler"
+    r"|\w+\.(?:h|hpp|cuh|cu|cpp)\b: No such file|cannot find -l\w+|CUDA_HOME|CPATH"
     r"|(?:JIT|extension|kernel|op)s? (?:load\w*|build\w*|compil\w*)|[Bb]uild(?:ing)? (?:of )?extension",
 )
 TOOL_TYPES = ("TorchDynamoException", "CppCompileError", "CompilationError", "PTXASError", "LoweringException",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
-from ..errors import Finding, did_you_mean, nearest
+from ..errors import FieldPath, Finding, did_you_mean, nearest
 from . import transformers_source
 from .model import RunConfig, TrainConfig
 from .transformers_source import ConfigClass
@@ -49,9 +49,12 @@ def check(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
     if train.tokenizer is not None:
         yield from _tokenizer(train.tokenizer)
-    dataset = train.dataset.path if train.dataset else None
-    inputs = {("train", "model"): train.model, ("train", "tokenizer"): train.tokenizer}
-    for place, text in {**inputs, ("train", "dataset", "path"): dataset}.items():
+    inputs: dict[FieldPath, Any] = {
+        ("train", "model"): train.model,
+        ("train", "tokenizer"): train.tokenizer,
+        ("train", "dataset", "path"): train.dataset.path if train.dataset else None,
+    }
+    for place, text in inputs.items():
         if isinstance(text, str) and (problem := _nameless(text)):
             yield Finding((place, place[:2]), *problem)
 
@@ -65,7 +68,10 @@ def _nameless(text: str) -> tuple[str, str] | None:
         hub = "." in address[0]
         hint = f"write {name[0]}" if name and hub else "fetch it first, and write the path of the folder or file"
         return "is an address: the hub is asked for names, such as gpt2 or OWNER/NAME", hint
-    return f"{text} is neither here nor a name on the hub, such as gpt2 or OWNER/NAME", "paths start at the spec's folder"
+    return (
+        f"{text} is neither here nor a name on the hub, such as gpt2 or OWNER/NAME",
+        "paths start at the spec's folder",
+    )
 
 
 def misspelt_name(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Characters that look like another one, or like nothing: they come along with text that is copied from a page. Pure."""
+"""Characters that look like another one, or like nothing, and come along with text from a web page. Pure."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
-from ..errors import FieldPath, Finding, concerns, did_you_mean
+from ..errors import FieldPath, Finding, concerns, did_you_mean, dotted
 from . import batch_size, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .deepspeed_sections import key_of_deepspeed
@@ -216,7 +216,7 @@ def _unknown(place: FieldPath) -> Finding:
     *section, name = map(str, place)
     known = _fields(place[:-1])
     if path := _elsewhere(section, name):
-        return Finding((place, path), "unknown field", f'did you mean "{".".join(path)}"?', at_key=True)
+        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"?', at_key=True)
     ours = meant(name, known)
     places = (place, (*place[:-1], ours)) if ours else (place,)
     theirs = key_of_deepspeed(name) if section in ([], ["train"]) else None

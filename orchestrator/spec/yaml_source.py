@@ -143,7 +143,7 @@ def parse_value(text: str, field: str) -> Any:
 
 
 def number_hint(text: str) -> str | None:
-    """What to write instead of text that should be a number: it is in quotes, begins with a 0, or is as people write."""
+    """What to write instead of text that should be a number: in quotes, with a 0 in front, or as people write it."""
     if _NUMBER.fullmatch(text) and text.isascii():
         if re.match(r"0\d", text):
             digits = text.lstrip("0")

@@ -41,6 +41,76 @@ def test_a_line_of_a_log_where_no_rank_left_a_record(text: str, expected: str) -
     assert judge(outcome(*KILLED, lines=log_lines("step 0", text))).kind == expected
 
 
+OF_ALL_RANKS = """\
+[rank3]: Traceback (most recent call last):
+[rank0]: Traceback (most recent call last):
+[rank3]:   File "/u/t.py", line 3, in f
+[rank0]:   File "/u/t.py", line 9, in main
+[rank3]:     x = batch["labels"]
+step=0 loss=11.0
+[rank3]: KeyError: 'labels'
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited
+[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+""".splitlines()
+
+
+def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
+    """torch's hook marks the lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
+    verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
+    assert (verdict.kind, verdict.reason) == ("deterministic", "KeyError: 'labels'")
+
+
+def test_further_lines_of_a_message_belong_to_it() -> None:
+    lines = (
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, invalid usage",
+        "[rank1]: Last error:",
+        "[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+    )
+    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "device-ordinal"
+
+
+WATCHDOG = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("[rank6]: KeyError: 'attention_msk'", "deterministic"),
+        ("[rank6]: OSError: [Errno 122] Disk quota exceeded", "storage"),
+        ("[rank6]: KeyboardInterrupt", "hang"),
+    ],
+)
+def test_the_abort_of_a_rank_that_waited_is_not_the_cause(said: str, expected: str) -> None:
+    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG))).kind == expected
+
+
+def test_a_signal_that_nobody_explains_is_what_ended_it() -> None:
+    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines("[rank6]: KeyError: 'a'"))).kind == "crash"
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("srun: error: Node failure on n7", "n7"),
+        ("srun: error: Task launch for StepId=12.0 failed on node n7: Job prolog failed", "n7"),
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 4/8 clients joined.", ""),
+    ],
+)
+def test_who_tells_of_another_node_is_not_blamed(text: str, host: str) -> None:
+    verdict = judge(outcome(*KILLED, lines=log_lines(text)))
+    assert (verdict.kind, verdict.host) == ("node", host)
+
+
+def test_who_lacks_an_extension_waited_for_one_who_could_not_build_it() -> None:
+    lines = (
+        "[rank1]: ImportError: /h/torch_extensions/cpu_adam.so: cannot open shared object file: No such file",
+        "[rank0]: RuntimeError: Error building extension 'cpu_adam'",
+    )
+    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "toolchain"
+    assert judge(outcome(*KILLED, lines=log_lines(*lines[:1]))).rule == "extension-race"
+
+
 ABORT = "python3: /x/deepcompile.h:191: void dc::swap(c10::ScalarType): Assertion `hasKey(buffer_, type)' failed."
 
 

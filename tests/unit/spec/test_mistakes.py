@@ -380,3 +380,164 @@ def test_a_profile_after_the_end_is_refused(tmp_path: Path) -> None:
 def test_a_number_that_is_text_is_told_as_it_is(tmp_path: Path, number: str, hint: str | None) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
     assert (problem.field, problem.hint) == ("train.steps", hint)
+
+
+ODD = [
+    ("name: x\ntrain:\n\u00a0 model: gpt2\n", 3, 1, "no-break space", "write a plain space"),
+    ("name: x\ntrain:\n  model: gpt2\n  steps:\u00a04\n  lr: 1\n", 4, 9, "no-break space", "write a plain space"),
+    ("name: x\ntrain:\n  lr: 1\n  steps\uff1a4\n", 4, 8, "fullwidth colon", "write a plain :"),
+    ("name: x\nst\u200beps: 4\n", 2, 1, "zero width space", "remove it"),
+    ("name: x\nslurm: {time: \u201c4:00\u201d}\n", 2, 15, "left double quotation mark", "write a plain quote"),
+    ("name: x\ntrain: {steps: \u20134}\n", 2, 16, "an en dash", "write a plain -"),
+    ("name: x\nslurm: {setup: [module\u00a0load cuda]}\n", 2, 17, "no-break space", "write a plain space"),
+    ('name: x\ncommand: "-m t\u00a0--lr 1"\n', 2, 10, "no-break space", "write a plain space"),
+    ("name: x\ncommand: -m t \u2014lr 1\n", 2, 10, "an em dash", "write a plain -"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column", "name", "hint"), ODD)
+def test_a_character_that_looks_like_another_is_named(
+    tmp_path: Path, text: str, line: int, column: int, name: str, hint: str
+) -> None:
+    (problem,) = problems(tmp_path, text)
+    assert (problem.line, problem.column) == (line, column)
+    assert name in problem.message
+    assert (problem.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'matrix: {size: [{label: "a \u2013 b", lr: 1}, {label: "\u201cc\u201d", lr: 2}]}\n',  # in quotes it is meant
+        "matrix: {size: [{label: gr\u00f6\u00dfe, lr: 1}, {label: a \u2013 b, lr: 2}]}\n",
+    ],
+)
+def test_characters_that_are_meant_pass(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"# \u201ca\u00a0comment\u201d\n{BUILT_IN}{text}", encoding="utf-8")
+    assert len(expand(load_spec(path))) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column", "message"),
+    [
+        ("name: x\n# f\xfcr\n".encode("latin-1"), 2, 4, "not UTF-8 text"),
+        ("name: x\n".encode("utf-16"), 1, 1, "not UTF-8 text: it is UTF-16"),
+    ],
+)
+def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, column: int, message: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column, problem.message) == (line, column, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "hint"),
+    [
+        ("deepspeed: {stage: 2}", "deepspeed.stage", "move it to deepspeed.zero_optimization"),
+        ("deepspeed: {overlap_comm: true}", "deepspeed.overlap_comm", "move it to deepspeed.zero_optimization"),
+        ("deepspeed: {loss_scale: 0}", "deepspeed.loss_scale", "move it to deepspeed.fp16"),
+        (
+            "deepspeed: {zero_optimization: {gradient_clipping: 1.0}}",
+            "deepspeed.zero_optimization.gradient_clipping",
+            "move it to deepspeed",
+        ),
+        ("deepspeed: ds_config.json", "deepspeed", "write what the file holds"),
+        ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
+        ("overlap_comm: true", "overlap_comm", 'did you mean "deepspeed.zero_optimization.overlap_comm"?'),
+        ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
+        ("slurm: [{nodes: 1}, {partition: a}]", "slurm", "remove the dashes in front of its fields"),
+        ("matrix: [{lr: [1, 2]}]", "matrix", "remove the dashes in front of its fields"),
+        ("env: [A=b]", "env", "remove the dashes, and write `A: b`"),
+        ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),
+        ("matrix: {zero_stage: 0-3}", "matrix.zero_stage", "write [0, 1, 2, 3]"),
+        ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),
+        ("matrix: {lr: [1, 2], exclude: [{lr: '1'}]}", "matrix.exclude[0]", "write 1 without quotes"),
+    ],
+)
+def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, field: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}{text}\n")
+    assert problem.field == field
+    assert (problem.hint or "").startswith(hint)
+
+
+def test_deepspeed_inside_train_belongs_at_the_top(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 4, deepspeed: {bf16: {enabled: true}}"))
+    assert (problem.field, problem.hint) == ("train.deepspeed", 'did you mean "deepspeed"?')
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        ("10k", "write 10000"),
+        ("1.5M", "write 1500000"),
+        ('"1,000"', "write 1000"),
+        ('"1000,"', "write 1000"),
+        ("\u0661\u0660", "write 10"),
+        ("2**10", "write the result, such as 3e-4"),
+        ("10^3", "write the result, such as 3e-4"),
+    ],
+)
+def test_a_number_as_people_write_it(tmp_path: Path, number: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
+    assert (problem.field, problem.hint) == ("train.steps", hint)
+
+
+@pytest.mark.parametrize(("number", "hint"), [('"3,0e-4"', "write 3.0e-4"), ("0.03%", "write 0.0003")])
+def test_a_fraction_as_people_write_it(tmp_path: Path, number: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: 4, lr: {number}"))
+    assert (problem.field, problem.hint) == ("train.lr", hint)
+
+
+# -- what only the node would have found -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message", "hint"),
+    [
+        ("https://huggingface.co/a/b", "train.model", "is an address", "write a/b"),
+        ("https://huggingface.co/a/b/tree/main", "train.model", "is an address", "write a/b"),
+        ("s3://bucket/model", "train.model", "is an address", "fetch it first"),
+        ("a/b/c", "train.model", "is neither here nor a name on the hub", "paths start at the spec's folder"),
+        ('"gpt2 "', "train.model", "has a space in front of it or behind it", "write gpt2"),
+        ('"gpt2\\n"', "train.model", "contains a line break", "write it on one line"),
+    ],
+)
+def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, message: str, hint: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("gpt2", text))
+    assert problem.field == field
+    assert message in problem.message
+    assert (problem.hint or "").startswith(hint)
+
+
+def test_an_address_of_a_data_set(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("wikitext", "https://huggingface.co/datasets/a/b"))
+    assert (problem.field, problem.hint) == ("train.dataset", "write a/b")
+
+
+@pytest.mark.parametrize(
+    ("lines", "index", "words"),
+    [
+        ('["export A=(b c"]', 0, "unexpected"),
+        ('["module load cuda", "if true; then"]', 1, "unexpected end of file"),
+        ('["module load cuda", "export A=\'b"]', 1, "matching"),
+    ],
+)
+def test_lines_that_bash_cannot_read(tmp_path: Path, lines: str, index: int, words: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}slurm: {{setup: {lines}}}\n")
+    assert problem.field == f"slurm.setup[{index}]"
+    assert words in problem.message
+
+
+def test_lines_that_are_one_script_for_bash_pass(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f'{BUILT_IN}slurm: {{setup: ["if true; then", "module load cuda", "fi"]}}\n', encoding="utf-8")
+    assert load_spec(path).slurm.setup[1] == "module load cuda"
+
+
+def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, OWN + "command: -m t --lr {{lr}}\nmatrix: {lr: [1, 2]}\n")
+    assert (problem.field, problem.hint) == ("command", "write {lr}")
