@@ -56,7 +56,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 
 
 def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
-    """torch's hook marks the lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
+    """The hook of torch marks lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
     verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
     assert (verdict.kind, verdict.reason) == ("deterministic", "KeyError: 'labels'")
 
