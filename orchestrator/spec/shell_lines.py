@@ -22,7 +22,7 @@ def unreadable(lines: Sequence[str]) -> tuple[int, str] | None:
 def _asked(lines: tuple[str, ...]) -> tuple[int, str] | None:
     try:
         done = subprocess.run(
-            ["bash", "--norc", "-n"],
+            ["bash", "--norc", "-O", "extglob", "-n"],  # which a line may switch on for those after it
             input="\n".join(lines) + "\n",
             env={"LC_ALL": "C", "PATH": "/usr/bin:/bin:/usr/local/bin"},
             capture_output=True,

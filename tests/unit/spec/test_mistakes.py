@@ -1,5 +1,6 @@
 """Mistakes in a spec are told once, where they are, in words of the spec."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -532,10 +533,11 @@ def test_lines_that_bash_cannot_read(tmp_path: Path, lines: str, index: int, wor
     assert words in problem.message
 
 
-def test_lines_that_are_one_script_for_bash_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", [["if true; then", "module load cuda", "fi"], ["shopt -s extglob", "ls !(a|b)"]])
+def test_lines_that_are_one_script_for_bash_pass(tmp_path: Path, lines: list[str]) -> None:
     path = tmp_path / "spec.yaml"
-    path.write_text(f'{BUILT_IN}slurm: {{setup: ["if true; then", "module load cuda", "fi"]}}\n', encoding="utf-8")
-    assert load_spec(path).slurm.setup[1] == "module load cuda"
+    path.write_text(f"{BUILT_IN}slurm: {{setup: {json.dumps(lines)}}}\n", encoding="utf-8")
+    assert list(load_spec(path).slurm.setup) == lines
 
 
 def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:
