@@ -30,12 +30,14 @@ class Node:
         job_id: Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``.
         rank: 0 for the node that claims the attempt and hosts the rendezvous.
         visible_devices: Slurm's choice of GPUs for this job, "" where it made none.
+        restarts: how often Slurm has ended the job and started it again.
     """
 
     job_id: str
     rank: int
     name: str
     visible_devices: str
+    restarts: int = 0
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Node:
@@ -47,7 +49,8 @@ class Node:
         job_id = env["SLURM_JOB_ID"]
         if array := env.get("SLURM_ARRAY_JOB_ID"):
             job_id = f"{array}_{env['SLURM_ARRAY_TASK_ID']}"
-        return cls(job_id, int(env.get("SLURM_NODEID", "0")), name, devices)
+        restarts = int(env.get("SLURM_RESTART_COUNT") or 0)
+        return cls(job_id, int(env.get("SLURM_NODEID", "0")), name, devices, restarts)
 
     def address(self, nodes: int) -> str:
         """An address under which the job's other nodes reach this one."""

@@ -106,6 +106,9 @@ class Starter:
         if not self._superseded() and create_exclusively(path, json.dumps(claim)):
             return True
         holder = (read_json(self._paths.claim) or {}).get("job_id", "a newer attempt")
+        if holder == self._node.job_id and self._node.restarts:
+            with contextlib.suppress(OSError):  # Slurm may know it, too
+                write_atomically(self._paths.restarted, json.dumps({**claim, "restarts": self._node.restarts}))
         print(f"not mine: {self._paths.dir.name} of {self._payload.run} belongs to {holder}", file=sys.stderr)
         return False
 

@@ -64,6 +64,8 @@ class AttemptPaths:
         """Created exclusively by the one agent that starts the ranks of that node, for every node but the first."""
         return self.dir / f"claim-{node_rank}"
 
+    restarted = _Below("restarted.json")
+    """Left by a further start of the job that holds the claim: Slurm ended its first one."""
     started = _Below("started.json")
     """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
     metrics = _Below("metrics.jsonl")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...jobs.agent.evidence import LogLine
+from ..executors.base import JobView
 from . import finish, node_evidence
 from . import vocabulary as words
 from .diagnose import diagnosis_of, match, same, scene
@@ -40,7 +41,7 @@ from .vocabulary import of_circumstances
 
 _NOT_MINE: Final = "75:0"
 """How a job ends whose attempt is taken. Where agents have left an outcome, they were of the same job: it began twice,
-as after `scontrol requeue`, and Slurm remembers its last end alone."""
+and Slurm remembers its last end alone. The record that the second start leaves may have found no room."""
 
 
 def classify(ended: Ended) -> Verdict:
@@ -75,13 +76,13 @@ def _class_of(ended: Ended) -> Verdict:
 
 def _ended_by_slurm(ended: Ended) -> Verdict | None:
     job = ended.job
+    if again := _started_again(ended):
+        return Verdict(FailureClass.PREEMPTED, "Slurm ended the job and started it again", "", again, "slurm-requeue")
     if job is None:
         return None
-    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
+    proof = LogLine("slurm", 0, _said(job))
     if job.state == "PREEMPTED":
         return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
-    if job.exit_code == _NOT_MINE and any(outcome.ended_by == "signal" for outcome in ended.outcomes):
-        return Verdict(FailureClass.PREEMPTED, "Slurm ended the job and started it again", "", proof, "slurm-requeue")
     if job.state == "CANCELLED":
         return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
     if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
@@ -89,6 +90,19 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
         reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
         return Verdict(FailureClass.NODE, reason, "", proof, "slurm-state", host)
     return None
+
+
+def _started_again(ended: Ended) -> LogLine | None:
+    """What shows that Slurm has ended the job, as after `scontrol requeue`, and not its ranks; None for nothing."""
+    interrupted = any(outcome.ended_by == "signal" for outcome in ended.outcomes)
+    twice = interrupted and ended.job is not None and ended.job.exit_code == _NOT_MINE
+    if twice or (ended.started_again and (interrupted or not ended.outcomes)):
+        return LogLine("slurm", 0, _said(ended.job) if ended.job else "the job began again")
+    return None
+
+
+def _said(job: JobView) -> str:
+    return f"{job.state} {job.exit_code} {job.reason}".strip()
 
 
 def _at_time_limit(ended: Ended) -> Verdict | None:

@@ -62,6 +62,7 @@ class Ended:
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
+        started_again: whether Slurm started its job again, or is going to.
     """
 
     job: JobView | None
@@ -77,6 +78,7 @@ class Ended:
     resizable: bool = True
     host_memory: tuple[str, str] = ("slurm.mem", "")
     diverged_before: tuple[str, int] | None = None
+    started_again: bool = False
 
     @cached_property
     def last_step(self) -> int | None:

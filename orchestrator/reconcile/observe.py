@@ -290,7 +290,9 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
-    return AttemptView(row, job, Start.read(files), outcomes, claim is not None, lines, heartbeats, unreadable, rivals)
+    claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
+    start = Start.read(files)
+    return AttemptView(row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted)
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:

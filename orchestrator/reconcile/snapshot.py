@@ -56,6 +56,7 @@ class AttemptView:
         lines: the end of the agents' own log, read only where no agent left an outcome.
         unreadable: what is wrong with the outcomes that are there and cannot be read.
         rivals: ids of several jobs that the executor shows for it, of which one may still claim it; ``job`` is None.
+        restarted: whether Slurm started its job again, which found the attempt taken.
     """
 
     row: AttemptRow
@@ -67,6 +68,12 @@ class AttemptView:
     heartbeats: tuple[Heartbeat, ...] = ()
     unreadable: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
+    restarted: bool = False
+
+    @property
+    def requeued(self) -> bool:
+        """Whether it is over, and Slurm is going to start its job again, which would only find that."""
+        return self.job is not None and self.job.pending and self.claimed and self.complete
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -158,6 +165,7 @@ class RunView:
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
             diverged_before=self.diverged_before,
+            started_again=attempt.restarted or attempt.requeued,
             user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 

@@ -385,6 +385,16 @@ def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest
     assert not attempt.paths.outcome(0).exists()
 
 
+@pytest.mark.parametrize(("holder", "restarts", "told"), [("7_0", 1, True), ("7_0", 0, False), ("6_0", 1, False)])
+def test_a_job_that_slurm_started_again_says_so(attempt: Attempt, holder: str, restarts: int, told: bool) -> None:
+    """Not one that was launched twice, nor another job, which Slurm may have started again before it ever claimed."""
+    assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": holder}))
+    env = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    node = Node.from_environment({**env, "SLURM_RESTART_COUNT": str(restarts)} if restarts else env)
+    assert agent.Agent(attempt.payload, node).run() == EXIT_NOT_MINE
+    assert attempt.paths.restarted.exists() is told
+
+
 def test_an_attempt_that_a_newer_one_replaced_does_not_begin(attempt: Attempt) -> None:
     write_atomically(attempt.run_paths.current, json.dumps({"generation": 2}))
     assert attempt.run() == EXIT_NOT_MINE

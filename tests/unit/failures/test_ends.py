@@ -82,6 +82,16 @@ def test_a_job_that_slurm_requeued_is_no_crash() -> None:
     assert judge(raised("builtins.RuntimeError", "x"), state=again).kind == "crash"
 
 
+@pytest.mark.parametrize("state", [None, "FAILED", "PENDING"])
+def test_that_slurm_requeued_a_job_is_known_without_its_exit_code(state: str | None) -> None:
+    """As where there is no slurmdbd: its second start has said so, or it waits for that."""
+    interrupted = outcome(RankEnd(0, None, None), launcher_exit=-15, ended_by="signal")
+    for left in ([interrupted], []):  # a node that failed leaves nothing
+        verdict = judge(*left, state=state, started_again=True)
+        assert (verdict.kind, verdict.reason) == ("preempted", "Slurm ended the job and started it again")
+    assert judge(raised("builtins.RuntimeError", "x"), state=state, started_again=True).kind == "crash"
+
+
 def test_a_reported_loss_that_is_not_finite_is_a_divergence() -> None:
     lost = ("loss", 12)
     verdict = judge(outcome(diverged_at=lost), steps_decide=False)

@@ -102,6 +102,15 @@ def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
     assert (attempt(world).job, attempt(world).rivals) == (second, ())
 
 
+def test_a_job_that_was_started_again_is_known_by_what_it_left(world: World) -> None:
+    files = files_of(world)
+    write_atomically(files.claim, json.dumps({"job_id": attempt(world).row.job_id}))
+    world.cluster.jobs.clear()
+    assert not attempt(world).restarted
+    write_atomically(files.restarted, "{}")
+    assert attempt(world).restarted
+
+
 def test_our_own_revocation_is_no_claim(world: World) -> None:
     token = attempt(world).row.token
     claim = files_of(world).claim
