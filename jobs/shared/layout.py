@@ -219,3 +219,8 @@ def payloads_file(batch_dir: Path) -> Path:
 def closed_file(batch_dir: Path) -> Path:
     """The tasks of the batch that no job may begin any more, see `closed_tasks`."""
     return batch_dir / "closed"
+
+
+def cluster_file(batch_dir: Path) -> Path:
+    """The name of the cluster to which the batch was submitted."""
+    return batch_dir / "cluster"

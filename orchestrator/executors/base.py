@@ -11,13 +11,22 @@ from typing import Any, Final, NamedTuple, Protocol
 
 TERMINAL_STATES = frozenset(
     {
-        *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED"),
-        *("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "GONE"),
+        *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("NODE_FAIL", "BOOT_FAIL", "GONE"),
     }
 )
-"""Slurm's final states, and the one of the local executor."""
+"""Slurm's final states, and the one of the local executor.
 
-LIVE_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+None of its flags, which squeue shows in place of the state: a job that is REVOKED may run on another cluster of a
+federation, and one that has LAUNCH_FAILED may be held in the queue. Nor is a word that a later Slurm brings.
+"""
+
+LIVE_PENDING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
+        *("SPECIAL_EXIT", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"),
+    }
+)
 
 ARRAY_LIMIT = 1000
 """Elements of one job array: Slurm's default limit (MaxArraySize) is 1001."""
@@ -205,6 +214,9 @@ class Executor(Protocol):
 
     def nodes(self) -> int | None:
         """Number of nodes; None if not known."""
+
+    def cluster(self) -> str:
+        """The name of the cluster that jobs are submitted to and looked for on; "" where there is none, or no answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancels these jobs, if they still exist.

@@ -103,6 +103,10 @@ class LocalExecutor:
                     jobs[token, index] = JobView(token, index, "", "GONE")
         return JobListing(jobs, complete, rivals)
 
+    def cluster(self) -> str:
+        """None: whose process it is, its id says."""
+        return ""
+
     def nodes(self) -> int | None:
         """This machine."""
         return 1

@@ -10,6 +10,7 @@ view of a job's state is not ours (it takes PREEMPTED for running). Facts of Slu
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import time
@@ -24,7 +25,7 @@ from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
 from .sbatch_answer import first_line, submission_error, submitted_id
-from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, run_sbatch
+from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, own_cluster, run_sbatch
 from .waiting_tasks import cancelled
 
 SINCE_SLACK_S = 86_400.0
@@ -58,6 +59,7 @@ class SlurmExecutor:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
+        self._cluster = ""
 
     @property
     def user(self) -> int:
@@ -114,6 +116,13 @@ class SlurmExecutor:
         except Unreachable:
             return None
         return len(set(done.stdout.split())) or None
+
+    def cluster(self) -> str:
+        """Asks scontrol, once."""
+        if not self._cluster:
+            with contextlib.suppress(Unreachable):
+                self._cluster = own_cluster()
+        return self._cluster
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Runs one scancel for thousands."""

@@ -98,16 +98,22 @@ def _require_own_cluster() -> None:
     asked = {name: os.environ[name] for name in _OTHER_CLUSTERS if os.environ.get(name)}
     if not asked:
         return
+    here = own_cluster()
+    for name, clusters in asked.items():
+        if clusters.casefold() != here.casefold():
+            raise OtherCluster(
+                f"{name} is {clusters}, but a campaign uses one cluster, here {here}",
+                f"`unset {name}` to use {here}; to use another, work on its login node, or with its SLURM_CONF",
+            )
+
+
+def own_cluster() -> str:
+    """The name of the cluster of slurm.conf. Raises Unreachable where Slurm does not say."""
     config = ask(["scontrol", "show", "config"])
     said = re.search(r"^ClusterName\s*=\s*(\S+)", config.stdout, re.MULTILINE)
     if said is None:
         raise Unreachable(f"scontrol does not name this cluster: {config.stderr.strip()}", "the next pass tries again")
-    for name, clusters in asked.items():
-        if clusters.casefold() != said[1].casefold():
-            raise OtherCluster(
-                f"{name} is {clusters}, but a campaign uses one cluster, here {said[1]}",
-                f"`unset {name}` to use {said[1]}; to use another, work on its login node, or with its SLURM_CONF",
-            )
+    return said[1]
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -85,7 +85,7 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
         return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
     if job.state == "CANCELLED":
         return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
-    if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
+    if job.state in ("NODE_FAIL", "BOOT_FAIL"):
         host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
         reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
         return Verdict(FailureClass.NODE, reason, "", proof, "slurm-state", host)

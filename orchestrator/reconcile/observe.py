@@ -42,6 +42,7 @@ from .claims import job_claim, newest_claimed
 from .origin import Origin
 from .pruning import LINES, hopeless
 from .queue import changed, sort_out
+from .same_cluster import require_same_cluster
 from .set_aside import in_words, may_pass
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot
 from .stored import Stored, waits_for_storage
@@ -101,9 +102,11 @@ def observe(
 
     Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
     for a run's step times only if it has made no step for long. Goes through the runs with `renewing`, which keeps
-    the lease. Raises Unreachable if the shared folder cannot be read.
+    the lease. Raises Unreachable if the shared folder cannot be read, or the jobs are another cluster's.
     """
     listing, trouble = _list_jobs(stored, executor)
+    if trouble is None:
+        require_same_cluster(_missing(stored, listing), paths, executor)
     folder = _Folder(paths)
     news = changed(stored.ledgers, ledgers or {})
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
@@ -139,6 +142,13 @@ def observe(
         gpu_seconds=stored.gpu_seconds,
     )
     return snapshot, trouble
+
+
+def _missing(stored: Stored, listing: JobListing) -> set[str]:
+    """The arrays of which the executor does not show every job."""
+    waiting = ((one.token, one.array_index) for one in stored.waiting)
+    expected = chain(((row.token, row.array_index or 0) for row in stored.active), waiting)
+    return {key[0] for key in expected if key not in listing.jobs and key not in listing.rivals}
 
 
 def _list_jobs(stored: Stored, executor: Executor) -> tuple[JobListing, Unreachable | None]:

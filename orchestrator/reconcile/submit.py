@@ -44,6 +44,7 @@ from .claims import take_claim
 from .intent import Element, write_intent
 from .lease import FencedWriter
 from .origin import Origin
+from .same_cluster import note_cluster
 from .set_aside import in_words, may_pass
 from .stored import QUEUE_FULL, QUEUE_FULL_S
 
@@ -346,6 +347,7 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
     writer.renew()
     make_closed(batch.folder)
     write_payloads(payloads_file(batch.folder), [one.payload for one in rows])
+    note_cluster(batch.folder, target.executor)
 
 
 def _record_job_ids(rows: Sequence[Element], job_ids: Sequence[str], writer: FencedWriter) -> None:

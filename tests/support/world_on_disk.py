@@ -50,6 +50,7 @@ class Cluster:
         complete: whether a look finds out everything.
         rivals: attempts with several jobs.
         waited: what the last look was told to have waited.
+        name: the cluster's.
     """
 
     intent_grace_s = 0.0
@@ -67,6 +68,7 @@ class Cluster:
         self.complete = True
         self.waited: list[WaitedJob] = []
         self.rivals: dict[tuple[str, int], list[JobView]] = {}
+        self.name = ""
 
     def submit(self, batch: JobArray) -> list[str]:
         self.on_submit(batch)
@@ -89,6 +91,9 @@ class Cluster:
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         shown = {key: view for key, view in self.jobs.items() if key in wanted and key not in self.rivals}
         return JobListing(shown, self.complete, self.rivals)
+
+    def cluster(self) -> str:
+        return self.name
 
     def nodes(self) -> int | None:
         return None

@@ -65,6 +65,26 @@ def test_one_squeue_is_enough_while_every_job_is_alive(slurm: FakeSlurm) -> None
     assert slurm.names() == ["squeue"]
 
 
+@pytest.mark.parametrize(
+    ("word", "pending"),
+    [
+        *(("REVOKED", False), ("STOPPED", False), ("SUSPENDED", False), ("RESIZING", False), ("SIGNALING", False)),
+        *(("STAGE_OUT", False), ("COMPLETING", False), ("UPDATE_DB", False), ("A_WORD_OF_LATER", False)),
+        *(("LAUNCH_FAILED", True), ("RECONFIG_FAIL", True), ("SPECIAL_EXIT", True), ("REQUEUE_FED", True)),
+        *(("POWER_UP_NODE", True), ("EXPEDITING", True)),
+    ],
+)
+def test_a_flag_or_an_unknown_word_in_place_of_a_state_ends_no_job(slurm: FakeSlurm, word: str, pending: bool) -> None:
+    """Each may stand where the job will yet run, or runs: on another cluster, or after it was held."""
+    slurm.answers("squeue", squeue_line("12_0", word, end="1100"))
+    slurm.answers("sacct", sacct_line("12_0", "FAILED"))  # of a start before
+    jobs, _ = look({"abc": {0}})
+    assert [(job.terminal, job.pending) for job in jobs.values()] == [(False, pending)]
+    slurm.answers("squeue")
+    slurm.answers("sacct", sacct_line("12_0", word))
+    assert look({"abc": {0}}) == ({}, True)
+
+
 def test_many_batches_are_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
     look({f"t{i}": {0, 1} for i in range(50)})
     assert slurm.names() == ["squeue", "sacct"]
