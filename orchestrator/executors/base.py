@@ -74,6 +74,12 @@ class JobView(NamedTuple):
         return self.state in LIVE_PENDING
 
     @property
+    def never_began(self) -> bool:
+        """Whether it is over and had no node. squeue gives the end of such a job for its beginning, too."""
+        lasted = self.started_s is not None and self.ended_s is not None and self.started_s < self.ended_s
+        return self.terminal and self.nodes in NO_NODES and not lasted
+
+    @property
     def cancelled_in_queue(self) -> bool:
         """Whether it was cancelled before it had nodes."""
         return self.state == "CANCELLED" and self.nodes in NO_NODES

@@ -85,6 +85,9 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
         return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")
     if job.state == "CANCELLED":
         return Verdict(FailureClass.CANCELLED, "the job was cancelled outside this program", "", proof, "slurm-state")
+    if job.state == "DEADLINE" and not ended.outcomes and job.never_began:
+        reason, hint = "its deadline passed in the queue", "give `slurm.deadline` more time, or leave it out"
+        return Verdict(FailureClass.REFUSED, reason, hint, proof, "slurm-deadline")
     if job.state in ("NODE_FAIL", "BOOT_FAIL"):
         host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
         reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
@@ -117,7 +120,8 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     if hung_before := _hung_in_a_collective(ended.errors, ended):
         return hung_before
     proof = LogLine("slurm", 0, job.state)
-    return Verdict(FailureClass.TIME_LIMIT, "reached Slurm's time limit", "", proof, "slurm-state")
+    limit = "its deadline" if job.state == "DEADLINE" else "Slurm's time limit"
+    return Verdict(FailureClass.TIME_LIMIT, f"reached {limit}", "", proof, "slurm-state")
 
 
 # -- errors ---------------------------------------------------------------------------------------------------

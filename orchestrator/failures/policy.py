@@ -277,8 +277,9 @@ class FailureClass(StrEnum):
     )
     REFUSED = Policy(
         "refused",
-        shows="`sbatch` rejects it for good, such as for an invalid partition",
-        follows="fails, with sbatch's message",
+        shows="`sbatch` rejects it for good, such as for an invalid partition; or its `slurm.deadline` passed in the"
+        " queue",
+        follows="fails, with the reason",
         run=RunState.FAILED,
     )
     CANCELLED = Policy(

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import RankEnd
-from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
+from dscampaign.tests.support.policy_world import NOW_S, job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, raised
 
 # -- success and stop ------------------------------------------------------------------------------------------
@@ -160,6 +160,15 @@ def test_an_error_while_stopping_is_not_an_orderly_stop() -> None:
 )
 def test_a_job_without_an_outcome_is_what_slurm_says(state: str, kind: str) -> None:
     assert judge(state=state).kind == kind
+
+
+@pytest.mark.parametrize("seen", [{"started_s": None, "nodes": "None assigned"}, {"started_s": NOW_S - 3000}])
+def test_a_deadline_that_passed_in_the_queue_is_no_time_limit(seen: dict[str, Any]) -> None:
+    """As sacct shows it, and squeue. A further job would only wait for its own deadline, or be refused."""
+    verdict = judge(state=job("DEADLINE", **seen))
+    assert (verdict.kind, verdict.reason) == ("refused", "its deadline passed in the queue")
+    began = judge(state=job("DEADLINE", nodes="n1"))
+    assert (began.kind, began.reason) == ("time_limit", "reached its deadline")
 
 
 def test_a_step_out_of_memory_counts_though_the_job_only_failed() -> None:
