@@ -56,9 +56,17 @@ class Node:
         """An address under which the job's other nodes reach this one."""
         if nodes == 1:
             return "127.0.0.1"
-        host = socket.gethostname()
-        found = (*_addresses(self.name), *_addresses(host))  # Slurm's node names need not resolve
-        return next((one for one in found if _is_reachable(one)), None) or _outgoing_address() or host
+        return self.reachable_address() or socket.gethostname()
+
+    def reachable_address(self) -> str | None:
+        """An address of this node that is not only its own; None where none is found."""
+        found = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
+        return next((one for one in found if _is_reachable(one)), None) or _outgoing_address()
+
+
+def own_name_address() -> str:
+    """What this machine's own name resolves to here, "" for nothing: gloo offers that to the others."""
+    return next(iter(_addresses(socket.gethostname())), "")
 
 
 def _addresses(name: str) -> list[str]:

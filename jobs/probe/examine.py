@@ -24,7 +24,7 @@ from ...files.file_systems import file_system
 from ...files.ownership import distrust
 from ...files.private_files import open_private
 from ..agent import launch
-from ..agent.node import Node, free_port
+from ..agent.node import Node, free_port, own_name_address
 from ..agent.node_facts import memory_limit_bytes
 from ..shared.layout import SHARED_MEMORY
 from ..shared.nvml import listed
@@ -94,7 +94,7 @@ class _Examination:
     def _looks(self) -> dict[str, tuple[Look, float]]:
         """For each section of the report, who looks, and for how many seconds at most."""
         question = self.question
-        looks: dict[str, tuple[Look, float]] = {"host": (_host, 10.0)}
+        looks: dict[str, tuple[Look, float]] = {"host": (lambda: _host(self.node), 10.0)}
         if question.gpus:  # before anything of ours uses them
             looks["gpus"] = (self._gpus, 30.0)
         looks["missing_files"] = (lambda: missing_files(question.files), 30.0)
@@ -159,7 +159,7 @@ def _environment(question: Question) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
 
 
-def _host() -> Host:
+def _host(node: Node) -> Host:
     """This machine, as this job may use it."""
     limit, locked = memory_limit_bytes(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
@@ -169,6 +169,8 @@ def _host() -> Host:
         shm_gb=shutil.disk_usage(SHARED_MEMORY).total / GB if SHARED_MEMORY.is_dir() else 0.0,
         locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
         infiniband=_RDMA.is_dir() and any(_RDMA.iterdir()),
+        address=node.reachable_address() or "",
+        name_address=own_name_address(),
     )
 
 

@@ -85,6 +85,8 @@ class Host:
         shm_gb: size of /dev/shm, 0 for none.
         locked_gb: memory that a process may pin; None for no limit.
         infiniband: whether there are devices for RDMA.
+        address: under which other nodes reach it, "" where none was found.
+        name_address: what its own name resolves to there, "" for nothing.
     """
 
     cpus: int
@@ -93,6 +95,8 @@ class Host:
     shm_gb: float
     locked_gb: float | None = None
     infiniband: bool = False
+    address: str = ""
+    name_address: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import ip_address
 from typing import Any, Final
 
 from ...files.file_systems import LOCAL
@@ -69,6 +70,8 @@ def node_checks(
 
 def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     yield _memory(host, required, at)
+    if required.config.nodes > 1:
+        yield _address(host, required, at)
     if host.cpus < required.ranks:
         hint = f"set `cpus_per_task: {8 * required.ranks}`, or as many as a node has"
         yield at.warning("node.cores", f"{host.cpus} cores for {required.ranks} ranks", hint)
@@ -78,6 +81,19 @@ def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     if host.infiniband and host.locked_gb is not None:
         hint = "RDMA needs `LimitMEMLOCK=infinity` for slurmd and PropagateResourceLimitsExcept=MEMLOCK"
         yield at.warning("node.limits", f"InfiniBand, but a process may pin only {host.locked_gb:.3g} GB", hint)
+
+
+def _address(host: Host, required: Requirements, at: At) -> Check:
+    """Whether the others find it. The ranks meet at an address; gloo then offers what the node's own name means."""
+    if not host.address:
+        seen = f"no address under which other nodes reach it; its own name means {host.name_address or 'none'}"
+        return at.problem("node.address", seen, "`ip address` on the node shows its networks; tell the administrators")
+    local = bool(host.name_address) and ip_address(host.name_address).is_loopback
+    if local and "GLOO_SOCKET_IFNAME" not in required.config.env:
+        seen = f"reached at {host.address}, but its own name means {host.name_address}, which gloo tells other nodes"
+        hint = "set GLOO_SOCKET_IFNAME in env to the interface of the nodes' network"
+        return (at.note if required.on_gpus else at.warning)("node.address", seen, hint)
+    return at.ok("node.address", f"other nodes reach it at {host.address}")
 
 
 def _memory(host: Host, required: Requirements, at: At) -> Check:

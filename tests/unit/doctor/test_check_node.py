@@ -224,6 +224,30 @@ def test_the_all_reduce(changed: dict[str, Any], way: str, verdict: str, words: 
     assert (found.verdict, words in found.seen) == (verdict, True), found.seen
 
 
+@pytest.mark.parametrize(
+    ("address", "name_address", "on_gpus", "verdict", "words"),
+    [
+        ("10.0.0.7", "10.0.0.7", True, "ok", "reach it at 10.0.0.7"),
+        ("10.0.0.7", "", False, "ok", "reach it at 10.0.0.7"),
+        ("10.0.0.7", "127.0.1.1", True, "note", "its own name means 127.0.1.1"),  # NCCL asks the interfaces
+        ("10.0.0.7", "::1", False, "warning", "its own name means ::1"),
+        ("", "127.0.1.1", True, "problem", "no address under which other nodes reach it"),
+    ],
+)
+def test_a_node_that_others_do_not_find(
+    address: str, name_address: str, on_gpus: bool, verdict: str, words: str
+) -> None:
+    """Debian's /etc/hosts gives a machine's own name a loopback address."""
+    host = replace(HOST, address=address, name_address=name_address)
+    config = {"slurm": {"gpus_per_node": "h100:2", "nodes": 2}}
+    several = replace(REQUIRED, config=RunConfig.model_validate(config), on_gpus=on_gpus)
+    found = verdicts(several, host=host)["node.address"]
+    assert (found.verdict, words in found.seen) == (verdict, True), found.seen
+    told = RunConfig.model_validate({**config, "env": {"GLOO_SOCKET_IFNAME": "eth0"}})
+    assert not address or verdicts(replace(several, config=told), host=host)["node.address"].verdict == "ok"
+    assert "node.address" not in verdicts(host=host)
+
+
 def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_hides_no_other() -> None:
     found = verdicts(software=None, troubles={"software": "did not end within 240 s"}, collective=None)
     assert found["software.torch"].seen == "did not end within 240 s"
