@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -26,7 +27,10 @@ HOLD_S: Final = 5.0
 """From the first value to the choice: a script that reports does so meanwhile."""
 CHUNK_BYTES: Final = 256 << 10
 """Of one source at a time: the agent has other things to do."""
+AT_ONCE_S: Final = 0.1
+"""For how long it reads on where there is more: between two looks, as often as the agent calls."""
 FINISH_S: Final = 5.0
+UNREAD: Final = "the script printed more than could be read until its end: what its last lines say is missing"
 MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
 REPORTED: Final = "reported"
@@ -80,17 +84,25 @@ class Collector:
 
     def look(self) -> None:
         """Takes in what is new, now and then; call it often."""
-        if time.monotonic() - self._looked_s >= LOOK_S:
-            self._looked_s = time.monotonic()
-            with suppress(OSError):  # a full disk, a folder that is away: the next look tries again
-                self._look(last=False)
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        with suppress(OSError):  # a full disk, a folder that is away: the next look tries again
+            if self._read_until(self._looked_s + AT_ONCE_S, last=False):
+                self._looked_s = -math.inf  # a script that prints more than that is followed without a pause
 
     def finish(self) -> None:
         """Takes in the rest, once the script has ended."""
-        until_s = time.monotonic() + FINISH_S
         with suppress(OSError):
-            while self._look(last=True) and time.monotonic() < until_s:
-                pass
+            if self._read_until(time.monotonic() + FINISH_S, last=True):
+                self._tell("metrics_source", UNREAD)
+
+    def _read_until(self, until_s: float, *, last: bool) -> bool:
+        """Takes in what is new, at least a chunk of each source; returns whether there may be more."""
+        while more := self._look(last=last):
+            if time.monotonic() >= until_s:
+                break
+        return more
 
     def _look(self, *, last: bool) -> bool:
         """Returns whether there may be more."""

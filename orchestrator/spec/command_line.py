@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -105,6 +106,15 @@ def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
     if "/" not in first or first.endswith(".sh"):
         return f"{first} is not a Python script", _START
     return None if first.startswith(("/", "~")) else (f"no such script: {script}", _FOLDERS)
+
+
+def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None:
+    """The same of a command whose script a parameter names: its value is one word, whatever it holds."""
+    first = words[0]
+    if re.search(r"\s", first) and not (folder / expanded(first)).exists():
+        hint = "let the parameter name the script alone, and its arguments parameters of their own"
+        return f"a value fills one word, so this would be the script's name: {first}", hint
+    return script_problem(list(words), folder)
 
 
 def stand_in(value: Any) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
 from ..user_paths import expanded
 from . import secrets
-from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
+from .command_line import as_meant, command_is_meant, filled_problem, script_problem, shell_word, stand_in, words_of
 from .expand import Run, expand
 from .field_types import Hint
 from .matrix import field_path, near_field
@@ -196,7 +196,7 @@ def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
     """What is wrong with scripts whose names have placeholders, as far as this machine has the folder."""
     if "{" not in (spec.command or ("",))[0] or not folder.is_dir():
         return []
-    problems = (script_problem(list(run.config.command or ()), folder) for run in runs)
+    problems = (filled_problem(run.config.command or ("",), folder) for run in runs)
     return [Finding((("command",),), *problem) for problem in dict.fromkeys(problems) if problem]
 
 

@@ -278,6 +278,32 @@ def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
     assert lines == [(1, 1.5), (2, 2.5), (3, 3.5)]
 
 
+NOISE = ("debug " * 40 + "\n") * 10_000
+
+
+def test_a_script_that_prints_much_is_followed_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "LOOK_S", 3600.0)
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print(f"{NOISE}step 1 loss 1.5\n")
+    for _ in range(1 + len(NOISE) // collector.CHUNK_BYTES):
+        collect.look()
+    assert looked.reported()[1:] == [(1, 1.5)]
+    looked.print("step 2 loss 2.5\n")
+    collect.look()
+    assert looked.reported()[1:] == [(1, 1.5)]  # there was no more: until the next look
+
+
+def test_what_there_was_no_time_to_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "FINISH_S", 0.0)
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print(f"step 1 loss 1.5\n{NOISE}step 2 loss 2.5\n")
+    collect.look()
+    collect.finish()
+    assert looked.reported()[1:] == [(1, 1.5), collector.UNREAD]
+
+
 def test_an_event_calls_its_source_by_a_word_for_programs(tmp_path: Path) -> None:
     printing = Looked(tmp_path / "a")
     collect = printing.collector()
