@@ -49,6 +49,8 @@ SUBMITTING: Final = "submitting"
 
 ENDING: Final = "end"
 """The phase of an attempt whose ranks have ended, or are being ended; the others are those of `jobs/report.py`."""
+SUSPENDED: Final = "suspended"
+"""Likewise where Slurm has stopped the job, which goes on later."""
 
 OPENED_ELSEWHERE: Final = "forward.opened"
 """The event that says under which id a run is kept in another tool."""

@@ -222,7 +222,7 @@ class Executor(Protocol):
         """Number of nodes; None if not known."""
 
     def cluster(self) -> str:
-        """The name of the cluster that jobs are submitted to and looked for on; "" where there is none, or no answer."""
+        """The name of the cluster that jobs are submitted to and looked for on; "" for none, or for no answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Cancels these jobs, if they still exist.

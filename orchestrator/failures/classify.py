@@ -78,8 +78,10 @@ def _ended_by_slurm(ended: Ended) -> Verdict | None:
     job = ended.job
     if again := _started_again(ended):
         return Verdict(FailureClass.PREEMPTED, "Slurm ended the job and started it again", "", again, "slurm-requeue")
-    if job is None:
-        return None
+    return _by_state(job, ended) if job else None
+
+
+def _by_state(job: JobView, ended: Ended) -> Verdict | None:
     proof = LogLine("slurm", 0, _said(job))
     if job.state == "PREEMPTED":
         return Verdict(FailureClass.PREEMPTED, "preempted by a job of higher priority", "", proof, "slurm-state")

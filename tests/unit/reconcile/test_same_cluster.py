@@ -33,7 +33,9 @@ def elsewhere(world: World, name: str) -> Cluster:
 def test_jobs_of_another_cluster_are_not_lost_and_nothing_is_submitted_here(world: World) -> None:
     batch, here = world.cluster.submitted[0], elsewhere(world, "other")
     for _ in range(3):
-        with pytest.raises(Unreachable, match="jobs of this campaign are on cluster dev, and this host uses cluster other"):
+        with pytest.raises(
+            Unreachable, match="jobs of this campaign are on cluster dev, and this host uses cluster other"
+        ):
             world.run_pass()
     assert not here.submitted
     assert [row.job_id for row in world.attempts("depth-1")] == ["1_0"]
