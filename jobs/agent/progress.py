@@ -43,7 +43,6 @@ WINDOW = 32
 """Steps, as they happen to be seen, over which a rank's busy time is judged."""
 
 QUIET_START = "start"
-STEPS = "steps"
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ _WORDS: Final = {
     "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved",
     "JobArrayTaskLimit": "as many of its array run as may at once",
     "JobHeldUser": "held by you: `scontrol release` lets it go",
-    "JobHeldAdmin": "held by an administrator",
-    "launch failed requeued held": "it could not be launched and is held",
+    "JobHeldAdmin": "held by an administrator, who alone can release it",
+    "launch failed requeued held": "it could not be launched and is held: `scontrol release` lets it go",
     "PartitionNodeLimit": "more nodes than the partition allows",
     "PartitionTimeLimit": "more time than the partition allows",
     "BadConstraints": "no node has what it asks for",
@@ -38,9 +38,9 @@ _LIMIT: Final = re.compile(r"(QOS|Assoc)(?:Max|Grp)\w+")
 
 NEVER_STARTS: Final = (
     "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
-    "InvalidAccount", "InvalidQOS", "JobHeldAdmin",
+    "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
-"""What waiting will not cure."""
+"""What waiting will not cure, and another spec will."""
 
 WILL_NOT_START: Final = "will not start"
 _PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")

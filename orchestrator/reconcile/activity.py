@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ...db import queries
 from ...db.records import ENDING, SUSPENDED
 from ...db.states import ACTIVE_ATTEMPT, RunState
-from ...jobs.agent.progress import QUIET_START, STEPS
+from ...jobs.agent.progress import QUIET_START
+from ...jobs.report import UNSAID
 from .lease import FencedWriter
 from .snapshot import AttemptView, Snapshot
 
@@ -53,7 +54,7 @@ def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
     slowest = min(attempt.heartbeats, key=lambda beat: beat.step, default=None)
     phase, for_s = (slowest.phase, slowest.phase_s or 0.0) if slowest else (QUIET_START, 0.0)
     if phase == QUIET_START and (row.last_step or 0) > (row.start_step or 0):
-        phase, for_s = STEPS, 0.0  # its steps are here before the heartbeat that says so
+        phase, for_s = UNSAID, 0.0  # its steps are here before the heartbeat that says so
     if job.state in ("SUSPENDED", "STOPPED"):
         phase, for_s = SUSPENDED, 0.0
     if attempt.complete or job.terminal or job.state == "COMPLETING":

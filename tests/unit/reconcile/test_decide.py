@@ -685,6 +685,8 @@ def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
         ("QOSMaxWallDurationPerJobLimit", "will not start"),
         ("AssocMaxNodePerJobLimit", "will not start"),
         ("PartitionTimeLimit", "will not start"),
+        ("JobHeldAdmin", "waiting: held by an administrator"),  # no other spec would change that
+        ("launch failed requeued held", "waiting: it could not be launched and is held: `scontrol release`"),
         ("None", ""),
     ],
 )
