@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import subprocess
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ SCRIPT = "submission.sh"
 
 NAMES_AT_ONCE = 2000
 """Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
+
+_NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
 SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
@@ -216,10 +219,16 @@ class _Question:
         """The tasks."""
         return {(token, index) for token, indexes in self.expected.items() for index in indexes}
 
-    @property
-    def options(self) -> list[str]:
-        """What squeue and sacct have in common."""
-        return [f"--user={self.user}", f"--name={','.join(map(job_name, self.expected))}"]
+    def ask(self, command: Sequence[str], *, of_all: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """Asks squeue or sacct for the user's jobs of these names.
+
+        Args:
+            of_all: what lets the command show everybody's: it refuses a number that no account has here, as while the
+                directory of accounts is away, and squeue then prints nothing, as if it had gone well.
+        """
+        names = f"--name={','.join(map(job_name, self.expected))}"
+        done = ask([*command, f"--user={self.user}", names])
+        return ask([*command, *of_all, names]) if _NO_ACCOUNT.search(done.stderr) else done
 
     def answers(self, text: str) -> Iterator[list[str]]:
         """The fields of each job of the user's, without the user."""
@@ -279,8 +288,7 @@ def _shown_after_end_s() -> float:
 
 def _squeue(question: _Question) -> Jobs:
     # --all: also jobs in partitions that are hidden from the user
-    every = ["squeue", "--all", "--noheader", "--array", "--states=all"]
-    done = ask([*every, *question.options, "-o", SQUEUE_FORMAT])
+    done = question.ask(["squeue", "--all", "--noheader", "--array", "--states=all", "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
     seen = []
@@ -319,7 +327,7 @@ def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _His
     """Runs sacct; None if it did not respond."""
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
     try:
-        done = ask(["sacct", "-nP", *question.options, "-S", since, "-o", SACCT_FORMAT])
+        done = question.ask(["sacct", "-nP", "-S", since, "-o", SACCT_FORMAT], of_all=["--allusers"])
     except TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
         return None
     if NO_ACCOUNTING.search(done.stderr):

@@ -180,6 +180,23 @@ def test_only_jobs_of_this_user_are_asked_for_and_believed(slurm: FakeSlurm) -> 
     assert {call.name for call in slurm.calls if f"--user={ME}" in call.args} == {"squeue", "sacct"}
 
 
+def test_a_user_whom_the_host_does_not_know_for_now_has_jobs_all_the_same(slurm: FakeSlurm) -> None:
+    """While the directory of accounts is away, squeue prints nothing for a user's number, and exits with 0."""
+    refuses = (
+        '#!/bin/sh\ncase "$*" in *--user=*) echo "{0}: error: Invalid user{1}" >&2; exit {2};; esac\nprintf %s "{3}"'
+    )
+    lines = squeue_line("12_0", "PENDING") + squeue_line("99_0", "RUNNING", user=ME + 1)
+    (slurm.folder / "squeue").write_text(refuses.format("squeue", ": 1234", 0, lines))
+    jobs, _ = look({"abc": {0}})
+    assert {job.job_id: job.state for job in jobs.values()} == {"12_0": "PENDING"}
+    (slurm.folder / "squeue").write_text(refuses.format("squeue", ": 1234", 0, ""))
+    ended = sacct_line("12_0", "TIMEOUT") + sacct_line("99_0", "FAILED", user=ME + 1)
+    everybodys = refuses.format("sacct", " id: 1234", 1, ended) + '\ncase "$*" in *--allusers*) ;; *) exit 9;; esac'
+    (slurm.folder / "sacct").write_text(everybodys)
+    jobs, complete = look({"abc": {0}})
+    assert ({job.job_id: job.state for job in jobs.values()}, complete) == ({"12_0": "TIMEOUT"}, True)
+
+
 def test_the_jobs_of_a_campaign_are_those_of_its_owner_whoever_looks(slurm: FakeSlurm, tmp_path: Path) -> None:
     folder = tmp_path / "c"
     folder.mkdir()
