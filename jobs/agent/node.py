@@ -111,6 +111,7 @@ class Start:
         start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
         micro_batch, accumulation: what it really runs with, see ``resize.json``; None while it searches for them.
         search_from: the micro-batch from which the ranks search; None where they train.
+        restarts: of the job, by which a start is told from the one before that Slurm has ended.
     """
 
     job_id: str
@@ -123,6 +124,7 @@ class Start:
     micro_batch: Count | None = None
     accumulation: Count | None = None
     search_from: Count | None = None
+    restarts: Whole = 0
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:
@@ -155,7 +157,7 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
     deadline, seen = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
     while time.monotonic() < deadline:
         start = Start.read(paths)
-        if start and start.job_id == node.job_id:
+        if start and (start.job_id, start.restarts) == (node.job_id, node.restarts):
             return start
         if lost():
             return None

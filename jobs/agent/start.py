@@ -123,6 +123,8 @@ class Starter:
         """Whether node 0 will never announce anything: another job runs the attempt, or the code cannot be used."""
         if self._payload.code and CopyPaths(Path(self._payload.code)).damaged.exists():
             return True
+        if self._node.restarts and self._paths.restarted.exists():
+            return True
         claim = read_json(self._paths.claim)
         return self._superseded() or (claim is not None and claim.get("job_id") != self._node.job_id)
 
@@ -159,6 +161,7 @@ class Starter:
             micro_batch=None if searches else payload.micro_batch,
             accumulation=None if searches else payload.accumulation,
             search_from=payload.micro_batch if searches else None,
+            restarts=self._node.restarts,
         )
         if start.search_from is not None:
             prepare(payload, start.search_from)

@@ -785,6 +785,17 @@ def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attem
     assert attempt.outcome(1) == before
 
 
+def test_a_further_node_of_a_job_that_was_started_again_does_not_go_by_its_first_start(attempt: Attempt) -> None:
+    """It may not have come to begin in that one, and would wait for a first node that has left."""
+    attempt.change(nodes=2)
+    create_exclusively(attempt.paths.claim, json.dumps({"job_id": "7_0"}))
+    write_atomically(attempt.paths.started, json.dumps(vars(Start("7_0", "n0", "10.0.0.1", 1, "", 0, 0.0))))
+    first, second = (Node("7_0", rank, f"n{rank}", "", restarts=1) for rank in (0, 1))
+    assert agent.Agent(attempt.payload, first).run() == EXIT_NOT_MINE
+    assert agent.Agent(attempt.payload, second).run() == EXIT_NOT_MINE
+    assert not attempt.paths.node_claim(1).exists()
+
+
 def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: Attempt) -> None:
     attempt.change(nodes=2)
     create_exclusively(attempt.paths.claim, json.dumps({"job_id": "revoked-abc"}))
