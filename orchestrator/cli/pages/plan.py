@@ -105,8 +105,8 @@ def _screening(plan: Plan) -> list[str]:
 
 def _command(plan: Plan) -> list[str]:
     """What the first run to be started runs, filled in, where that is a script of one's own."""
-    runs = [*plan.starting, *(item.run for item in plan.runs if item.run)]
-    commands = ((run.name, run.config.command) for run in runs)
+    items = sorted((item for item in plan.runs if item.run), key=lambda item: not item.starts)
+    commands = ((item.name, item.run.config.command) for item in items if item.run)  # by the name that it has here
     said = (f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command)
     return [line for first in islice(said, 1) for line in (first, "")]
 

@@ -246,6 +246,12 @@ def test_plan_shows_the_command_of_the_first_run(spec: Path, tmp_path: Path, cap
     assert commands == [["--depth", depth] for depth in ("1", "1", "2", "2")]
 
 
+def test_plan_calls_a_run_whose_label_was_changed_by_the_name_that_it_has(spec: Path) -> None:
+    runs = expand(load_spec(spec))
+    kept = PlannedRun(Sign.KEEP, "as-it-was", "completed", runs[0], runs[0].micro_batch)
+    assert "\nas-it-was runs `" in plan_page(Plan("sweep", "slurm", (kept,)), Page())
+
+
 def test_plan_of_one_run_shows_its_deepspeed_configuration(spec: Path, capsys: Output) -> None:
     assert main(["plan", str(spec), "depth-2_zero_stage-1"]) == 0
     title, _, config = capsys.readouterr().out.partition("\n")
