@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...db.regular_files import open_regular
-from ...jobs.shared.files import write_atomically
+from ...files.atomic_files import write_atomically
+from ...files.regular_files import open_regular
 from ...jobs.shared.layout import CampaignPaths, cluster_file
 from ..errors import Unreachable
 from ..executors.base import Executor
