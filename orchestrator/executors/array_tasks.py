@@ -43,7 +43,7 @@ class _Array:
                 return None
             known = known._replace(state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
         job_id = f"{known.job_id.partition('_')[0]}_{index}"
-        return known._replace(task=index, job_id=job_id, started_s=None, nodes="")
+        return known._replace(task=index, job_id=job_id, started_s=None, nodes="", inferred=True)
 
 
 def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()) -> Jobs:

@@ -48,6 +48,7 @@ class JobView(NamedTuple):
         reason: why it is pending, Slurm's word.
         cancelled_by: number of the user who cancelled it; None where nobody did, or nobody knows.
         step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
+        inferred: nothing is said of this task itself; it is told from what is said of its array.
     """
 
     token: str
@@ -62,6 +63,7 @@ class JobView(NamedTuple):
     nodes: str = ""
     step_out_of_memory: bool = False
     cancelled_by: int | None = None
+    inferred: bool = False
 
     @property
     def terminal(self) -> bool:

@@ -40,7 +40,7 @@ def cancelled(
     known = [one for one in missed if _array(one) in arrays]
     least_s = shown_s() if known else 0.0
     return {
-        (one.token, one.task): {one.job_id: JobView(one.token, one.task, one.job_id, "CANCELLED")}
+        (one.token, one.task): {one.job_id: JobView(one.token, one.task, one.job_id, "CANCELLED", inferred=True)}
         for one in known
         if one.ago_s < least_s or (one.missed_s >= MISSED_S and (one.token, one.task) in unrecorded)
     }

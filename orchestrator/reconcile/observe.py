@@ -294,7 +294,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     claim = job_claim(files, row.token)
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
-    if job and claim is not None and job.cancelled_in_queue:
+    if job and claim is not None and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
     outcomes, unreadable = _outcomes(files, row.nodes)
     lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()

@@ -39,3 +39,16 @@ def test_a_requeued_job_is_no_crash_and_its_run_goes_on(
     assert [attempt["failure_class"] for attempt in runs["waits"]["attempts"]] == ["preempted", "completed"]
     assert life.live() == {}
     life.store.close()
+
+
+def test_a_requeued_job_that_its_user_cancels_is_not_tried_again(forgetful_slurm: SlurmCluster, tmp_path: Path) -> None:
+    life = Life(forgetful_slurm, tmp_path, "enough", ("waits",))
+    life.until("its steps", lambda runs: runs["waits"]["step"] == 1)
+    job = life.job("waits")
+    forgetful_slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+    forgetful_slurm.run("scontrol", "requeue", job)
+    wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
+    forgetful_slurm.run("scancel", job)
+    runs = life.until("the end", lambda runs: runs["waits"]["state"] == "cancelled")
+    assert len(runs["waits"]["attempts"]) == 1
+    life.store.close()

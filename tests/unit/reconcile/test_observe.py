@@ -111,6 +111,17 @@ def test_a_job_that_was_started_again_is_known_by_what_it_left(world: World) -> 
     assert attempt(world).restarted
 
 
+@pytest.mark.parametrize("inferred", [True, False])
+def test_of_a_task_that_began_only_a_line_of_its_own_says_that_it_was_cancelled_in_the_queue(
+    world: World, inferred: bool
+) -> None:
+    """Its array's line lags; its own tells that Slurm had requeued it when somebody cancelled it."""
+    write_atomically(files_of(world).claim, json.dumps({"job_id": "1_0"}))
+    [(key, waiting)] = world.cluster.jobs.items()
+    world.cluster.jobs[key] = waiting._replace(state="CANCELLED", inferred=inferred)
+    assert (attempt(world).job is None) is inferred
+
+
 def test_our_own_revocation_is_no_claim(world: World) -> None:
     token = attempt(world).row.token
     claim = files_of(world).claim
