@@ -40,8 +40,7 @@ from .verdict import Diagnosis, Sureness, Verdict, headline
 from .vocabulary import of_circumstances
 
 _NOT_MINE: Final = "75:0"
-"""How a job ends whose attempt is taken. Where agents have left an outcome, they were of the same job: it began twice,
-and Slurm remembers its last end alone. The record that the second start leaves may have found no room."""
+"""How a job ends whose attempt is taken: by its own first start, where agents have left an outcome."""
 
 
 def classify(ended: Ended) -> Verdict:
@@ -99,11 +98,13 @@ def _by_state(job: JobView, ended: Ended) -> Verdict | None:
 
 def _started_again(ended: Ended) -> LogLine | None:
     """What shows that Slurm has ended the job, as after `scontrol requeue`, and not its ranks; None for nothing."""
-    interrupted = any(outcome.ended_by == "signal" for outcome in ended.outcomes)
-    twice = interrupted and ended.job is not None and ended.job.exit_code == _NOT_MINE
-    if twice or (ended.started_again and (interrupted or not ended.outcomes)):
-        return LogLine("slurm", 0, _said(ended.job) if ended.job else "the job began again")
-    return None
+    job, outcomes = ended.job, ended.outcomes
+    again = ended.started_again or (outcomes and job is not None and job.exit_code == _NOT_MINE)
+    interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)
+    by_itself = any(rank.exit or rank.error for outcome in outcomes for rank in outcome.ranks)
+    if not again or (by_itself and not interrupted):  # its signal may have come to the ranks a moment before the agent
+        return None
+    return LogLine("slurm", 0, _said(job) if job else "the job began again")
 
 
 def _said(job: JobView) -> str:

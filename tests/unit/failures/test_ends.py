@@ -86,7 +86,8 @@ def test_a_job_that_slurm_requeued_is_no_crash() -> None:
 def test_that_slurm_requeued_a_job_is_known_without_its_exit_code(state: str | None) -> None:
     """As where there is no slurmdbd: its second start has said so, or it waits for that."""
     interrupted = outcome(RankEnd(0, None, None), launcher_exit=-15, ended_by="signal")
-    for left in ([interrupted], []):  # a node that failed leaves nothing
+    unheard = replace(interrupted, ended_by="")  # the ranks were gone before the signal came to their agent
+    for left in ([interrupted], [unheard], []):  # a node that failed leaves nothing
         verdict = judge(*left, state=state, started_again=True)
         assert (verdict.kind, verdict.reason) == ("preempted", "Slurm ended the job and started it again")
     assert judge(raised("builtins.RuntimeError", "x"), state=state, started_again=True).kind == "crash"
