@@ -89,7 +89,7 @@ def _by_state(job: JobView, ended: Ended) -> Verdict | None:
     if job.state == "DEADLINE" and not ended.outcomes and job.never_began:
         reason, hint = "its deadline passed in the queue", "give `slurm.deadline` more time, or leave it out"
         return Verdict(FailureClass.REFUSED, reason, hint, proof, "slurm-deadline")
-    if job.state in ("NODE_FAIL", "BOOT_FAIL"):
+    if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
         host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
         reason = f"Slurm: {job.state} on {job.nodes or 'its nodes'}"
         return Verdict(FailureClass.NODE, reason, "", proof, "slurm-state", host)

@@ -191,7 +191,7 @@ class FailureClass(StrEnum):
     )
     NODE = Policy(
         "node",
-        shows="Slurm: NODE_FAIL, BOOT_FAIL, a step that could not start; nodes that never joined, or"
+        shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED, a step that could not start; nodes that never joined, or"
         " lack the folder where the training starts; a missing file, library, module or GPU, but on one node only, or"
         " where earlier attempts have trained",
         follows="resumes after a wait",

@@ -151,6 +151,7 @@ def test_an_error_while_stopping_is_not_an_orderly_stop() -> None:
         ("PREEMPTED", "preempted"),
         ("NODE_FAIL", "node"),
         ("BOOT_FAIL", "node"),
+        ("LAUNCH_FAILED", "node"),
         ("CANCELLED", "cancelled"),
         ("TIMEOUT", "time_limit"),
         ("DEADLINE", "time_limit"),
