@@ -295,7 +295,8 @@ def test_a_script_that_prints_much_is_followed_without_a_pause(tmp_path: Path, m
 
 
 def test_what_there_was_no_time_to_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "FINISH_S", 0.0)
+    for name in ("AT_ONCE_S", "FINISH_S"):
+        monkeypatch.setattr(collector, name, 0.0)
     looked = Looked(tmp_path)
     collect = looked.collector()
     looked.print(f"step 1 loss 1.5\n{NOISE}step 2 loss 2.5\n")
