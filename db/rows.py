@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
@@ -27,9 +28,8 @@ def fetch(
     limit: int | None = None,
 ) -> list[_Row]:
     """Rows as records: a record's fields are columns of the same names."""
-    query: Select[Any] = select(*(table.c[field.name] for field in fields(kind)))  # type: ignore[arg-type]
+    query, shared = _columns(kind, table)
     query = query if where is None else query.where(where)
-    shared = [place for place, field in enumerate(fields(kind)) if field.name in _SAME]  # type: ignore[arg-type]
     texts: dict[str, str] = {}
     found = []
     for row in conn.execute(query.order_by(*order).limit(limit)).all():
@@ -39,6 +39,16 @@ def fetch(
                 values[place] = texts.setdefault(text, text)
         found.append(kind(*values))
     return found
+
+
+@cache
+def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
+    """The columns that a record is made of, and the places of those that are kept once.
+
+    To put them together costs as much as a small query.
+    """
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return select(*(table.c[name] for name in names)), [place for place, name in enumerate(names) if name in _SAME]
 
 
 def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

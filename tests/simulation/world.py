@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
-from dscampaign.db.schema import lease, metadata
+from dscampaign.db.schema import attempt, lease, metadata
 from dscampaign.db.states import RETRYABLE_RUN, WANTED, AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.agent import agent as agent_module
@@ -35,6 +35,7 @@ from dscampaign.tests.simulation.promises import Promises
 DEPTHS = (1, 2, 3)
 TARGET = 5
 LOOKS_EVERY_S = 30.0
+_INTENTS = select(attempt.c.id).where(attempt.c.state == AttemptState.INTENT)
 NO_PROCESS = 2**22 + 1
 """A process number that Linux never gives."""
 
@@ -155,8 +156,7 @@ class World:
 
     def _intents(self) -> set[int]:
         with self.store.read() as conn:
-            rows = queries.attempts(conn, self.campaign.id)
-        return {row.id for row in rows if row.state is AttemptState.INTENT}
+            return set(conn.execute(_INTENTS).scalars())
 
     def bury(self, which: int, *, on_this_host: bool) -> None:
         """The process is dead; another one begins.
