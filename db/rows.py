@@ -28,7 +28,7 @@ def fetch(
     limit: int | None = None,
 ) -> list[_Row]:
     """Rows as records: a record's fields are columns of the same names."""
-    query, shared = _columns(kind, table)
+    query, shared = _columns(kind, table)  # type: ignore[arg-type] # a class is hashable
     query = query if where is None else query.where(where)
     texts: dict[str, str] = {}
     found = []
