@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
+from typing import Final
+
+_POLL_S: Final = 0.05
 
 
 def signal_group(group: int, signum: int = signal.SIGKILL) -> None:
@@ -15,9 +19,24 @@ def signal_group(group: int, signum: int = signal.SIGKILL) -> None:
 
 
 def terminate_group(leader: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Asks a group to end, and kills it if its leader has not ended after so long."""
+    """Asks a group to end, and kills what is left of it after so long.
+
+    It waits for all of them, not for the leader alone: `deepspeed` ends at once, and its ranks may save something.
+    """
     signal_group(leader.pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + grace_s
+    while leader.poll() is None or _is_there(leader.pid):
+        if time.monotonic() >= deadline_s:
+            signal_group(leader.pid)
+            break
+        time.sleep(_POLL_S)
+
+
+def _is_there(group: int) -> bool:
     try:
-        leader.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        signal_group(leader.pid)
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # some of it is another user's, whom nobody here can end
+        return False
+    return True
