@@ -62,7 +62,7 @@ class Ended:
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
-        started_again: whether Slurm started its job again, or is going to.
+        started_again: whether Slurm started its job again.
     """
 
     job: JobView | None

@@ -68,9 +68,6 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     elif job.terminal:
         if attempt.complete or not _may_still_arrive(attempt, snapshot):
             yield _finish(view, attempt, snapshot)
-    elif attempt.requeued:
-        yield _finish(view, attempt, snapshot)
-        yield CancelJob(row, job.job_id)
     else:
         yield from _observe_live(view, attempt, job, snapshot)
 

@@ -71,11 +71,6 @@ class AttemptView:
     restarted: bool = False
 
     @property
-    def requeued(self) -> bool:
-        """Whether it is over, and Slurm is going to start its job again, which would only find that."""
-        return self.job is not None and self.job.pending and self.claimed and self.complete
-
-    @property
     def signs(self) -> tuple[float, ...]:
         """The newest heartbeats of its agents, by their nodes' clocks."""
         return tuple(beat.ts for beat in self.heartbeats)
@@ -165,7 +160,7 @@ class RunView:
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
             diverged_before=self.diverged_before,
-            started_again=attempt.restarted or attempt.requeued,
+            started_again=attempt.restarted,
             user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 

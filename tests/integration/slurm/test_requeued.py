@@ -30,9 +30,11 @@ def test_a_requeued_job_is_no_crash_and_its_run_goes_on(
     job = life.job("waits")
     forgetful_slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
     forgetful_slurm.run("scontrol", "requeue", job)
+    wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
+    if seen:
+        life.until("its place in the queue", lambda runs: runs["waits"]["state"] == "queued")
+    forgetful_slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     if not seen:
-        wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
-        forgetful_slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         wait_until(lambda: job not in life.live(), "the end of its second start")
     (tmp_path / "end").touch()
     runs = life.until("the end", lambda runs: runs["waits"]["state"] == "completed")
