@@ -119,7 +119,8 @@ class Promises:
         ran = [job for job in jobs if job in self.cluster.executions.get(job.name, ())]
         wish = {"cancelled"} if run.name in self.unwanted else set()
         if row.token in self.cluster.refused:
-            return {"refused", "lost"}  # taken back meanwhile, by another leader
+            # taken back meanwhile by another leader, or cancelled where the one that was refused died before it said so
+            return {"refused", "lost"} | wish
         if row.evidence.get("reason") == "cancelled before it began":
             assert not ran, f"{run.name}: attempt {row.generation} was cancelled in the queue, and run"
             return wish
