@@ -38,7 +38,7 @@ from ..reconcile.decide import decide
 from ..reconcile.loop import make_executor
 from ..reconcile.observe import RunMetrics, observe
 from ..reconcile.origin import Origin, why_held
-from ..reconcile.screening import Rule, Screening, point_of, work_of
+from ..reconcile.screening import Screening, ScreeningRule, point_of, work_of
 from ..reconcile.stored import read_store
 from ..spec.expand import Run
 from ..spec.model import RunConfig
@@ -205,7 +205,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
     """The two stages of a campaign that has them."""
-    screen, rule = submission.spec.screen, Rule.of(submission.rules)
+    screen, rule = submission.spec.screen, ScreeningRule.of(submission.rules)
     if screen is None or rule is None:
         return None
     later: dict[str, list[Run]] = defaultdict(list)

@@ -122,7 +122,7 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class LoggedException:
     """An exception as a log shows it.
 
     Attributes:
@@ -138,7 +138,7 @@ class Shown:
     further: frozenset[int] = frozenset()
 
 
-def traceback_of(line: LogLine, log: Iterable[LogLine]) -> Shown:
+def traceback_of(line: LogLine, log: Iterable[LogLine]) -> LoggedException:
     """What the log shows of the exception whose own line that is.
 
     torch's hook for uncaught exceptions begins each of their lines with the rank: thus lines of one rank are told from
@@ -148,14 +148,14 @@ def traceback_of(line: LogLine, log: Iterable[LogLine]) -> Shown:
     raw = next((one.text for one in of_file if one.number == line.number), "")
     speaker = _SPEAKER.match(raw)
     if speaker is None:
-        return Shown(line.text, _traceback(bare(one.text) for one in of_file if one.number < line.number))
+        return LoggedException(line.text, _traceback(bare(one.text) for one in of_file if one.number < line.number))
     mark = speaker[0]
     own = [(one.number, one.text[len(mark) :]) for one in of_file if one.text.startswith(mark)]
     above = _traceback(text for number, text in own if number < line.number)
     after = (one for one in own if one[0] > line.number)
     further = list(islice(takewhile(lambda one: not _NEXT.match(one[1]), after), _MESSAGE_LINES))
     text = "\n".join([line.text, *(text for _, text in further)])
-    return Shown(text, above, int(speaker[1]), frozenset(number for number, _ in further))
+    return LoggedException(text, above, int(speaker[1]), frozenset(number for number, _ in further))
 
 
 def _traceback(above: Iterable[str]) -> Sequence[str]:

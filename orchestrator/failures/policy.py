@@ -36,7 +36,7 @@ class Budget(StrEnum):
         return member
 
 
-class Retry(Enum):
+class RetryMode(Enum):
     """How the next attempt differs from the last."""
 
     RESUME = "from the newest complete checkpoint"
@@ -88,7 +88,7 @@ class Policy:
     follows: str
     attempt: AttemptState = AttemptState.FAILED
     run: RunState | None = None
-    retry: Retry = Retry.RESUME
+    retry: RetryMode = RetryMode.RESUME
     budgets: tuple[Budget | None, ...] = (None,)
     progress_is_free: bool = False
     must_save: bool = False
@@ -160,7 +160,7 @@ class FailureClass(StrEnum):
         shows="torch's `OutOfMemoryError`, `CUDA error: out of memory`, a failed"
         " allocation of cuBLAS, cuDNN or NCCL; out of host memory if the ranks train on the CPU",
         follows="a smaller micro-batch with more accumulation; the global batch stays the same ([below](#memory))",
-        retry=Retry.SMALLER,
+        retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     FOREIGN_OOM = Policy(
@@ -177,7 +177,7 @@ class FailureClass(StrEnum):
         " fragments, and its expandable segments were off; by default the built-in training has them on",
         follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
         " either, as `oom`",
-        retry=Retry.SMALLER,
+        retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     HOST_OOM = Policy(
@@ -186,7 +186,7 @@ class FailureClass(StrEnum):
         " `oom_kill` of the job's control group or, of one of its ranks, in the kernel's log; `can't allocate"
         " memory`, `MemoryError`, a `/dev/shm` that is too small; for runs on GPUs",
         follows="retries with 1.5 times the memory if the spec sets `slurm.mem`; else fails",
-        retry=Retry.MORE_MEMORY,
+        retry=RetryMode.MORE_MEMORY,
         budgets=(Budget.HOST_OOM,),
     )
     NODE = Policy(

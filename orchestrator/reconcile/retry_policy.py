@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...db.states import RunState
-from ..failures.policy import Budget, FailureClass, Retry
+from ..failures.policy import Budget, FailureClass, RetryMode
 from . import oom_policy
 from .actions import CLUSTER_FULL, Action, Submit, set_run
 from .attempt_history import (
@@ -66,7 +66,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
     elif same := same_end_before(history):
         again = f"the same error at the same place ended attempt {same.row.generation}: it would recur"
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
-    elif last.kind.policy.retry is Retry.SMALLER:
+    elif last.kind.policy.retry is RetryMode.SMALLER:
         yield from _fitted(view, history, context)
     elif used_up := _used_up(view, history):  # before it waits: no folder is tested for a run that has failed
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {used_up}")
@@ -81,7 +81,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
 def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
     """The final state of a run after such an attempt; None if another one follows."""
     policy = last.kind.policy
-    if policy.retry is Retry.MORE_MEMORY and not view.config.slurm.mem_mb:
+    if policy.retry is RetryMode.MORE_MEMORY and not view.config.slurm.mem_mb:
         return RunState.FAILED, last.with_hint
     if policy.run is None:
         return None

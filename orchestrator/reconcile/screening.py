@@ -108,14 +108,14 @@ _LEARNS: Final = (Objective.LOSS, Objective.TIME_TO_LOSS)
 
 
 @dataclass(frozen=True)
-class Rule:
+class ScreeningRule:
     """How points are chosen: what the spec's `screen.keep` and `objective` say."""
 
     keep: str | int
     objective: Objective | None = None
 
     @classmethod
-    def of(cls, provenance: Mapping[str, Any]) -> Rule | None:
+    def of(cls, provenance: Mapping[str, Any]) -> ScreeningRule | None:
         """Of a campaign; None for one that screens nothing."""
         screen, objective = provenance.get("screen"), provenance.get("objective")
         return cls(screen["keep"], Objective(objective) if objective else None) if screen else None
@@ -196,7 +196,7 @@ def gates(
         measured: of its screening runs, by id.
         provenance: of the campaign.
     """
-    rule = Rule.of(provenance)
+    rule = ScreeningRule.of(provenance)
     if rule is None:
         return {}
     screens: dict[str, dict[str, RunRow]] = defaultdict(dict)
@@ -211,7 +211,7 @@ def gates(
 
 
 def _of_group(
-    group: Mapping[str, RunRow], measured: Mapping[int, Screening], rule: Rule
+    group: Mapping[str, RunRow], measured: Mapping[int, Screening], rule: ScreeningRule
 ) -> dict[str, tuple[RunState, str]]:
     """Of points that do the same work, those that may not start."""
     open_runs = [run for run in group.values() if run.state in UNSETTLED_RUN]

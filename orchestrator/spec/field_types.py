@@ -43,7 +43,7 @@ def one_line(value: Any) -> Any:
     """Lets a value through that cannot end a line of a job script.
 
     Raises:
-        Hint: The text is empty, holds a control character.
+        Hint: The text holds a control character.
     """
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise Hint("contains a line break or another control character", "write it on one line")
@@ -60,7 +60,7 @@ def name_of_input(value: Any) -> Any:
     """Lets through what can name a file or something on the hub; both would be looked for on the node alone.
 
     Raises:
-        Hint: The text holds a control character, or has a space around it.
+        Hint: The text is empty, holds a control character, or has a space around it.
     """
     if value == "":
         raise Hint("is empty", "write a name, or leave the field out")

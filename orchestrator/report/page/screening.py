@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....db.states import RunState
 from ...formatting import short_number
-from ...reconcile.screening import Rule
+from ...reconcile.screening import ScreeningRule
 from ...spec.run_names import SCREENS
 from ..compare.conditions import key_of
 from ..compare.results import Results
@@ -19,7 +19,7 @@ _HEADER = ("condition", "steps", "tokens/s", "step ms", "memory", "loss", "then"
 
 def screening(results: Results) -> Iterator[Section]:
     """The section of a campaign that screened its points; none of another one."""
-    rule = Rule.of(results.campaign.provenance)
+    rule = ScreeningRule.of(results.campaign.provenance)
     if rule is None or not results.screening:
         return
     full: dict[str, list[MeasuredRun]] = {}

@@ -21,16 +21,22 @@ def forgetful_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmC
         yield cluster
 
 
+def requeued(life: Life, cluster: SlurmCluster) -> str:
+    """The id of a job that made a step, and that Slurm then put back into the queue."""
+    life.until("its steps", lambda runs: runs["waits"]["step"] == 1)
+    job = life.job("waits")
+    cluster.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+    cluster.run("scontrol", "requeue", job)
+    wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
+    return job
+
+
 @pytest.mark.parametrize("seen", [True, False], ids=["seen in the queue", "seen after its second start"])
 def test_a_requeued_job_is_no_crash_and_its_run_goes_on(
     forgetful_slurm: SlurmCluster, tmp_path: Path, seen: bool
 ) -> None:
     life = Life(forgetful_slurm, tmp_path, "again", ("waits",))
-    life.until("its steps", lambda runs: runs["waits"]["step"] == 1)
-    job = life.job("waits")
-    forgetful_slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
-    forgetful_slurm.run("scontrol", "requeue", job)
-    wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
+    job = requeued(life, forgetful_slurm)
     if seen:
         life.until("its place in the queue", lambda runs: runs["waits"]["state"] == "queued")
     forgetful_slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -45,11 +51,7 @@ def test_a_requeued_job_is_no_crash_and_its_run_goes_on(
 
 def test_a_requeued_job_that_its_user_cancels_is_not_tried_again(forgetful_slurm: SlurmCluster, tmp_path: Path) -> None:
     life = Life(forgetful_slurm, tmp_path, "enough", ("waits",))
-    life.until("its steps", lambda runs: runs["waits"]["step"] == 1)
-    job = life.job("waits")
-    forgetful_slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
-    forgetful_slurm.run("scontrol", "requeue", job)
-    wait_until(lambda: life.live().get(job) == "PENDING", "its place in the queue")
+    job = requeued(life, forgetful_slurm)
     forgetful_slurm.run("scancel", job)
     runs = life.until("the end", lambda runs: runs["waits"]["state"] == "cancelled")
     assert len(runs["waits"]["attempts"]) == 1

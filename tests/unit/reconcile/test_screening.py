@@ -12,7 +12,7 @@ from dscampaign.db.records import RunRow
 from dscampaign.db.states import AttemptState, RunState, Stage
 from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.screening import Rule, Screening, gates
+from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, gates
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,
@@ -50,31 +50,33 @@ POINTS = {"fast": FAST_AND_BIG, "small": SLOW_AND_SMALL, "between": BETWEEN, "be
     ],
 )
 def test_who_is_left_out(keep: str | int, objective: Objective | None, left_out: set[str]) -> None:
-    assert Rule(keep, objective).left_out(POINTS).keys() == left_out
+    assert ScreeningRule(keep, objective).left_out(POINTS).keys() == left_out
 
 
 def test_a_reason_names_the_figures_and_the_better_one() -> None:
-    out = Rule("pareto").left_out(POINTS)["beaten"]
+    out = ScreeningRule("pareto").left_out(POINTS)["beaten"]
     assert out == (
         "beaten in speed and memory: 48k tokens/s (210 ms a step), 41.0 GB; "
         "fast has 100k tokens/s (100 ms a step), 40.0 GB"
     )
-    out = Rule(3).left_out(POINTS)["beaten"]
+    out = ScreeningRule(3).left_out(POINTS)["beaten"]
     assert out == "4th of 4 by speed: 48k tokens/s (210 ms a step); best is fast with 100k tokens/s (100 ms a step)"
 
 
 def test_what_one_short_run_cannot_tell_apart_is_kept() -> None:
     near = replace(FAST_AND_BIG, step_s=0.102, tokens_per_s=98e3, mem_gb=40.5)
-    assert Rule("pareto").left_out({"a": FAST_AND_BIG, "b": near}) == {}
+    assert ScreeningRule("pareto").left_out({"a": FAST_AND_BIG, "b": near}) == {}
     clearly = replace(near, tokens_per_s=96e3)
-    assert Rule("pareto").left_out({"a": FAST_AND_BIG, "b": clearly}).keys() == {"b"}
+    assert ScreeningRule("pareto").left_out({"a": FAST_AND_BIG, "b": clearly}).keys() == {"b"}
 
 
 def test_a_point_that_nobody_can_judge_is_kept() -> None:
     unknown, diverged = Screening(), replace(BETWEEN, loss=float("nan"))
     for keep in ("pareto", 1, "within 10%"):
-        assert "unknown" not in Rule(keep).left_out({**POINTS, "unknown": unknown})
-        assert "diverged" not in Rule(keep, Objective.LOSS).left_out({"a": SLOW_AND_SMALL, "diverged": diverged})
+        assert "unknown" not in ScreeningRule(keep).left_out({**POINTS, "unknown": unknown})
+        assert "diverged" not in ScreeningRule(keep, Objective.LOSS).left_out(
+            {"a": SLOW_AND_SMALL, "diverged": diverged}
+        )
 
 
 def test_figures_of_a_run_leave_out_its_warm_up() -> None:
