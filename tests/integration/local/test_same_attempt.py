@@ -157,7 +157,7 @@ def test_a_run_keeps_the_code_that_it_began_with_until_it_is_retried(project: Pr
     campaign = project.submit("train.py --config conf/a.yaml")
     project.first_attempts(campaign)
     project.write("train.py", CODE.replace('"old"', '"new"'))
-    project.write("helper.py", "VERSION = 'new'\n")
+    project.write("helper.py", "VERSION = 'newer'\n")
     (project.folder / "conf/a.yaml").unlink()
     done = project.settle(campaign)
     [run] = done.runs
@@ -195,10 +195,10 @@ def test_live_code_is_used_as_it_is(project: Project) -> None:
     project.write("helper.py", "VERSION = 'old'\n")
     campaign = project.submit("train.py --config settings.txt", code="live")
     project.first_attempts(campaign)
-    project.write("helper.py", "VERSION = 'new'\n")
+    project.write("helper.py", "VERSION = 'newer'\n")  # Python tells a file that changed within a second by its size
     done = project.settle(campaign)
     [run] = done.runs
-    assert [line["read"][1] for line in project.saw(run)] == ["old", "new"]
+    assert [line["read"][1] for line in project.saw(run)] == ["old", "newer"]
     assert [attempt.code for attempt in done.attempts[run]] == ["live"] * 2
 
 
