@@ -24,6 +24,7 @@ from deepspeed.runtime.zero import (
 )
 from deepspeed.utils import nvtx
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from . import swap_space
 from .config import TrainerConfig
@@ -88,6 +89,27 @@ def spare_the_host() -> None:
     accelerator = get_accelerator()
     if accelerator.device_name() == "cuda":
         accelerator.current_stream = _current_stream
+
+
+def compile_plain_linear() -> None:
+    """Gives the compiler PyTorch's own linear layer; call it once weights are partitioned.
+
+    ZeRO 3 puts another in its place, which keeps no gathered weight alive between the passes. That one asks for the
+    weight's number, so PyTorch 2.11 compiles each block anew and gives up after eight; and what is compiled keeps no
+    weight alive anyway.
+    """
+    plain = getattr(partition_parameters.InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
+    eager = F.linear
+    if plain is None or eager is plain or getattr(eager, "compiles", False):
+        return
+
+    def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - as PyTorch's
+        layer = plain if torch.compiler.is_compiling() else eager
+        output: Tensor = layer(input, weight, bias)
+        return output
+
+    linear.compiles = True  # type: ignore[attr-defined]
+    F.linear = linear
 
 
 def _only_wanted(show: Any) -> Any:

@@ -20,13 +20,14 @@ from torch import Tensor
 from ..shared.state_layout import joins_parameters
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
-from .deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
+from .deepspeed_patches import compile_plain_linear, keep_reduce_buckets, remove_waits, spare_the_host
 from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
+from .gathers import join_gathered_weights
 from .model import NextTokenLoss, parameter_groups
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import TorchEngine
-from .whole_blocks import gather_whole_blocks
+from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
 LET_GO_S: Final = 0.1
 _REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
@@ -98,7 +99,11 @@ def create_engine(
 
 def _compile(engine: Any, config: TrainerConfig) -> None:
     """A search tries many sizes, each a few times: none is worth being recorded."""
-    if config.cuda_graphs and config.search is None:
+    blocks = [] if config.deepcompile or config.engine != "deepspeed" else gathered_blocks(engine.module)
+    if blocks:
+        compile_plain_linear()
+        engine.module.compile_parts(blocks)
+    elif config.cuda_graphs and config.search is None:
         engine.compile(compile_kwargs=_REPLAYED)
     else:
         engine.compile()
@@ -144,10 +149,11 @@ def persistent(engine: Engine) -> dict[str, int]:
 def _deepspeed_engine(
     model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any], universal: bool
 ) -> DeepSpeedEngine:
-    rendered = deepcopy(dict(ds_config))
+    rendered = deepcopy(dict(with_a_block_ahead(ds_config, model)))
     if universal:
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     spare_the_host()
+    join_gathered_weights()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ...files.private_files import make_folder
 from .config import TrainerConfig
-from .model import parameter_groups
+from .model import NextTokenLoss, parameter_groups
 from .torch_engine import TorchEngine
 from .whole_blocks import blocks_of
 
@@ -32,7 +32,7 @@ class FsdpEngine(TorchEngine):
 
     stage = 3
 
-    def __init__(self, model: nn.Module, config: TrainerConfig, device: torch.device) -> None:
+    def __init__(self, model: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
         half = torch.bfloat16 if config.precision == "bf16" else None
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()
         options: dict[str, Any] = {
@@ -41,6 +41,7 @@ class FsdpEngine(TorchEngine):
             "offload_policy": offload,
             "reshard_after_forward": True,
         }
+        self._loss = model
         self._blocks = blocks_of(model)
         for block in self._blocks:
             fully_shard(block, **options)
@@ -55,8 +56,7 @@ class FsdpEngine(TorchEngine):
 
     def compile(self) -> None:
         """Compiles each block by itself: what gathers it stays outside."""
-        for block in self._blocks:
-            block.forward = torch.compile(block.forward)
+        self._loss.compile_parts(self._blocks)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The loss of a micro-batch."""

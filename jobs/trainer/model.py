@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -74,6 +74,16 @@ class NextTokenLoss(nn.Module):
         self.vocab_size = vocab_size
         self.fused = fused
         self.first_position = first_position
+        self._plain_loss = plain_cross_entropy
+
+    def compile_parts(self, blocks: Iterable[nn.Module]) -> None:
+        """Compiles each block and the loss by themselves, so that what gathers a block's weights stays outside.
+
+        Blocks of a kind share what is compiled.
+        """
+        for block in blocks:
+            block.forward = torch.compile(block.forward)
+        self._plain_loss = torch.compile(plain_cross_entropy)
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """Mean cross-entropy (nats) over all targets that are not ``IGNORED_TARGET``."""
@@ -83,7 +93,7 @@ class NextTokenLoss(nn.Module):
             weight_VW = self.model.get_output_embeddings().weight
             return linear_cross_entropy(hidden_BSW.flatten(0, 1), weight_VW, targets_BS.flatten(), self.vocab_size)
         logits_BSV = self.model(input_ids=inputs_BS, use_cache=False, **positions).logits
-        return plain_cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
+        return self._plain_loss(logits_BSV.flatten(0, 1), targets_BS.flatten(), self.vocab_size)
 
     def _positions(self, inputs_BS: Tensor) -> dict[str, Tensor]:
         if self.first_position is None:

@@ -7,10 +7,17 @@ for it. benchmarks/results/zero3-leaf-h200 has what that comes to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from deepspeed.utils import set_z3_leaf_modules
+from deepspeed.utils import set_z3_leaf_modules, z3_leaf_module
 from torch import nn
+
+from .model import whole_shape
+
+DEFAULT_AHEAD: Final = 50_000_000
+"""DeepSpeed's own ``stage3_prefetch_bucket_size``, in elements."""
+
+_PREFETCH: Final = {"stage3_prefetch_bucket_size", "prefetch_bucket_size"}
 
 
 def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
@@ -28,6 +35,24 @@ def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
         return 0
     kinds = {type(block) for block in blocks_of(model)}
     return len(set_z3_leaf_modules(model, list(kinds))) if kinds else 0
+
+
+def gathered_blocks(model: nn.Module) -> list[nn.Module]:
+    """Those of the model's blocks that ZeRO 3 gathers at once."""
+    return [block for block in blocks_of(model) if z3_leaf_module(block)]
+
+
+def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
+    """The configuration, with which DeepSpeed gathers the next block while one computes, unless it says how much.
+
+    Of less it would begin to gather the rest only when the block is due. Vectors are small enough to stay whole.
+    """
+    zero = ds_config.get("zero_optimization") or {}
+    if zero.get("stage") != 3 or _PREFETCH & zero.keys():
+        return ds_config
+    blocks = [[whole_shape(weight) for weight in block.parameters()] for block in gathered_blocks(model)]
+    ahead = max([DEFAULT_AHEAD, *(sum(shape.numel() for shape in block if len(shape) > 1) for block in blocks)])
+    return {**ds_config, "zero_optimization": {**zero, "stage3_prefetch_bucket_size": ahead}}
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

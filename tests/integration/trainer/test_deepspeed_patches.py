@@ -22,8 +22,14 @@ from deepspeed.runtime.zero import (
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from deepspeed.utils import nvtx
 from torch import Tensor, nn
+from torch.nn import functional
 
-from dscampaign.jobs.trainer.deepspeed_patches import keep_reduce_buckets, remove_waits, spare_the_host
+from dscampaign.jobs.trainer.deepspeed_patches import (
+    compile_plain_linear,
+    keep_reduce_buckets,
+    remove_waits,
+    spare_the_host,
+)
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 
@@ -121,6 +127,28 @@ def test_ranges_stay_where_nsight_systems_runs(runs: bool, monkeypatch: pytest.M
         monkeypatch.delenv("NSYS_PROFILING_SESSION_ID", raising=False)
     spare_the_host()
     assert nvtx.enable_nvtx is runs
+
+
+def test_only_the_compiler_gets_pytorchs_own_linear_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = functional.linear, []
+
+    def eager(*inputs: Tensor) -> Tensor:
+        calls.append(inputs)
+        return plain(*inputs)
+
+    weights = partition_parameters.InsertPostInitMethodToModuleSubClasses
+    monkeypatch.setattr(functional, "linear", functional.linear)
+    compile_plain_linear()
+    assert functional.linear is plain  # nothing was put in its place
+    monkeypatch.setattr(weights, "linear_bk", plain, raising=False)
+    functional.linear = eager
+    for _ in range(2):
+        compile_plain_linear()
+    layer, inputs = nn.Linear(2, 3), torch.ones(1, 2)
+    expected = layer(inputs)
+    assert len(calls) == 1
+    torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(inputs), expected)
+    assert len(calls) == 1
 
 
 ACCUMULATING = {"deepcompile": True, "zero_stage": 1, "global_batch": 8, "micro_batch": 2}  # four passes
