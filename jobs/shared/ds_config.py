@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from .layer_parts import autotp_section
 
+NOT_FUSED: Final = ("foreach", "differentiable")
+"""Ways to make AdamW's step that PyTorch does not have fused."""
+
 _NEVER_PRINT: Final = 10**9
 
 
@@ -113,6 +116,7 @@ def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
         return merged({"params": shared}, given)
     adam = {**shared, "betas": [train["beta1"], train["beta2"]], "eps": train["eps"], "torch_adam": True}
     optimizer = merged({"type": "AdamW", "params": adam}, given)
-    if optimizer["params"]["torch_adam"]:
-        optimizer["params"].setdefault("fused", True)
+    params = optimizer["params"]
+    if params["torch_adam"] and not any(params.get(other) for other in NOT_FUSED):
+        params.setdefault("fused", True)
     return optimizer

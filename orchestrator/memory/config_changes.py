@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...jobs.shared import allocator
 from ..errors import Finding
-from ..spec import rank_groups, strategies
+from ..spec import deepspeed_conflicts, rank_groups, strategies
 from ..spec.model import RunConfig
 from ..spec.retry_section import ConfigChange
 
@@ -73,7 +73,9 @@ def _works(config: RunConfig, change: str) -> bool:
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:
-    return [*strategies.check(config, config.slurm.gpus), *rank_groups.check(config, config.world_size())]
+    gpus = config.slurm.gpus
+    sections = deepspeed_conflicts.check(config, config.rendered_deepspeed(), gpus) if config.deepspeed else ()
+    return [*strategies.check(config, gpus), *rank_groups.check(config, config.world_size()), *sections]
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

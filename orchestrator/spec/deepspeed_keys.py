@@ -139,12 +139,12 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
         ),
     ),
     "zero_optimization": (
-        (ANY, "stage zenflow"),
+        (ANY, "legacy_stage1 stage zenflow"),
         (
             SWITCH,
             """allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients
             elastic_checkpoint enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters
-            legacy_stage1 load_from_fp32_weights log_trace_cache_warnings memory_efficient_linear
+            load_from_fp32_weights log_trace_cache_warnings memory_efficient_linear
             override_module_apply parameter_alignment pipeline_loading_checkpoint reduce_scatter
             round_robin_gradients save_muon_momentum_buffer_in_memory stage3_allgather_sequential
             stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save

@@ -102,6 +102,9 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
     "graph_harvesting": _gone("use train.compile"),
     "curriculum_learning": _gone(),
     "progressive_layer_drop": _gone(),
+    "zero_optimization.legacy_stage1": Unserved(
+        "is no longer in DeepSpeed (0.19.8), which stops at it", _LEAVE_OUT, neutral=False
+    ),
     "zero_optimization.mics_shard_size": _gone("use zero_optimization.zero_hpz_partition_size"),
     "zero_optimization.mics_hierarchical_params_gather": _gone("use zero_optimization.zero_hpz_partition_size"),
     "zero_optimization.zeropp_loco_param": _gone(),
@@ -204,17 +207,3 @@ def unserved(config: RunConfig) -> Iterator[Finding]:
         holder = section(given, tuple(around))
         if name in holder and row.asked_for(holder[name]):
             yield Finding((("deepspeed", *around, name),), row.why, row.instead, at_key=True)
-    yield from _scaled_gradients(config)
-
-
-def _scaled_gradients(config: RunConfig) -> Iterator[Finding]:
-    """What DeepSpeed refuses beside the reduce-scatter of ZeRO 2 and 3, which takes the mean by itself."""
-    given = config.deepspeed
-    scattered = config.train.zero_stage >= 2 and section(given, ("zero_optimization",)).get("reduce_scatter", True)
-    if not scattered or given.get("gradient_allreduce_op") == "sum":
-        return
-    for name, neutral in (("prescale_gradients", False), ("gradient_predivide_factor", 1.0)):
-        if given.get(name, neutral) != neutral:
-            message = f"does not work with the reduce-scatter of ZeRO {config.train.zero_stage}"
-            hint = "leave it out, or set deepspeed.zero_optimization.reduce_scatter: false"
-            yield Finding((("deepspeed", name), ("train", "zero_stage")), message, hint)

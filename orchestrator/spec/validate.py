@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from ...jobs.shared.user_pattern import takes_too_long
 from ..errors import FieldPath, Finding, concerns, did_you_mean, dotted
-from . import batch_size, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
+from . import batch_size, deepspeed_conflicts, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .deepspeed_sections import key_of_deepspeed
 from .matrix import field_path
@@ -36,8 +36,8 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
     found = [*_train(config), *_batch(config, world_size), *machine_checks.check(config, world_size, local_gpus)]
-    found += _deepspeed(config) if config.deepspeed else ()  # what is made from `train` alone is right
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
+    found += _deepspeed(config, gpus) if config.deepspeed else ()  # what is made from `train` alone is right
     found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
@@ -141,7 +141,7 @@ def _train_fields(*names: str) -> tuple[FieldPath, ...]:
     return tuple(("train", name) for name in names)
 
 
-def _deepspeed(config: RunConfig) -> Iterator[Finding]:
+def _deepspeed(config: RunConfig, gpus: int) -> Iterator[Finding]:
     given = config.deepspeed
     for key in _BATCH_TRIPLE:
         if key in given:
@@ -161,6 +161,8 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
         yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
     zero = merged["zero_optimization"]
     yield from _zero(zero, section(given, ("zero_optimization",)))
+    if config.command is None:
+        yield from deepspeed_conflicts.check(config, merged, gpus)
     on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
     if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
         yield strategies.no_checkpoints()

@@ -62,6 +62,8 @@ def test_adamw_is_fused_unless_deepspeeds_own_is_asked_for() -> None:
     assert rendered()["optimizer"]["params"]["fused"] is True
     assert "fused" not in rendered({"optimizer": {"params": {"torch_adam": False}}})["optimizer"]["params"]
     assert rendered({"optimizer": {"params": {"fused": False}}})["optimizer"]["params"]["fused"] is False
+    for other in ("foreach", "differentiable"):
+        assert "fused" not in rendered({"optimizer": {"params": {other: True}}})["optimizer"]["params"]
 
 
 def test_another_optimizer_replaces_adamw() -> None:

@@ -13,10 +13,10 @@ from dscampaign.orchestrator.spec.retry_section import ConfigChange
 ALL: tuple[ConfigChange, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
 
 
-def taken(**train: Any) -> list[str]:
+def taken(deepspeed: dict[str, Any] | None = None, **train: Any) -> list[str]:
     """All changes that a run takes one after another."""
     given = {"model": "gpt2", "dataset": "text", "global_batch": 64, "steps": 10, **train}
-    config = RunConfig.model_validate({"train": given})
+    config = RunConfig.model_validate({"train": given, "deepspeed": deepspeed or {}})
     changes: list[str] = []
     while (change := next_change(config, ALL, changes)) is not None:
         changes.append(change)
@@ -40,3 +40,17 @@ def taken(**train: Any) -> list[str]:
 )
 def test_rungs_lead_to_what_a_spec_may_ask_for(train: dict[str, Any], expected: list[str]) -> None:
     assert taken(**train) == expected
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "expected"),
+    [
+        ({"prescale_gradients": True}, ["activation_checkpointing", "offload_optimizer"]),
+        ({"zero_optimization": {"compute_grad_norm": False}}, ["activation_checkpointing", "zero_stage=2"]),
+        ({"optimizer": {"type": "Muon"}}, ["activation_checkpointing", "offload_optimizer", "zero_stage=2"]),
+    ],
+)
+def test_rungs_leave_out_what_a_section_of_deepspeed_does_not_go_with(
+    deepspeed: dict[str, Any], expected: list[str]
+) -> None:
+    assert taken(deepspeed, zero_stage=1, grad_clip=0) == expected
