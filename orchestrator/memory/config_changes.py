@@ -73,9 +73,11 @@ def _works(config: RunConfig, change: str) -> bool:
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:
-    gpus = config.slurm.gpus
-    sections = deepspeed_conflicts.check(config, config.rendered_deepspeed(), gpus) if config.deepspeed else ()
-    return [*strategies.check(config, gpus), *rank_groups.check(config, config.world_size()), *sections]
+    gpus, ranks = config.slurm.gpus, config.world_size()
+    found = [*strategies.check(config, gpus), *rank_groups.check(config, ranks)]
+    if config.deepspeed:
+        found += deepspeed_conflicts.check(config, config.rendered_deepspeed(), ranks, gpus)
+    return found
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

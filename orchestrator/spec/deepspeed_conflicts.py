@@ -39,16 +39,18 @@ _UNFIT: Final = {
 }
 
 
-def check(config: RunConfig, merged: Mapping[str, Any], gpus: int) -> Iterator[Finding]:
+def check(config: RunConfig, merged: Mapping[str, Any], world_size: int, gpus: int) -> Iterator[Finding]:
     """Everything that is wrong with the section of a run of the built-in trainer.
 
     Args:
         merged: DeepSpeed's configuration as the run will have it.
+        world_size: ranks of the run.
         gpus: of a node.
     """
     yield from _reduction(config)
     yield from _norm(config, merged)
     yield from _offload(config, merged)
+    yield from _parts(config, world_size)
     yield from _formats(config)
     yield from _half_states(config, merged)
     yield from _optimizer(config)
@@ -106,6 +108,18 @@ def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(places, "is for ZeRO 3", "leave it out, or set train.zero_stage: 3")
         elif not _own_adam_on_host(merged):
             yield Finding(places, _OWN_ADAM, _WRITE_OWN_ADAM)
+
+
+def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    """ZeRO 3's second copy of the weights, whose groups of ranks have to be equal, and gradients as few bits."""
+    given, place = section(config.deepspeed, (_ZERO,)), ("deepspeed", _ZERO)
+    size = min(int(given.get("zero_hpz_partition_size", 1)), world_size)
+    if config.train.zero_stage == 3 and size > 1 and world_size % size:
+        message = f"{size} does not divide the {world_size} ranks of the run"
+        yield Finding(((*place, "zero_hpz_partition_size"), ("ranks_per_node",)), message, "write the ranks of a node")
+    if config.train.zero_stage == 3 and given.get("zero_quantized_gradients") and not given.get("reduce_scatter", True):
+        message = "needs reduce_scatter"
+        yield Finding(((*place, "zero_quantized_gradients"), (*place, "reduce_scatter")), message, _LEAVE_OUT)
 
 
 def _on_host(merged: Mapping[str, Any]) -> bool:
@@ -189,6 +203,10 @@ def _optimizer(config: RunConfig) -> Iterator[Finding]:
             yield Finding(
                 (("deepspeed", "optimizer", "params", other),), "does not go with fused", "leave out one of them"
             )
+    if train.universal_checkpoint and train.zero_stage and (kind not in _ADAM or params.get("amsgrad")):
+        message = "is for plain Adam: DeepSpeed (0.19.8) cannot convert the states of other optimizers"
+        places: tuple[FieldPath, ...] = (("train", "universal_checkpoint"), ("deepspeed", "optimizer"))
+        yield Finding(places, message, "leave it out: the run then resumes on the same number of ranks")
     if kind == "muon" and train.zero_stage == 3 and section(config.deepspeed, (_ZERO,)).get("reduce_scatter", True):
         message = "Muon does not work with the reduce-scatter of ZeRO 3"
         hint = "set deepspeed.zero_optimization.reduce_scatter: false"
@@ -204,6 +222,9 @@ def _kernels(config: RunConfig, merged: Mapping[str, Any], *, on_gpus: bool) -> 
         message = f"{config.deepspeed['optimizer']['type']} needs GPUs"
         hint = "use another one on CPUs" + (", or train.offload: optimizer" if kind == "lion" else "")
         yield Finding((("deepspeed", "optimizer", "type"),), message, hint)
+    for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights"):
+        if config.train.zero_stage == 3 and section(config.deepspeed, (_ZERO,)).get(name):
+            yield Finding((("deepspeed", _ZERO, name),), "needs GPUs", "leave it out on CPUs")
 
 
 def _named(optimizer: Mapping[str, Any]) -> str:

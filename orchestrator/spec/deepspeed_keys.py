@@ -139,7 +139,7 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
         ),
     ),
     "zero_optimization": (
-        (ANY, "legacy_stage1 stage zenflow"),
+        (ANY, "cpu_offload cpu_offload_param legacy_stage1 stage zenflow"),
         (
             SWITCH,
             """allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients
@@ -152,7 +152,7 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
             use_multi_rank_bucket_allreduce zero_quantized_gradients zero_quantized_nontrainable_weights
             zero_quantized_weights""",
         ),
-        (_maybe(SWITCH), "cpu_offload cpu_offload_param cpu_offload_use_pin_memory overlap_comm"),
+        (_maybe(SWITCH), "cpu_offload_use_pin_memory overlap_comm"),
         (POSITIVE, "reduce_bucket_size"),
         (
             COUNT,

@@ -37,7 +37,9 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     """
     found = [*_train(config), *_batch(config, world_size), *machine_checks.check(config, world_size, local_gpus)]
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    found += _deepspeed(config, gpus) if config.deepspeed else ()  # what is made from `train` alone is right
+    found += (
+        _deepspeed(config, world_size, gpus) if config.deepspeed else ()
+    )  # what is made from `train` alone is right
     found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
@@ -141,7 +143,7 @@ def _train_fields(*names: str) -> tuple[FieldPath, ...]:
     return tuple(("train", name) for name in names)
 
 
-def _deepspeed(config: RunConfig, gpus: int) -> Iterator[Finding]:
+def _deepspeed(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
     given = config.deepspeed
     for key in _BATCH_TRIPLE:
         if key in given:
@@ -162,7 +164,7 @@ def _deepspeed(config: RunConfig, gpus: int) -> Iterator[Finding]:
     zero = merged["zero_optimization"]
     yield from _zero(zero, section(given, ("zero_optimization",)))
     if config.command is None:
-        yield from deepspeed_conflicts.check(config, merged, gpus)
+        yield from deepspeed_conflicts.check(config, merged, world_size, gpus)
     on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
     if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
         yield strategies.no_checkpoints()

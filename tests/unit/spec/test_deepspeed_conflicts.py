@@ -65,6 +65,16 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
         ({}, {"optimizer": {"type": "MuAdam"}}, "optimizer.type"),
         ({"compile": True}, {"optimizer": {"type": "Muon"}}, "optimizer.type"),
         ({"zero_stage": 3}, {"optimizer": {"type": "muon"}}, "optimizer.type"),
+        (
+            {"zero_stage": 3},
+            {"zero_optimization": {"zero_hpz_partition_size": 3}},
+            "zero_optimization.zero_hpz_partition_size",
+        ),
+        (
+            {"zero_stage": 3},
+            {"zero_optimization": {"zero_quantized_gradients": True, "reduce_scatter": False}},
+            "zero_optimization.zero_quantized_gradients",
+        ),
         ({}, {"optimizer": {"params": {"fused": True, "foreach": True}}}, "optimizer.params.foreach"),
     ],
 )
@@ -98,6 +108,7 @@ def test_what_does_not_go_together_is_refused_where_it_stands(
         ({"zero_stage": 1}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3}, {"optimizer": {"type": "Muon"}, "zero_optimization": {"reduce_scatter": False}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 16, "zero_quantized_weights": True}}),
         ({"zero_stage": 2, "grad_clip": 0}, {"zero_optimization": {"compute_grad_norm": False}}),
     ],
 )
@@ -128,3 +139,19 @@ def test_an_optimizer_that_deepspeed_has_for_gpus_alone_is_refused_on_cpus(tmp_p
     (found,) = problems(tmp_path, {}, given, env={"DS_ACCELERATOR": "cpu"})
     assert (found.field, found.message) == ("deepspeed.optimizer.type", f"{kind} needs GPUs")
     assert not problems(tmp_path, {}, given)
+
+
+@pytest.mark.parametrize("key", ["zero_quantized_weights", "zero_quantized_nontrainable_weights"])
+def test_weights_of_few_bits_are_refused_on_cpus(tmp_path: Path, key: str) -> None:
+    given = {"zero_optimization": {key: True}}
+    (found,) = problems(tmp_path, {"zero_stage": 3}, given, env={"DS_ACCELERATOR": "cpu"})
+    assert (found.field, found.message) == (f"deepspeed.zero_optimization.{key}", "needs GPUs")
+
+
+@pytest.mark.parametrize("optimizer", [{"type": "Lion"}, {"params": {"amsgrad": True}}])
+def test_states_that_deepspeed_cannot_convert_need_the_same_ranks(tmp_path: Path, optimizer: dict[str, Any]) -> None:
+    train, given = {"zero_stage": 1, "universal_checkpoint": True}, {"optimizer": optimizer}
+    (found,) = problems(tmp_path, train, given)
+    assert found.field == "train.universal_checkpoint"
+    assert not problems(tmp_path, {**train, "zero_stage": 0}, given)
+    assert not problems(tmp_path, train, {"optimizer": {"type": "Adam"}})
