@@ -54,6 +54,7 @@ def check(config: RunConfig, merged: Mapping[str, Any], world_size: int, gpus: i
     yield from _formats(config)
     yield from _half_states(config, merged)
     yield from _optimizer(config)
+    yield from _universal(config)
     yield from _kernels(config, merged, on_gpus=bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu")
 
 
@@ -123,7 +124,7 @@ def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
 
 
 def _on_host(merged: Mapping[str, Any]) -> bool:
-    return section(merged, (_ZERO, "offload_optimizer")).get("device", "none") != "none"
+    return bool(section(merged, (_ZERO, "offload_optimizer")).get("device", "none") != "none")
 
 
 def _own_adam_on_host(merged: Mapping[str, Any]) -> bool:
@@ -203,14 +204,26 @@ def _optimizer(config: RunConfig) -> Iterator[Finding]:
             yield Finding(
                 (("deepspeed", "optimizer", "params", other),), "does not go with fused", "leave out one of them"
             )
-    if train.universal_checkpoint and train.zero_stage and (kind not in _ADAM or params.get("amsgrad")):
-        message = "is for plain Adam: DeepSpeed (0.19.8) cannot convert the states of other optimizers"
-        places: tuple[FieldPath, ...] = (("train", "universal_checkpoint"), ("deepspeed", "optimizer"))
-        yield Finding(places, message, "leave it out: the run then resumes on the same number of ranks")
     if kind == "muon" and train.zero_stage == 3 and section(config.deepspeed, (_ZERO,)).get("reduce_scatter", True):
         message = "Muon does not work with the reduce-scatter of ZeRO 3"
         hint = "set deepspeed.zero_optimization.reduce_scatter: false"
         yield Finding((place, ("train", "zero_stage")), message, hint)
+
+
+def _universal(config: RunConfig) -> Iterator[Finding]:
+    """What DeepSpeed (0.19.8) saves, and cannot convert for another number of ranks."""
+    if not (config.train.universal_checkpoint and config.train.zero_stage):
+        return
+    given, zero = section(config.deepspeed, ("optimizer",)), section(config.deepspeed, (_ZERO,))
+    place, hint = ("train", "universal_checkpoint"), "leave it out: the run then resumes on the same number of ranks"
+    if _named(given) not in _ADAM or section(given, ("params",)).get("amsgrad"):
+        message = "is for plain Adam: DeepSpeed (0.19.8) cannot convert the states of other optimizers"
+        yield Finding((place, ("deepspeed", "optimizer")), message, hint)
+    if config.train.zero_stage < 3 and zero.get("round_robin_gradients"):
+        message = (
+            "does not go with round_robin_gradients: DeepSpeed (0.19.8) mixes up the weights when it converts them"
+        )
+        yield Finding((place, ("deepspeed", _ZERO, "round_robin_gradients")), message, hint)
 
 
 def _kernels(config: RunConfig, merged: Mapping[str, Any], *, on_gpus: bool) -> Iterator[Finding]:

@@ -50,6 +50,7 @@ def _gone(instead: str = _LEAVE_OUT) -> Unserved:
 SERVED: Final = frozenset(KEYS[""])
 """Keys at the top that do in the built-in training what they do in DeepSpeed."""
 
+_OTHER_RANKS: Final = "use train.universal_checkpoint, by which a run resumes on another number of ranks"
 _OLD_OFFLOAD: Final = "is an old key: states would be offloaded where train.offload says that they are not"
 _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
 
@@ -99,12 +100,15 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
     "sparse_gradients": _gone(),
     "eigenvalue": _gone(),
     "sparse_attention": _gone("see train.attention"),
-    "elasticity": _gone("use train.universal_checkpoint, by which a run resumes on another number of ranks"),
+    "elasticity": _gone(_OTHER_RANKS),
     "graph_harvesting": _gone("use train.compile"),
     "curriculum_learning": _gone(),
     "progressive_layer_drop": _gone(),
     "zero_optimization.cpu_offload": Unserved(_OLD_OFFLOAD, "use train.offload: optimizer", neutral=False),
     "zero_optimization.cpu_offload_param": Unserved(_OLD_OFFLOAD, "use train.offload: full", neutral=False),
+    "zero_optimization.elastic_checkpoint": Unserved(
+        "stops DeepSpeed (0.19.8) when a run resumes", _OTHER_RANKS, neutral=False
+    ),
     "zero_optimization.legacy_stage1": Unserved(
         "is no longer in DeepSpeed (0.19.8), which stops at it", _LEAVE_OUT, neutral=False
     ),

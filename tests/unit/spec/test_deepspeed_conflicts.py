@@ -148,9 +148,16 @@ def test_weights_of_few_bits_are_refused_on_cpus(tmp_path: Path, key: str) -> No
     assert (found.field, found.message) == (f"deepspeed.zero_optimization.{key}", "needs GPUs")
 
 
-@pytest.mark.parametrize("optimizer", [{"type": "Lion"}, {"params": {"amsgrad": True}}])
-def test_states_that_deepspeed_cannot_convert_need_the_same_ranks(tmp_path: Path, optimizer: dict[str, Any]) -> None:
-    train, given = {"zero_stage": 1, "universal_checkpoint": True}, {"optimizer": optimizer}
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": {"type": "Lion"}},
+        {"optimizer": {"params": {"amsgrad": True}}},
+        {"zero_optimization": {"round_robin_gradients": True}},
+    ],
+)
+def test_states_that_deepspeed_cannot_convert_need_the_same_ranks(tmp_path: Path, given: dict[str, Any]) -> None:
+    train = {"zero_stage": 1, "universal_checkpoint": True}
     (found,) = problems(tmp_path, train, given)
     assert found.field == "train.universal_checkpoint"
     assert not problems(tmp_path, {**train, "zero_stage": 0}, given)
