@@ -139,12 +139,12 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
         ),
     ),
     "zero_optimization": (
-        (ANY, "cpu_offload cpu_offload_param elastic_checkpoint legacy_stage1 stage zenflow"),
+        (ANY, "cpu_offload cpu_offload_param elastic_checkpoint legacy_stage1 load_from_fp32_weights stage zenflow"),
         (
             SWITCH,
             """allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients
             enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters
-            load_from_fp32_weights log_trace_cache_warnings memory_efficient_linear
+            log_trace_cache_warnings memory_efficient_linear
             override_module_apply parameter_alignment pipeline_loading_checkpoint reduce_scatter
             round_robin_gradients save_muon_momentum_buffer_in_memory stage3_allgather_sequential
             stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save

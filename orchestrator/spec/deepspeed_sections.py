@@ -112,6 +112,9 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
     "zero_optimization.legacy_stage1": Unserved(
         "is no longer in DeepSpeed (0.19.8), which stops at it", _LEAVE_OUT, neutral=False
     ),
+    "zero_optimization.load_from_fp32_weights": Unserved(
+        "loses digits of the weights when a run resumes: it would learn something else", _LEAVE_OUT, neutral=True
+    ),
     "zero_optimization.mics_shard_size": _gone("use zero_optimization.zero_hpz_partition_size"),
     "zero_optimization.mics_hierarchical_params_gather": _gone("use zero_optimization.zero_hpz_partition_size"),
     "zero_optimization.zeropp_loco_param": _gone(),
