@@ -144,12 +144,18 @@ def _formats(config: RunConfig) -> Iterator[Finding]:
         places = (("deepspeed", "data_types", "grad_accum_dtype"), ("train", "zero_stage"))
         message = f"{sums} needs ZeRO: without it gradients are summed in the weights' format, {trained}"
         yield Finding(places, message, "use zero_stage 1, 2 or 3, or leave it out")
-    yield from _autocast(section(config.deepspeed, ("torch_autocast",)))
+    yield from _autocast(config)
 
 
-def _autocast(given: Mapping[str, Any]) -> Iterator[Finding]:
+def _autocast(config: RunConfig) -> Iterator[Finding]:
     """Without a format GPUs take fp16. DeepSpeed (0.19.8) clips its gradients while they are scaled."""
+    given, precision = section(config.deepspeed, ("torch_autocast",)), config.train.precision
     if not given.get("enabled"):
+        return
+    if precision in _HALVES:
+        message = f"is for weights in fp32, and train.precision is {precision}"
+        hint = "set train.precision: fp32, or leave it out"
+        yield Finding((("deepspeed", "torch_autocast"), ("train", "precision")), message, hint)
         return
     places: tuple[FieldPath, ...] = (("deepspeed", "torch_autocast", "dtype"), ("deepspeed", "torch_autocast"))
     kind, hint = _format(given.get("dtype")), "write dtype: bf16, or leave it out and use train.precision: fp16"

@@ -35,6 +35,7 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
         ({"precision": "fp32"}, {"data_types": {"param_dtype": "bf16"}}, "data_types.param_dtype"),
         ({}, {"data_types": {"grad_accum_dtype": "fp32"}}, "data_types.grad_accum_dtype"),
         ({"precision": "fp16"}, {"data_types": {"grad_accum_dtype": "float"}}, "data_types.grad_accum_dtype"),
+        ({}, {"torch_autocast": {"enabled": True, "dtype": "bf16"}}, "torch_autocast"),
         ({"precision": "fp32"}, {"torch_autocast": {"enabled": True}}, "torch_autocast"),
         ({"precision": "fp32"}, {"torch_autocast": {"enabled": True, "dtype": "half"}}, "torch_autocast.dtype"),
         ({}, {"bf16": {MASTER: True, "bf16_optimizer_states": True}}, f"bf16.{MASTER}"),
