@@ -21,7 +21,7 @@ _FORMATS: Final = {"half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float
 """Other words for a number format."""
 
 _ADAM: Final = ("adam", "adamw")
-_SHARDED: Final = (*_ADAM, "lion", "muon")
+_SHARDED: Final = (*_ADAM, "adagrad", "lion", "muon")
 """Optimizers that DeepSpeed shards without being told that it may."""
 _WHOLE: Final = ("lamb", "muon", "adafactor")
 """Optimizers for which a matrix is more than its numbers."""
@@ -53,7 +53,7 @@ def check(config: RunConfig, merged: Mapping[str, Any], world_size: int, gpus: i
     yield from _parts(config, world_size)
     yield from _formats(config)
     yield from _half_states(config, merged)
-    yield from _optimizer(config)
+    yield from _optimizer(config, merged)
     yield from _universal(config)
     yield from _kernels(config, merged, on_gpus=bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu")
 
@@ -188,14 +188,15 @@ def _half_states(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Findi
             yield Finding((place, ("train", "offload")), _OWN_ADAM, near + _WRITE_OWN_ADAM)
 
 
-def _optimizer(config: RunConfig) -> Iterator[Finding]:
+def _optimizer(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
     train = config.train
     given = section(config.deepspeed, ("optimizer",))
     kind, place = _named(given), ("deepspeed", "optimizer", "type")
     if kind in _UNFIT:
         yield Finding((place,), f"{given['type']} {_UNFIT[kind]}", "use another one, or a script of your own")
         return
-    if train.zero_stage and kind in _UNSHARDED:
+    own_on_host = kind == "adagrad" and _on_host(merged)  # DeepSpeed's own, which keeps its groups
+    if train.zero_stage and kind in _UNSHARDED and not own_on_host:
         yield Finding((place, ("train", "zero_stage")), f"{given['type']} {_UNSHARDED[kind]}", "use zero_stage: 0")
     elif train.zero_stage and kind not in _SHARDED and not config.deepspeed.get("zero_allow_untested_optimizer"):
         message = f"DeepSpeed shards {given['type']} only where it is told that it may"

@@ -107,6 +107,7 @@ def test_what_does_not_go_together_is_refused_where_it_stands(
         ),
         ({"zero_stage": 2}, {"optimizer": {"type": "NAdam"}, **UNTESTED}),
         ({"zero_stage": 1}, {"optimizer": {"type": "Lion"}}),
+        ({"strategy": "zero2-offload"}, {"optimizer": {"type": "Adagrad"}}),
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3}, {"optimizer": {"type": "Muon"}, "zero_optimization": {"reduce_scatter": False}}),
         ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 16, "zero_quantized_weights": True}}),
