@@ -239,7 +239,8 @@ def _with_room(ds_config: Mapping[str, Any], model_config: PreTrainedConfig) -> 
     return swap_space.with_room(ds_config, max(p.numel() for p in shapes.parameters()), dist.get_world_size())
 
 
-def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str:
+def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | None:
+    """The implementation; None leaves it to Transformers, which takes SDPA for every model that has it."""
     if config.attention != "auto":
         return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
@@ -249,7 +250,7 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str:
             raise ValueError(f"train.sequence_parallel: not for {model_config.model_type}; it is known to fit {known}")
         require_heads(model_config, config.sequence_parallel)
         return register(causal_sdpa, config.sequence_parallel)
-    return CAUSAL_SDPA if plain else "sdpa"
+    return CAUSAL_SDPA if plain else None
 
 
 def _require_plain_output(model: PreTrainedModel) -> None:

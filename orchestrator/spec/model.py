@@ -160,7 +160,8 @@ class TrainConfig(SpecSection):
     training only."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation. `auto` uses PyTorch's causal attention without a mask tensor, its fastest kernels, if
-    the model's attention allows it, else `sdpa`. `flash_attention_2` needs the package flash-attn."""
+    the model's attention allows it, else `sdpa`, or `eager` for models that have no other. `flash_attention_2` needs
+    the package flash-attn."""
     fused_loss: bool = False
     """Compute output layer and cross-entropy together, 8,192 tokens at a time, so that the full logits are never in
     memory. For ZeRO 0 to 2 and models with nothing after the output layer."""

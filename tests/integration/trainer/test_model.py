@@ -22,6 +22,7 @@ from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, train_con
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
 GROUPED = {**LLAMA, "num_key_value_heads": 2}
+MISTRAL = {**GROUPED, "model_type": "mistral"}
 OPT = {"model_type": "opt", "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -53,6 +54,18 @@ def test_the_loss_is_the_mean_over_targets_that_count(batch: tuple[torch.Tensor,
     logits = model.model(input_ids=inputs).logits[..., :257]
     expected = functional.cross_entropy(logits[:, :8].reshape(-1, 257), targets[:, :8].reshape(-1))
     torch.testing.assert_close(model(inputs, ignored), expected)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [({"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2}, "eager"), (MISTRAL, "sdpa")],
+)
+def test_any_other_attention_is_the_one_that_transformers_has(
+    architecture: dict[str, Any], kind: str, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    model = build(model=architecture)
+    assert model.model.config._attn_implementation == kind
+    assert torch.isfinite(model(*batch))
 
 
 @pytest.mark.parametrize("architecture", [TINY["model"], GROUPED, OPT])
