@@ -34,7 +34,7 @@ demo: $(STAMP)
 
 # What DeepSpeed compiles is kept with the environment that it was compiled for.
 test: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
-test: export CXX := $(CURDIR)/tests/support/without_debug_info/g++
+test: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
 test: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(filter-out $(SKIP),nvme))
