@@ -1,12 +1,17 @@
 """Where DeepSpeed needs help: operators built in time, an abort of DeepCompile's avoided, less work for the host.
 
+Also a start without the compiler where nothing is compiled.
+
 Each patch leaves a version alone that does it in its own way, and any configuration that does not need it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, wraps
 from itertools import chain
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -15,6 +20,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.compile.passes import zero_1_and_2_compile
 from deepspeed.ops.op_builder.dc import DeepCompileBuilder
+from deepspeed.runtime import compiler
 from deepspeed.runtime.zero import (
     parameter_offload,
     partition_parameters,
@@ -34,6 +40,7 @@ _DECIDES = "should_release_reduce_buckets"
 _PRINTS: Final = "print_rank_0"
 _PARAMETERS: Final = "iter_params"
 _UNDER_NSIGHT: Final = "NSYS_PROFILING_SESSION_ID"
+_MUON: Final = "deepspeed.runtime.zero.muon.original_muon"
 _OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator)
 
 
@@ -67,6 +74,35 @@ def keep_reduce_buckets(config: TrainerConfig) -> None:
     needed = config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
     if needed and hasattr(zero_1_and_2_compile, _DECIDES):
         setattr(zero_1_and_2_compile, _DECIDES, lambda *_graph: False)
+
+
+def put_off_muon() -> None:
+    """Has the functions of DeepSpeed's Muon compiled when they are called, not when they are imported.
+
+    With ZeRO, DeepSpeed 0.19.8 imports them at each start, to see whether the optimizer is a Muon. That would load all
+    of PyTorch's compiler, which takes each rank two seconds.
+    """
+    theirs = getattr(compiler, "compile", None)
+    if theirs is None or _MUON in sys.modules:
+        return
+    compiler.compile = lambda: _compiled_when_called
+    try:
+        importlib.import_module(_MUON)
+    except ImportError:  # another version, which has none
+        pass
+    finally:
+        compiler.compile = theirs
+
+
+def _compiled_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    compiled = cache(lambda: torch.compile(function))
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        used = function if torch.compiler.is_compiling() else compiled()  # as part of what calls it
+        return used(*args, **kwargs)
+
+    return call
 
 
 def spare_the_host() -> None:

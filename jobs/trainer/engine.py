@@ -20,7 +20,13 @@ from torch import Tensor
 from ..shared.state_layout import joins_parameters
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
-from .deepspeed_patches import compile_plain_linear, keep_reduce_buckets, remove_waits, spare_the_host
+from .deepspeed_patches import (
+    compile_plain_linear,
+    keep_reduce_buckets,
+    put_off_muon,
+    remove_waits,
+    spare_the_host,
+)
 from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
 from .gathers import join_gathered_weights
@@ -154,6 +160,7 @@ def _deepspeed_engine(
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     spare_the_host()
     join_gathered_weights()
+    put_off_muon()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )

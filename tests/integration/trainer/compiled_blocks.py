@@ -27,7 +27,12 @@ def losses(*, compiled: bool) -> list[float]:
     """Of some steps from the same weights on the same tokens."""
     changes: dict[str, Any] = {"zero_stage": 3, "compile": compiled, "global_batch": 4}
     small = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}  # else all is small enough to stay whole
-    given = {"micro_batch": 2, "accumulation": 1, "world_size": dist.get_world_size(), "overrides": small}
+    given: dict[str, Any] = {
+        "micro_batch": 2,
+        "accumulation": 1,
+        "world_size": dist.get_world_size(),
+        "overrides": small,
+    }
     torch.manual_seed(0)
     shape = {**LLAMA, "num_hidden_layers": BLOCKS, "vocab_size": VOCABULARY}
     model = NextTokenLoss(AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape)), VOCABULARY)

@@ -1,10 +1,13 @@
 """Clipping without asking the device does what DeepSpeed's own does, and so does ZeRO 3 with less work for the host.
 
-Buckets stay where DeepSpeed would miss them.
+Buckets stay where DeepSpeed would miss them, and Muon is compiled as it is by DeepSpeed, only later.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import torch
 from deepspeed.compile import fx
 from deepspeed.compile.passes import zero_1_and_2_compile
+from deepspeed.runtime import compiler
 from deepspeed.runtime.zero import (
     parameter_offload,
     partition_parameters,
@@ -27,6 +31,7 @@ from torch.nn import functional
 from dscampaign.jobs.trainer.deepspeed_patches import (
     compile_plain_linear,
     keep_reduce_buckets,
+    put_off_muon,
     remove_waits,
     spare_the_host,
 )
@@ -141,7 +146,7 @@ def test_only_the_compiler_gets_pytorchs_own_linear_layer(monkeypatch: pytest.Mo
     compile_plain_linear()
     assert functional.linear is plain  # nothing was put in its place
     monkeypatch.setattr(weights, "linear_bk", plain, raising=False)
-    functional.linear = eager
+    monkeypatch.setattr(functional, "linear", eager)
     for _ in range(2):
         compile_plain_linear()
     layer, inputs = nn.Linear(2, 3), torch.ones(1, 2)
@@ -172,3 +177,30 @@ def _put_buckets_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_buckets_stay_only_where_a_pass_may_reduce_nothing(changes: dict[str, Any], dropped: bool) -> None:
     keep_reduce_buckets(train_config(**{**ACCUMULATING, **changes, "world_size": 1}))
     assert zero_1_and_2_compile.should_release_reduce_buckets(ONE_GRAPH, 7) is dropped
+
+
+def test_muon_is_compiled_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "deepspeed.runtime.zero.muon.original_muon", raising=False)
+    made: list[str] = []
+    real = partial(torch.compile, backend="aot_eager")
+
+    def recorded(function: Callable[..., Any]) -> Any:
+        made.append(function.__name__)
+        return real(function)
+
+    monkeypatch.setattr(torch, "compile", recorded)
+    theirs = compiler.compile
+    put_off_muon()
+    assert compiler.compile is theirs
+    from deepspeed.runtime.zero.muon import original_muon
+
+    assert made == []
+    gradient = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        found = original_muon.zeropower_via_newtonschulz5(gradient, steps=5)
+    assert made == ["zeropower_via_newtonschulz5"]
+    whole = original_muon.muon_update(gradient.clone(), torch.zeros(4, 6), ns_method="standard")
+    assert made == ["zeropower_via_newtonschulz5", "muon_update"]  # of which the other is a part
+    plain = original_muon.zeropower_via_newtonschulz5.__wrapped__(gradient, steps=5)
+    torch.testing.assert_close(found, plain)
+    assert whole.shape == gradient.shape

@@ -3,6 +3,12 @@
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from dscampaign.tests.integration.trainer.attempts import Attempt
+from dscampaign.tests.integration.trainer.conftest import Launch
 
 
 def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
@@ -13,3 +19,25 @@ def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
         for first in ("", "dscampaign.jobs.trainer.__main__, ")
     ]
     assert [done.stdout.split()[-1] for done in loaded] == ["True", "False"]
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("changes", [{"zero_stage": 1}, {"zero_stage": 2, "precision": "bf16"}, {"zero_stage": 3}])
+def test_a_rank_that_compiles_nothing_does_not_load_the_compiler(
+    changes: dict[str, object], launch: Launch, data_dir: Path, tmp_path: Path
+) -> None:
+    """DeepSpeed would, to see whether the optimizer is Muon."""
+    script = tmp_path / "train.py"
+    script.write_text("""
+import sys
+from dscampaign.jobs.trainer.engine import leave_process_group
+from dscampaign.jobs.trainer.train import main
+main()
+names = ("deepspeed.runtime.zero.muon.muon_optimizer", "torch._inductor.compile_fx")
+print("LOADED", [name in sys.modules for name in names])
+leave_process_group()
+""")
+    environment = Attempt(tmp_path / "run").prepare(data_dir, world_size=1, steps=1, **changes)
+    code, output = launch(str(script), env=environment, ranks=1).finish()
+    assert code == 0, output
+    assert "LOADED [True, False]" in output
