@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
 @pytest.mark.training
 @pytest.mark.parametrize("changes", [{"zero_stage": 1}, {"zero_stage": 2, "precision": "bf16"}, {"zero_stage": 3}])
 def test_a_rank_that_compiles_nothing_does_not_load_the_compiler(
-    changes: dict[str, object], launch: Launch, data_dir: Path, tmp_path: Path
+    changes: dict[str, Any], launch: Launch, data_dir: Path, tmp_path: Path
 ) -> None:
     """DeepSpeed would, to see whether the optimizer is Muon."""
     script = tmp_path / "train.py"
