@@ -1,18 +1,23 @@
-"""What ZeRO 3 costs the host, and what the built-in trainer takes away of it, one change after another, on one GPU.
+"""What ZeRO 3 costs the host, and what the built-in trainer takes away of it, one change after another.
 
-    python benchmarks/zero3_host.py [--repeats 3] [--steps 60] [--out FILE]
+    python benchmarks/zero3_host.py [--model MODEL] [--gpus N] [--rows A,B] [--repeats 3] [--steps 60] [--out FILE]
 
-GPT-2 124M with random weights, 8 x 1,024 random tokens a step in bf16, eager: small enough that a step waits for the
-host. Each row has what the rows above it have:
+gpt2        GPT-2 124M, 8 x 1,024 random tokens a pass, one pass a step: small enough that a step waits for the host
+llama-8b    8 of Llama-3-8B's 32 layers, 1 x 512 tokens a pass, four passes a step
+
+Random weights, bf16. Each row has what the rows above it have:
 
 zero2       ZeRO 2, as the trainer has it: the yardstick
 modules     ZeRO 3, each module gathered by itself, as DeepSpeed has it
 blocks      whole transformer blocks gathered at once
 scattered   gradients reduced out of their own tensors (contiguous_gradients: false)
-spared      DeepSpeed's path without what decides nothing: what the trainer does
+spared      DeepSpeed's path without what decides nothing
+joined      the weights of a gather put in order by one copy; on several GPUs
+ahead       a whole block gathered while one computes; on several GPUs: what the trainer does
+compiled    each block and the loss compiled: the trainer with `compile`
 
-Each repeat of a row is a process of its own, and all rows have their first before any has its second. Without a GPU the
-model is tiny, and only the host's share means something.
+Each repeat of a row is a process of its own on each GPU, and all rows have their first before any has its second.
+Without a GPU the model is tiny, and only the host's share means something.
 """
 
 from __future__ import annotations
@@ -25,16 +30,69 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 
-ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared")
-SHAPE: Final[dict[str, int]] = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50304}
-TINY: Final[dict[str, int]] = {"n_layer": 12, "n_embd": 96, "n_head": 2, "n_positions": 64, "vocab_size": 512}
+ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "ahead", "compiled")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A model and its batch on each rank.
+
+    Attributes:
+        shape, tiny: fields of the model's configuration; tiny without a GPU.
+        batch: samples a pass.
+        length: tokens a sample.
+        passes: micro-batches a step.
+    """
+
+    shape: Mapping[str, Any]
+    tiny: Mapping[str, Any]
+    batch: int
+    length: int
+    passes: int
+
+
+WORKS: Final = {
+    "gpt2": Work(
+        {
+            "model_type": "gpt2",
+            "n_layer": 12,
+            "n_embd": 768,
+            "n_head": 12,
+            "n_positions": 1024,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+            "vocab_size": 50304,
+        },
+        {"n_embd": 96, "n_head": 2, "vocab_size": 512},
+        *(8, 1024, 1),
+    ),
+    "llama-8b": Work(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 8,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+        },
+        {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "vocab_size": 512,
+        },
+        *(1, 512, 4),
+    ),
+}
 TRAIN: Final = {
     "precision": "bf16",
     "grad_clip": 1.0,
@@ -45,46 +103,60 @@ TRAIN: Final = {
     "eps": 1e-8,
 }
 WARMUP_STEPS: Final = 20
+LIMIT_S: Final = 300
 
 
-def measure(row: str, steps: int) -> dict[str, Any]:
-    """Trains in this process. Times in ms: of a whole step, and of the host's processor in it."""
+def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
+    """Trains in this process, a rank of the group. Times in ms: of a whole step, and of the host's processor in it."""
     import deepspeed
     import torch
+    import torch.distributed as dist
     from deepspeed.accelerator import get_accelerator
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
     from dscampaign.jobs.shared.ds_config import render
-    from dscampaign.jobs.trainer.deepspeed_patches import remove_waits, spare_the_host
-    from dscampaign.jobs.trainer.model import NextTokenLoss, parameter_groups
-    from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks
+    from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits, spare_the_host
+    from dscampaign.jobs.trainer.gathers import join_gathered_weights
+    from dscampaign.jobs.trainer.model import CAUSAL_SDPA, NextTokenLoss, causal_sdpa, parameter_groups
+    from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
-    device = get_accelerator()
-    on_gpu, level = device.device_name() == "cuda", ROWS.index(row)
-    shape, batch, length = (SHAPE, 8, 1024) if on_gpu else (TINY, 1, 16)
+    device, level = get_accelerator(), ROWS.index(row)
+    on_gpu = device.device_name() == "cuda"
+    shape, batch, length = (dict(work.shape), work.batch, work.length) if on_gpu else ({**work.shape, **work.tiny}, 1, 16)
     if not on_gpu:
         deepspeed.ops.__compatible_ops__ = {}
         torch.set_num_threads(1)
+    device.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(verbose=False)
     torch.manual_seed(0)
-    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    model = NextTokenLoss(GPT2LMHeadModel(GPT2Config(**shape, **none)), shape["vocab_size"])
-    stage = 3 if level else 2
-    zero = {} if stage == 2 or row in ROWS[3:] else {"zero_optimization": {"contiguous_gradients": True}}
-    config = render(TRAIN | {"zero_stage": stage}, micro_batch=batch, accumulation=1, world_size=1, overrides=zero)
-    if row in ROWS[2:]:
+    AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
+    with torch.device(device.current_device_name()):
+        bare = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape), attn_implementation=CAUSAL_SDPA)
+    model = NextTokenLoss(bare, shape["vocab_size"])
+    zero = {} if not level or _has(row, "scattered") else {"zero_optimization": {"contiguous_gradients": True}}
+    ranks = {"accumulation": work.passes, "world_size": dist.get_world_size()}
+    config: Any = render(TRAIN | {"zero_stage": 3 if level else 2}, micro_batch=batch, **ranks, overrides=zero)
+    if _has(row, "blocks"):
         gather_whole_blocks(model, config)
-    if row in ("zero2", "spared"):
+    if not level or _has(row, "spared"):
         spare_the_host()
+    if _has(row, "joined"):
+        join_gathered_weights()
+    if _has(row, "ahead"):
+        config = with_a_block_ahead(config, model)
     groups = parameter_groups(model)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config, dist_init_required=False)
     remove_waits(engine.optimizer)
+    if _has(row, "compiled"):
+        compile_plain_linear()
+        model.compile_parts(gathered_blocks(model))
     tokens = torch.randint(0, shape["vocab_size"], (batch, length + 1), device=device.current_device_name())
 
     def step() -> Any:
-        loss = engine(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
-        engine.backward(loss)
-        engine.step()
+        for _ in range(work.passes):
+            loss = engine(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+            engine.backward(loss)
+            engine.step()
         return loss
 
     losses = [float(step().detach()) for _ in range(WARMUP_STEPS)]
@@ -99,6 +171,10 @@ def measure(row: str, steps: int) -> dict[str, Any]:
     }
 
 
+def _has(row: str, change: str) -> bool:
+    return ROWS.index(row) >= ROWS.index(change)
+
+
 def _timed(step: Callable[[], Any], steps: int, synchronize: Callable[[], object]) -> tuple[float, float]:
     synchronize()
     begin, busy = time.perf_counter(), time.process_time()
@@ -109,34 +185,55 @@ def _timed(step: Callable[[], Any], steps: int, synchronize: Callable[[], object
     return round(ends[0] / steps * 1e3, 2), round(ends[1] / steps * 1e3, 2)
 
 
-def _in_process(row: str, steps: int) -> dict[str, Any]:
+def _in_processes(model: str, gpus: int, row: str, steps: int) -> dict[str, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, __file__, "--row", row, "--steps", str(steps)]
-    done = subprocess.run(command, env=os.environ | ranks, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        return {"row": row, "error": done.stderr.strip().splitlines()[-5:]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    group = {"WORLD_SIZE": str(gpus), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, __file__, "--row", row, "--steps", str(steps), "--model", model]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(gpus)
+    ]
+    try:
+        said, complaint = ranks[0].communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return {"row": row, "error": [f"took longer than {LIMIT_S} s"]}
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    if ranks[0].returncode:
+        return {"row": row, "error": complaint.strip().splitlines()[-5:]}
+    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=WORKS, default="gpt2")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=ROWS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--row", choices=ROWS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:
-        print(json.dumps(measure(asked.row, asked.steps)))
+        print(json.dumps(measure(WORKS[asked.model], asked.row, asked.steps)))
         return
     packages = {name: version(name) for name in ("torch", "deepspeed", "transformers")}
-    document: dict[str, Any] = {"commit": commit_id(), "packages": packages, "steps": asked.steps, "runs": []}
+    document: dict[str, Any] = {"commit": commit_id(), "packages": packages, "model": asked.model, "gpus": asked.gpus}
+    document |= {"steps": asked.steps, "runs": []}
     for _ in range(asked.repeats):
-        for row in ROWS:
-            document["runs"].append(_in_process(row, asked.steps))
+        for row in asked.rows:
+            document["runs"].append(_in_processes(asked.model, asked.gpus, row, asked.steps))
             print(document["runs"][-1], flush=True)
             write_json(asked.out, document)
     _show(document["runs"])
