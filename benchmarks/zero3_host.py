@@ -122,7 +122,8 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
 
     device, level = get_accelerator(), ROWS.index(row)
     on_gpu = device.device_name() == "cuda"
-    shape, batch, length = (dict(work.shape), work.batch, work.length) if on_gpu else ({**work.shape, **work.tiny}, 1, 16)
+    shape = {**work.shape, **({} if on_gpu else work.tiny)}
+    batch, length = (work.batch, work.length) if on_gpu else (1, 16)
     if not on_gpu:
         deepspeed.ops.__compatible_ops__ = {}
         torch.set_num_threads(1)
