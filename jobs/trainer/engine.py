@@ -104,7 +104,10 @@ def create_engine(
 
 
 def _compile(engine: Any, config: TrainerConfig) -> None:
-    """A search tries many sizes, each a few times: none is worth being recorded."""
+    """Compiles what lies between the hooks of ZeRO 3, and else the whole model.
+
+    A search tries many sizes, each a few times: none is worth being recorded.
+    """
     blocks = [] if config.deepcompile or config.engine != "deepspeed" else gathered_blocks(engine.module)
     if blocks:
         compile_plain_linear()
