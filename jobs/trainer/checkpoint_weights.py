@@ -21,9 +21,6 @@ WHOLE: Final = "mp_rank_00_model_states.pt"
 """DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. Where ranks share layers it is the
 first of several, with what the first of these ranks has."""
 
-_NOT_READ: Final = "bf16_zero_pp_rank_*"
-"""Files of an optimizer of DeepSpeed's for which its own tool has no case; the weights in bf16 are beside them."""
-
 _MODEL: Final = "model."
 """What the model is called in the module that is trained."""
 
@@ -104,8 +101,6 @@ def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
         return _own_names(state["module"])
     if state and state["optimizer"]:
         return _own_names(_without_zero(state))
-    if any((folder / tag).glob(_NOT_READ)):
-        raise ValueError("DeepSpeed (0.19.8) does not read the fp32 weights of ZeRO 1 that sums bf16 gradients in fp32")
     found = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag, lazy_mode=True)
     return _own_names(_parted(found, state) if state and MATRICES in found else found)
 

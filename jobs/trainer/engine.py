@@ -108,7 +108,7 @@ def _compile(engine: Any, config: TrainerConfig) -> None:
 
     A search tries many sizes, each a few times: none is worth being recorded.
     """
-    blocks = [] if config.deepcompile or config.engine != "deepspeed" else gathered_blocks(engine.module)
+    blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
         compile_plain_linear()
         engine.module.compile_parts(blocks)

@@ -99,18 +99,6 @@ def test_parameters_that_lie_joined_are_parted() -> None:
     assert all(torch.equal(parted[name], whole[name]) for name in whole)
 
 
-def test_fp32_weights_that_deepspeed_does_not_read_are_refused_by_the_cause(tmp_path: Path) -> None:
-    written = tmp_path / "tag"
-    written.mkdir()
-    module = {"model.weight": torch.zeros(2, 2, dtype=torch.bfloat16)}
-    state: dict[str, Any] = {"module": module, "buffer_names": [], "optimizer": None}
-    torch.save(state, written / checkpoint_weights.WHOLE)
-    (written / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
-    assert "weight" in checkpoint_weights.SavedWeights(tmp_path, "tag", torch.bfloat16)
-    with pytest.raises(ValueError, match="sums bf16 gradients in fp32"):
-        checkpoint_weights.SavedWeights(tmp_path, "tag", torch.float32)
-
-
 @pytest.mark.parametrize(
     ("model", "said"),
     [
