@@ -112,12 +112,11 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     from deepspeed.accelerator import get_accelerator
-    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
     from dscampaign.jobs.shared.ds_config import render
     from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits, spare_the_host
     from dscampaign.jobs.trainer.gathers import join_gathered_weights
-    from dscampaign.jobs.trainer.model import CAUSAL_SDPA, NextTokenLoss, causal_sdpa, parameter_groups
+    from dscampaign.jobs.trainer.model import parameter_groups
     from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
     device, level = get_accelerator(), ROWS.index(row)
@@ -130,10 +129,7 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     device.set_device(int(os.environ["LOCAL_RANK"]))
     deepspeed.init_distributed(verbose=False)
     torch.manual_seed(0)
-    AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
-    with torch.device(device.current_device_name()):
-        bare = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape), attn_implementation=CAUSAL_SDPA)
-    model = NextTokenLoss(bare, shape["vocab_size"])
+    model = _model(shape)
     zero = {} if not level or _has(row, "scattered") else {"zero_optimization": {"contiguous_gradients": True}}
     ranks = {"accumulation": work.passes, "world_size": dist.get_world_size()}
     config: Any = render(TRAIN | {"zero_stage": 3 if level else 2}, micro_batch=batch, **ranks, overrides=zero)
@@ -170,6 +166,20 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
         "loss": losses[-1],
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
     }
+
+
+def _model(shape: Mapping[str, Any]) -> Any:
+    """With random weights on this rank's device, and with its loss."""
+    import torch
+    from deepspeed.accelerator import get_accelerator
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+    from dscampaign.jobs.trainer.model import CAUSAL_SDPA, NextTokenLoss, causal_sdpa
+
+    AttentionInterface.register(CAUSAL_SDPA, causal_sdpa)
+    with torch.device(get_accelerator().current_device_name()):
+        bare = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape), attn_implementation=CAUSAL_SDPA)
+    return NextTokenLoss(bare, shape["vocab_size"])
 
 
 def _has(row: str, change: str) -> bool:
@@ -244,7 +254,9 @@ def _show(runs: list[dict[str, Any]]) -> None:
     times = {row: [run["step_ms"] for run in runs if run["row"] == row and "step_ms" in run] for row in ROWS}
     yardstick = statistics.median(times["zero2"]) if times["zero2"] else None
     for row, found in times.items():
-        middle = statistics.median(found) if found else float("nan")
+        if not found:
+            continue
+        middle = statistics.median(found)
         ratio = f"{middle / yardstick:.2f} x zero2" if yardstick else ""
         print(f"{row:10} {middle:7.1f} ms a step ({', '.join(f'{one:.1f}' for one in found)})  {ratio}")
 

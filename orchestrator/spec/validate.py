@@ -37,9 +37,8 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     """
     found = [*_train(config), *_batch(config, world_size), *machine_checks.check(config, world_size, local_gpus)]
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    found += (
-        _deepspeed(config, world_size, gpus) if config.deepspeed else ()
-    )  # what is made from `train` alone is right
+    if config.deepspeed:  # what is made from `train` alone is right
+        found += _deepspeed(config, world_size, gpus)
     found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
