@@ -13,6 +13,7 @@ blocks      whole transformer blocks gathered at once
 scattered   gradients reduced out of their own tensors (contiguous_gradients: false)
 spared      DeepSpeed's path without what decides nothing
 joined      the weights of a gather put in order by one copy; on several GPUs
+reduced     gradients put in order by one copy and kept in one call, and the host waits for no reduction
 ahead       a whole block gathered while one computes; on several GPUs: what the trainer does
 compiled    each block and the loss compiled: the trainer with `compile`
 
@@ -38,7 +39,7 @@ from typing import Any, Final
 
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 
-ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "ahead", "compiled")
+ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "reduced", "ahead", "compiled")
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     from deepspeed.accelerator import get_accelerator
 
     from dscampaign.jobs.shared.ds_config import render
-    from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits, spare_the_host
-    from dscampaign.jobs.trainer.gathers import join_gathered_weights
+    from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits
     from dscampaign.jobs.trainer.model import parameter_groups
+    from dscampaign.jobs.trainer.reductions import stay_ahead
     from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
 
     device, level = get_accelerator(), ROWS.index(row)
@@ -135,15 +136,14 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     config: Any = render(TRAIN | {"zero_stage": 3 if level else 2}, micro_batch=batch, **ranks, overrides=zero)
     if _has(row, "blocks"):
         gather_whole_blocks(model, config)
-    if not level or _has(row, "spared"):
-        spare_the_host()
-    if _has(row, "joined"):
-        join_gathered_weights()
+    _change_deepspeed(row)
     if _has(row, "ahead"):
         config = with_a_block_ahead(config, model)
     groups = parameter_groups(model)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config, dist_init_required=False)
     remove_waits(engine.optimizer)
+    if _has(row, "reduced"):
+        stay_ahead(engine.optimizer)
     if _has(row, "compiled"):
         compile_plain_linear()
         model.compile_parts(gathered_blocks(model))
@@ -166,6 +166,20 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
         "loss": losses[-1],
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
     }
+
+
+def _change_deepspeed(row: str) -> None:
+    """Changes in this process what the row has changed of DeepSpeed's functions."""
+    from dscampaign.jobs.trainer.deepspeed_patches import spare_the_host
+    from dscampaign.jobs.trainer.gathers import join_gathered_weights
+    from dscampaign.jobs.trainer.reductions import join_gradients
+
+    if row == "zero2" or _has(row, "spared"):
+        spare_the_host()
+    if _has(row, "joined"):
+        join_gathered_weights()
+    if _has(row, "reduced"):
+        join_gradients()
 
 
 def _model(shape: Mapping[str, Any]) -> Any:

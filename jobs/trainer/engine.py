@@ -31,6 +31,7 @@ from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
 from .gathers import join_gathered_weights
 from .model import NextTokenLoss, parameter_groups
+from .reductions import join_gradients, stay_ahead
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import TorchEngine
 from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
@@ -163,6 +164,7 @@ def _deepspeed_engine(
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     spare_the_host()
     join_gathered_weights()
+    join_gradients()
     put_off_muon()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
@@ -170,6 +172,7 @@ def _deepspeed_engine(
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         _forget_trial_step(engine.optimizer)
     remove_waits(engine.optimizer)
+    stay_ahead(engine.optimizer)
     return engine
 
 

@@ -55,7 +55,8 @@ def _join(handle: Any, flat: Tensor) -> None:
     torch.split_with_sizes_copy(flat.view(handle.world_size, -1), parts, dim=1, out=wholes)
     for weight, whole in zip(handle.params, wholes, strict=True):
         # the padding is at the end of the last parts
-        weight.data = whole.view(-1)[: weight.ds_numel].view(weight.ds_shape).to(weight.ds_tensor.dtype)
+        alone = whole if whole.numel() == weight.ds_numel else whole.view(-1)[: weight.ds_numel]
+        weight.data = alone.view(weight.ds_shape).to(weight.ds_tensor.dtype)
         weight.ds_status = ZeroParamStatus.AVAILABLE
     accelerator = get_accelerator()
     if not accelerator.is_synchronized_device():

@@ -1,0 +1,109 @@
+"""How ZeRO 3 reduces gradients and ends a step, with less work for the host; the gradients are the same.
+
+DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins these, and keeps what comes back
+weight by weight. At the end of each backward pass and of each step the host waits until the device has done all that:
+it is never ahead for long, and the device waits for it. A version that does this in its own way is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.zero import stage3
+from torch import Tensor
+
+_REDUCES: Final = "reduce_scatter_coalesced"
+_OPTIMIZER: Final = "DeepSpeedZeroOptimizer_Stage3"
+_KEPT: Final = f"_{_OPTIMIZER}__param_id_to_grad_partition"
+_GATHERS: Final = "_PartitionedParameterCoordinator__allgather_stream"
+
+
+def join_gradients() -> None:
+    """Puts the gradients of each bucket in this process in order by one copy. Once is enough."""
+    theirs = getattr(stage3, _REDUCES, None)
+    if theirs is not None and hasattr(torch, "_chunk_cat") and not getattr(theirs, "joins", False):
+        setattr(stage3, _REDUCES, _joined(theirs))
+
+
+def stay_ahead(optimizer: Any) -> None:
+    """Keeps reduced gradients in one call and makes the device wait instead of the host.
+
+    Any other optimizer than a ZeRO 3 that has all on the device stays as it is.
+    """
+    if type(optimizer).__name__ != _OPTIMIZER or optimizer.offload_optimizer or optimizer.offload_param:
+        return
+    if optimizer.zenflow or not hasattr(optimizer, _KEPT):
+        return
+    optimizer.partition_grads = lambda weights, parts: _keep(optimizer, weights, parts)
+    reduces = optimizer.reduce_and_partition_stream
+    if type(reduces) is not torch.cuda.Stream or reduces == torch.cuda.default_stream():
+        return
+    optimizer.reduce_and_partition_stream = _FollowedStream()  # type: ignore[no-untyped-call]
+    gathers = getattr(optimizer.parameter_offload.param_coordinator, _GATHERS, None)
+    copies = optimizer.parameter_offload.zero_quantized_weights or optimizer.zero_hpz_partition_size > 1
+    if gathers is not None and not copies:
+        _gather_without_waiting(optimizer, gathers)
+
+
+class _FollowedStream(torch.cuda.Stream):
+    """A stream for which the current one waits where the host would."""
+
+    def synchronize(self) -> None:
+        torch.cuda.current_stream().wait_stream(self)
+
+
+def _joined(theirs: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """Of gradients, what all ranks have in this one's parts, averaged; a gradient's part may be shorter at its end."""
+
+    @torch.no_grad()
+    def reduce_scatter_coalesced(tensors: Sequence[Tensor], group: Any = None) -> list[Tensor]:
+        if len(tensors) < 2:  # theirs copies nothing then
+            return theirs(tensors, group)
+        rank, ranks = stage3.dist.get_rank(group), stage3.dist.get_world_size(group)
+        parts = [-(-tensor.numel() // ranks) for tensor in tensors]
+        ours = [min(max(tensor.numel() - rank * part, 0), part) for tensor, part in zip(tensors, parts, strict=True)]
+        flat = torch._chunk_cat([tensor.view(-1) for tensor in tensors], 0, ranks)  # noqa: SLF001 - as FSDP2 does
+        flat.div_(ranks)
+        own = flat[rank]
+        stage3.dist.reduce_scatter_fn(own, flat.view(-1), group=group)
+        return [whole[:length] for whole, length in zip(own.split(parts), ours, strict=True)]
+
+    reduce_scatter_coalesced.joins = True  # type: ignore[attr-defined]
+    return reduce_scatter_coalesced
+
+
+def _keep(optimizer: Any, weights: Sequence[Any], parts: Sequence[Tensor]) -> None:
+    """Adds this rank's parts of the gradients to those of the step, of which the first are its own beginning."""
+    held = getattr(optimizer, _KEPT)
+    with_data = [(weight, part) for weight, part in zip(weights, parts, strict=True) if part.numel()]
+    if with_data:
+        sums = [held[weight.ds_id][: part.numel()] for weight, part in with_data]
+        add = torch._foreach_add_ if optimizer.micro_step_id else torch._foreach_copy_
+        add(sums, [part.to(optimizer.gradient_accumulation_dtype) for _, part in with_data])
+    accelerator = get_accelerator()
+    shared = not accelerator.is_synchronized_device()
+    for weight in weights:
+        if shared and weight.grad is not None:
+            weight.grad.record_stream(accelerator.current_stream())
+        weight.grad = None
+
+
+def _gather_without_waiting(optimizer: Any, gathers: torch.cuda.Stream) -> None:
+    """After a step, gathers begin when the device has updated the weights; those that stay whole are gathered first."""
+    own = optimizer._post_step  # noqa: SLF001 - where DeepSpeed waits
+
+    def after_step(timer_names: Any) -> None:
+        gathers.wait_stream(torch.cuda.current_stream())
+        whole, optimizer.persistent_parameters = optimizer.persistent_parameters, []
+        try:
+            own(timer_names)
+        finally:
+            optimizer.persistent_parameters = whole
+        if whole:
+            with torch.cuda.stream(gathers):
+                whole[0].all_gather_coalesced(whole).wait()
+
+    optimizer._post_step = after_step  # noqa: SLF001
