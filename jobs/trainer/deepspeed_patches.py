@@ -38,6 +38,7 @@ from .config import TrainerConfig
 _NOT_FINITE = "mask_nan_or_inf_with_val_inplace"
 _DECIDES = "should_release_reduce_buckets"
 _PRINTS: Final = "print_rank_0"
+_DESCRIBES: Final = "debug_param2name_id_shape_device"
 _PARAMETERS: Final = "iter_params"
 _UNDER_NSIGHT: Final = "NSYS_PROFILING_SESSION_ID"
 _MUON: Final = "deepspeed.runtime.zero.muon.original_muon"
@@ -111,7 +112,7 @@ def spare_the_host() -> None:
     ZeRO 3 does each of these hundreds of times a step, and a small step waits for it:
 
     - ranges for Nsight Systems, which stay where that runs;
-    - messages for nobody, for each of which it asks for the rank;
+    - messages for nobody, for each of which it asks for the rank, and describes a weight;
     - a walk through the modules wherever it needs a module's parameters;
     - PyTorch looks for a GPU wherever a current stream is asked for without a device.
     """
@@ -122,6 +123,8 @@ def spare_the_host() -> None:
             setattr(module, _PRINTS, _only_wanted(getattr(module, _PRINTS)))
         if hasattr(module, _PARAMETERS):
             setattr(module, _PARAMETERS, torch.compiler.disable(_parameters))
+        if hasattr(module, _DESCRIBES):
+            setattr(module, _DESCRIBES, lambda _weight: "")
     accelerator = get_accelerator()
     if accelerator.device_name() == "cuda":
         accelerator.current_stream = _current_stream

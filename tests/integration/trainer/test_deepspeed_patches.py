@@ -44,7 +44,7 @@ def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_1_and_2, name, getattr(stage_1_and_2, name))
     monkeypatch.setattr(nvtx, "enable_nvtx", True)
     for module in (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator):
-        for name in ("print_rank_0", "iter_params"):
+        for name in ("print_rank_0", "iter_params", "debug_param2name_id_shape_device"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, getattr(module, name))
 
