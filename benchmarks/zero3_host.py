@@ -13,9 +13,9 @@ blocks      whole transformer blocks gathered at once
 scattered   gradients reduced out of their own tensors (contiguous_gradients: false)
 spared      DeepSpeed's path without what decides nothing
 joined      the weights of a gather put in order by one copy; on several GPUs
-reduced     gradients put in order by one copy and kept in one call, and the host waits for no reduction
 ahead       a whole block gathered while one computes; on several GPUs: what the trainer does
-compiled    each block and the loss compiled: the trainer with `compile`
+compiled    each block and the loss compiled
+reduced     gradients put in order by one copy and kept in one call, no waits for them: the trainer with `compile`
 
 Each repeat of a row is a process of its own on each GPU, and all rows have their first before any has its second.
 Without a GPU the model is tiny, and only the host's share means something.
@@ -39,7 +39,7 @@ from typing import Any, Final
 
 from dscampaign.benchmarks.shared.results import commit_id, write_json
 
-ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "reduced", "ahead", "compiled")
+ROWS: Final = ("zero2", "modules", "blocks", "scattered", "spared", "joined", "ahead", "compiled", "reduced")
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def commit_id() -> str | None:
-    """The commit that is checked out, None where git cannot say it."""
-    git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
+    """The commit that is checked out, ``-dirty`` behind it where files differ; None where git cannot say it."""
+    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -107,11 +107,14 @@ def create_engine(
 def _compile(engine: Any, config: TrainerConfig) -> None:
     """Compiles what lies between the hooks of ZeRO 3, and else the whole model.
 
+    Between compiled blocks, the host's work for gradients is a large part of a step; between eager ones it is not.
     A search tries many sizes, each a few times: none is worth being recorded.
     """
     blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
         compile_plain_linear()
+        join_gradients()
+        stay_ahead(engine.optimizer)
         engine.module.compile_parts(blocks)
     elif config.cuda_graphs and config.search is None:
         engine.compile(compile_kwargs=_REPLAYED)
@@ -164,7 +167,6 @@ def _deepspeed_engine(
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     spare_the_host()
     join_gathered_weights()
-    join_gradients()
     put_off_muon()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
@@ -172,7 +174,6 @@ def _deepspeed_engine(
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         _forget_trial_step(engine.optimizer)
     remove_waits(engine.optimizer)
-    stay_ahead(engine.optimizer)
     return engine
 
 
