@@ -1,6 +1,7 @@
 """What ZeRO 3 costs the host, and what the built-in trainer takes away of it, one change after another.
 
-    python benchmarks/zero3_host.py [--model MODEL] [--gpus N] [--rows A,B] [--repeats 3] [--steps 60] [--out FILE]
+    python benchmarks/zero3_host.py [--model MODEL] [--gpus N] [--rows A,B] [--repeats 3] [--steps 60] [--exact]
+                                    [--out FILE]
 
 gpt2        GPT-2 124M, 8 x 1,024 random tokens a pass, one pass a step: small enough that a step waits for the host
 llama-8b    8 of Llama-3-8B's 32 layers, 1 x 512 tokens a pass, four passes a step
@@ -18,6 +19,9 @@ compiled    each block and the loss compiled
 reduced     gradients put in order by one copy and kept in one call, no waits for them: the trainer with `compile`
 
 Each repeat of a row is a process of its own on each GPU, and all rows have their first before any has its second.
+With `--exact`, operators are deterministic, and slower: rows that compute alike (`modules` to `ahead`; `compiled` and
+`reduced`) must then come to the same loss to the last digit.
+
 Without a GPU the model is tiny, and only the host's share means something.
 """
 
@@ -31,7 +35,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -210,12 +215,25 @@ def _timed(step: Callable[[], Any], steps: int, synchronize: Callable[[], object
     return round(ends[0] / steps * 1e3, 2), round(ends[1] / steps * 1e3, 2)
 
 
-def _in_processes(model: str, gpus: int, row: str, steps: int) -> dict[str, Any]:
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Attention, too: its fast kernels sum in an order of their own."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+def _in_processes(model: str, gpus: int, row: str, steps: int, *, exact: bool) -> dict[str, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     group = {"WORLD_SIZE": str(gpus), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, __file__, "--row", row, "--steps", str(steps), "--model", model]
+    command += ["--exact"] if exact else []
     ranks = [
         subprocess.Popen(
             command,
@@ -249,16 +267,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--row", choices=ROWS, help=argparse.SUPPRESS)
+    parser.add_argument("--exact", action="store_true", help="deterministic operators, to compare losses")
     asked = parser.parse_args()
     if asked.row:
-        print(json.dumps(measure(WORKS[asked.model], asked.row, asked.steps)))
+        with _deterministic() if asked.exact else nullcontext():
+            print(json.dumps(measure(WORKS[asked.model], asked.row, asked.steps)))
         return
     packages = {name: version(name) for name in ("torch", "deepspeed", "transformers")}
     document: dict[str, Any] = {"commit": commit_id(), "packages": packages, "model": asked.model, "gpus": asked.gpus}
-    document |= {"steps": asked.steps, "runs": []}
+    document |= {"steps": asked.steps, "exact": asked.exact, "runs": []}
     for _ in range(asked.repeats):
         for row in asked.rows:
-            document["runs"].append(_in_processes(asked.model, asked.gpus, row, asked.steps))
+            document["runs"].append(_in_processes(asked.model, asked.gpus, row, asked.steps, exact=asked.exact))
             print(document["runs"][-1], flush=True)
             write_json(asked.out, document)
     _show(document["runs"])
