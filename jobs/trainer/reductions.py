@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.torch_autocast import has_comm_dtype
 from deepspeed.runtime.zero import stage3
 from torch import Tensor
 
@@ -43,8 +44,7 @@ def stay_ahead(optimizer: Any) -> None:
         return
     optimizer.reduce_and_partition_stream = _FollowedStream()  # type: ignore[no-untyped-call]
     gathers = getattr(optimizer.parameter_offload.param_coordinator, _GATHERS, None)
-    copies = optimizer.parameter_offload.zero_quantized_weights or optimizer.zero_hpz_partition_size > 1
-    if gathers is not None and not copies:
+    if gathers is not None and _gathered_as_kept(optimizer):
         _gather_without_waiting(optimizer, gathers)
 
 
@@ -91,8 +91,19 @@ def _keep(optimizer: Any, weights: Sequence[Any], parts: Sequence[Tensor]) -> No
         weight.grad = None
 
 
+def _gathered_as_kept(optimizer: Any) -> bool:
+    """Whether a hook's gather brings what ranks keep; else it quantizes, takes copies, or rounds for autocast."""
+    offload = optimizer.parameter_offload
+    quantized = offload.zero_quantized_weights or offload.zero_quantized_nontrainable_weights
+    rounded = any(has_comm_dtype(weight) for weight in optimizer.persistent_parameters)
+    return not quantized and not rounded and optimizer.zero_hpz_partition_size <= 1
+
+
 def _gather_without_waiting(optimizer: Any, gathers: torch.cuda.Stream) -> None:
-    """After a step, gathers begin when the device has updated the weights; those that stay whole are gathered first."""
+    """After a step, gathers begin when the device has updated the weights; those that stay whole are gathered first.
+
+    These may be read at once, without a hook that would wait for them.
+    """
     own = optimizer._post_step  # noqa: SLF001 - where DeepSpeed waits
 
     def after_step(timer_names: Any) -> None:
@@ -105,5 +116,6 @@ def _gather_without_waiting(optimizer: Any, gathers: torch.cuda.Stream) -> None:
         if whole:
             with torch.cuda.stream(gathers):
                 whole[0].all_gather_coalesced(whole).wait()
+            torch.cuda.current_stream().wait_stream(gathers)
 
     optimizer._post_step = after_step  # noqa: SLF001

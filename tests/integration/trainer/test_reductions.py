@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from types import SimpleNamespace
@@ -75,9 +75,8 @@ def optimizer(**changes: Any) -> Any:
     held = {number: torch.full((4,), 10.0) for number in range(len(SHAPES))}
     values = {"offload_optimizer": False, "offload_param": False, "zenflow": False, "micro_step_id": 0} | changes
     one.__dict__.update(
-        values,
+        {"reduce_and_partition_stream": None} | values,
         gradient_accumulation_dtype=torch.float32,
-        reduce_and_partition_stream=None,
         _offload_boundary_param_ids=set(),
         _DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition=held,
         _get_param_partition_rank=lambda _weight: RANKS - 1,
@@ -123,6 +122,16 @@ def test_optimizers_with_states_elsewhere_stay_as_they_are(changes: dict[str, An
     stay_ahead(object())
 
 
+class _Gathers:
+    """Stands for the stream of gathers."""
+
+    def __init__(self, wait: Callable[[object], None]) -> None:
+        self.wait_stream = wait
+
+    def __str__(self) -> str:
+        return "gathers"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_gathers_begin_when_the_device_has_made_the_step(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
@@ -137,18 +146,53 @@ def test_gathers_begin_when_the_device_has_made_the_step(fails: bool, monkeypatc
         if fails:
             raise RuntimeError
 
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "computes")
+    computes = SimpleNamespace(wait_stream=lambda other: happened.append(f"what computes waits for {other}"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: computes)
     monkeypatch.setattr(torch.cuda, "stream", stream)
     arrives = SimpleNamespace(wait=lambda: happened.append("gathered"))
     whole = [SimpleNamespace(all_gather_coalesced=lambda _weights: arrives)]
     one = SimpleNamespace(_post_step=own, persistent_parameters=whole)
-    waits: Any = SimpleNamespace(wait_stream=lambda other: happened.append(f"gathers wait for what {other}"))
-    reductions._gather_without_waiting(one, waits)
+    gathers: Any = _Gathers(lambda other: happened.append(f"gathers wait for what computes: {other is computes}"))
+    reductions._gather_without_waiting(one, gathers)
     if fails:
         with pytest.raises(RuntimeError):
             one._post_step(set())
     else:
         one._post_step(set())
     assert one.persistent_parameters is whole
-    assert happened[:2] == ["gathers wait for what computes", "DeepSpeed's own, 0 to gather"]
-    assert happened[2:] == ([] if fails else ["on the stream of gathers", "gathered"])
+    assert happened[:2] == ["gathers wait for what computes: True", "DeepSpeed's own, 0 to gather"]
+    # what computes may read these weights at once: GatheredParameters waits for none that is there already
+    gathered = ["on the stream of gathers", "gathered", "what computes waits for gathers"]
+    assert happened[2:] == ([] if fails else gathered)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({}, False),
+        ({"zero_quantized_weights": True}, True),
+        ({"zero_quantized_nontrainable_weights": True}, True),
+        ({"zero_hpz_partition_size": 2}, True),
+        ({"comm_dtype": torch.bfloat16}, True),
+    ],
+)
+def test_weights_that_hooks_gather_in_another_form_are_left_to_deepspeed(
+    changes: dict[str, Any], left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stream:
+        """Stands for one of a GPU."""
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: None)
+    monkeypatch.setattr(reductions, "_FollowedStream", Stream)
+    quantized = {"zero_quantized_weights": False, "zero_quantized_nontrainable_weights": False} | changes
+    marks = {name: value for name, value in changes.items() if name == "comm_dtype"}  # as torch_autocast does
+    coordinator = SimpleNamespace(_PartitionedParameterCoordinator__allgather_stream=Stream())
+    one = optimizer(
+        reduce_and_partition_stream=Stream(),
+        zero_hpz_partition_size=changes.get("zero_hpz_partition_size", 1),
+        persistent_parameters=[SimpleNamespace(**marks)],
+        parameter_offload=SimpleNamespace(param_coordinator=coordinator, **quantized),
+    )
+    stay_ahead(one)
+    assert ("_post_step" not in vars(one)) == left
