@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shared.model_shapes import PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
+from ..shared.model_shapes import ATTENTION_FLAGS, PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data
@@ -242,6 +242,7 @@ def _with_room(ds_config: Mapping[str, Any], model_config: PreTrainedConfig) -> 
 def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | None:
     """The implementation; None leaves it to Transformers, which takes SDPA for every model that has it."""
     if config.attention != "auto":
+        _require_attention(config.attention, model_config)
         return config.attention
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
     if config.sequence_parallel > 1:
@@ -251,6 +252,17 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
         require_heads(model_config, config.sequence_parallel)
         return register(causal_sdpa, config.sequence_parallel)
     return CAUSAL_SDPA if plain else None
+
+
+def _require_attention(kind: str, model_config: PreTrainedConfig) -> None:
+    """What Transformers says itself names neither the field of the spec nor what the model has instead."""
+    model_class = AutoModelForCausalLM._model_mapping.get(type(model_config), None)  # noqa: SLF001 - before one is built
+    served = ["eager", *(name for name, flag in ATTENTION_FLAGS.items() if getattr(model_class, flag, True))]
+    if kind not in served:
+        raise ValueError(
+            f"train.attention: Transformers has no {kind} for {model_config.model_type}, only {', '.join(served)}; "
+            "write auto, which takes what the model has"
+        )
 
 
 def _require_plain_output(model: PreTrainedModel) -> None:

@@ -8,7 +8,14 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
+from ...jobs.shared.model_shapes import (
+    ATTENTION_FLAGS,
+    BYTES,
+    BYTES_VOCABULARY,
+    SHAPES,
+    find_shape,
+    positions_of,
+)
 from ..errors import FieldPath, Finding, did_you_mean, nearest
 from . import transformers_source
 from .model import RunConfig, TrainConfig
@@ -136,10 +143,21 @@ def _fields(model: Mapping[str, Any], config: RunConfig) -> Iterator[Finding]:
     elif causal and kind not in causal:
         hint = "use one such as gpt2, llama, qwen2 or mistral"
         yield Finding((("train", "model", "model_type"),), f"{kind} is no causal language model", hint)
-    elif known_class := transformers_source.of_shape(model, config.python):
-        yield from _misspelt(model, kind, known_class)
-        wrong = list(_wrong_numbers(model, known_class))
-        yield from wrong or _sizes(model, known_class, config.train)
+    else:
+        yield from _attention(config.train.attention, kind, package)
+        if known_class := transformers_source.config_class(package, kind):
+            yield from _misspelt(model, kind, known_class)
+            wrong = list(_wrong_numbers(model, known_class))
+            yield from wrong or _sizes(model, known_class, config.train)
+
+
+def _attention(given: str, kind: str, package: Path) -> Iterator[Finding]:
+    """A finding where Transformers would refuse to build the model with this attention."""
+    flag = ATTENTION_FLAGS.get(given)
+    if flag and transformers_source.says(package, kind, flag) is False:
+        places: tuple[FieldPath, ...] = (("train", "attention"), ("train", "model"))
+        message = f"Transformers has no {given} for {kind}"
+        yield Finding(places, message, "write auto, which takes what the model has")
 
 
 def _misspelt(model: Mapping[str, Any], kind: str, known: ConfigClass) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from ...jobs.shared.model_shapes import Shape
 
 _TYPE: Final = re.compile(r"\(\s*\"([\w-]+)\",\s*(?:\"\w+\"|\()|^\s*\"([\w-]+)\":", re.MULTILINE)
 _CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = OrderedDict("
+_MODEL: Final = re.compile(r"\(\s*\"([\w-]+)\",\s*\"(\w+)\"")
 
 
 @dataclass
@@ -61,8 +63,23 @@ def model_types(package: Path) -> frozenset[str]:
 @cache
 def causal_types(package: Path) -> frozenset[str]:
     """Those of causal language models."""
-    _, _, rest = _text(package / "models" / "auto" / "modeling_auto.py").partition(_CAUSAL)
-    return frozenset(one or other for one, other in _TYPE.findall(rest.partition("\n)")[0]))
+    return frozenset(one or other for one, other in _TYPE.findall(_causal(package)))
+
+
+@cache
+def says(package: Path, model_type: str, flag: str) -> bool | None:
+    """What the causal language model of a type says of itself, such as `_supports_sdpa`; None where it is not read."""
+    name = dict(_MODEL.findall(_causal(package))).get(model_type)
+    if name is None:
+        return None
+    module = model_type.replace("-", "_")
+    usual = package / "models" / module / f"modeling_{module}.py"
+    for path in chain([usual], (package / "models").glob("*/modeling_*.py")):
+        if f"class {name}(" in _text(path):
+            with suppress(LookupError):
+                return next((value for node in _ancestry(path, name) if (value := _flag(node, flag)) is not None), None)
+            return None
+    return None
 
 
 @cache
@@ -84,6 +101,38 @@ def of_shape(shape: Shape, python: str | None) -> ConfigClass | None:
     """The class of a configuration."""
     package, model_type = package_of(python), shape.get("model_type")
     return config_class(package, model_type) if package and isinstance(model_type, str) else None
+
+
+def _causal(package: Path) -> str:
+    """The text that names the causal language model of each type."""
+    _, _, rest = _text(package / "models" / "auto" / "modeling_auto.py").partition(_CAUSAL)
+    return rest.partition("\n)")[0]
+
+
+def _ancestry(path: Path, name: str) -> Iterator[ast.ClassDef]:
+    """A class and what it inherits, the nearest first.
+
+    Raises:
+        LookupError: One is not found.
+    """
+    found = _class(path, name)
+    if found is None:
+        raise LookupError(name)
+    file, node = found
+    yield node
+    for base in node.bases:
+        if isinstance(base, ast.Name):
+            yield from _ancestry(file, base.id)
+
+
+def _flag(node: ast.ClassDef, name: str) -> bool | None:
+    """An attribute of a class that is true or false; None where its body has none."""
+    for item in node.body:
+        targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            value = _constant(getattr(item, "value", None))
+            return value if isinstance(value, bool) else None
+    return None
 
 
 def _add(result: ConfigClass, path: Path, node: ast.ClassDef) -> bool:
@@ -118,11 +167,17 @@ def _add_parameters(result: ConfigClass, args: ast.arguments) -> None:
 
 
 def _add_base(result: ConfigClass, path: Path, name: str) -> bool:
+    found = _class(path, name)
+    return _add(result, *found) if found else not name.endswith("Config")
+
+
+def _class(path: Path, name: str) -> tuple[Path, ast.ClassDef] | None:
+    """A class that a file has or imports, and the file that has it."""
     for file in (path, *_imported(path, name)):
         for node in _tree(file).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
-                return _add(result, file, node)
-    return not name.endswith("Config")
+                return file, node
+    return None
 
 
 def _imported(path: Path, name: str) -> Iterator[Path]:

@@ -53,6 +53,31 @@ class HeadedConfig(GroupedConfig):
     head_dim: int = 32
 """
 
+MODEL = """
+class PreTrainedModel(nn.Module):
+    _supports_sdpa: bool = False
+    _supports_flash_attn: bool = False
+"""
+WIDE_MODEL = """
+from ...generation import GenerationMixin
+from ...modeling_utils import PreTrainedModel
+
+class WidePreTrainedModel(PreTrainedModel):
+    _supports_sdpa = True
+
+class A(WidePreTrainedModel, GenerationMixin):
+    pass
+"""
+GROUPED_MODEL = """
+from ...modeling_utils import PreTrainedModel
+
+class B(PreTrainedModel):
+    pass
+
+class C(GroupedMixin, PreTrainedModel):
+    pass
+"""
+
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -67,6 +92,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "configuration_utils.py": BASE,
         "models/wide/configuration_wide.py": WIDE,
         "models/grouped/configuration_grouped.py": GROUPED,
+        "modeling_utils.py": MODEL,
+        "models/wide/modeling_wide.py": WIDE_MODEL,
+        "models/grouped/modeling_grouped.py": GROUPED_MODEL,
         "models/auto/configuration_auto.py": types,
         "models/auto/modeling_auto.py": causal + 'Y = [("painter", "E")]\n',
     }
@@ -123,6 +151,26 @@ def test_a_model_that_cannot_be_built(model: dict[str, Any], field: str, words: 
 )
 def test_a_model_that_can_be_built_passes(model: dict[str, Any]) -> None:
     assert findings(model) == []
+
+
+@pytest.mark.parametrize(
+    ("attention", "kind"),
+    [("sdpa", "grouped-query"), ("flash_attention_2", "grouped-query"), ("flash_attention_2", "wide")],
+)
+def test_attention_that_a_model_does_not_have_is_refused(attention: str, kind: str) -> None:
+    (finding,) = findings({"model_type": kind}, attention=attention)
+    assert finding.places[0] == ("train", "attention")
+    assert finding.message == f"Transformers has no {attention} for {kind}"
+    assert "auto" in (finding.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("attention", "kind"),
+    [("sdpa", "wide"), ("eager", "grouped-query"), ("auto", "grouped-query"), ("sdpa", "headed")],
+)
+def test_attention_that_a_model_has_or_may_have_passes(attention: str, kind: str) -> None:
+    """`headed` inherits from what is not found, which may say anything."""
+    assert findings({"model_type": kind}, attention=attention) == []
 
 
 def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path) -> None:
