@@ -102,7 +102,7 @@ def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
     """Ways to offload an optimizer that not every stage has, or every optimizer."""
     given = section(config.deepspeed, (_ZERO, "offload_optimizer"))
     for name, neutral in (("ratio", 1.0), ("super_offload", False)):
-        if given.get(name, neutral) == neutral:
+        if float(given.get(name, neutral)) == neutral:  # a ratio may be in quotes
             continue
         places: tuple[FieldPath, ...] = (("deepspeed", _ZERO, "offload_optimizer", name), ("train", "zero_stage"))
         if config.train.zero_stage != 3:
@@ -114,10 +114,13 @@ def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
 def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
     """ZeRO 3's second copy of the weights, whose groups of ranks have to be equal, and gradients as few bits."""
     given, place = section(config.deepspeed, (_ZERO,)), ("deepspeed", _ZERO)
-    size = min(int(given.get("zero_hpz_partition_size", 1)), world_size)
+    size = int(given.get("zero_hpz_partition_size", 1))
     if config.train.zero_stage == 3 and size > 1 and world_size % size:
-        message = f"{size} does not divide the {world_size} ranks of the run"
-        yield Finding(((*place, "zero_hpz_partition_size"), ("ranks_per_node",)), message, "write the ranks of a node")
+        more = size > world_size  # by which DeepSpeed keeps as little as without it
+        what = "is more than" if more else "does not divide"
+        message = f"{size} {what} the {world_size} ranks of the run"
+        hint = "write the ranks of a node" + (", or leave it out on a single one" if more else "")
+        yield Finding(((*place, "zero_hpz_partition_size"), ("ranks_per_node",)), message, hint)
     if config.train.zero_stage == 3 and given.get("zero_quantized_gradients") and not given.get("reduce_scatter", True):
         message = "needs reduce_scatter"
         yield Finding(((*place, "zero_quantized_gradients"), (*place, "reduce_scatter")), message, _LEAVE_OUT)

@@ -73,6 +73,11 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
         ),
         (
             {"zero_stage": 3},
+            {"zero_optimization": {"zero_hpz_partition_size": 16}},
+            "zero_optimization.zero_hpz_partition_size",
+        ),
+        (
+            {"zero_stage": 3},
             {"zero_optimization": {"zero_quantized_gradients": True, "reduce_scatter": False}},
             "zero_optimization.zero_quantized_gradients",
         ),
@@ -110,7 +115,9 @@ def test_what_does_not_go_together_is_refused_where_it_stands(
         ({"strategy": "zero2-offload"}, {"optimizer": {"type": "Adagrad"}}),
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3}, {"optimizer": {"type": "Muon"}, "zero_optimization": {"reduce_scatter": False}}),
-        ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 16, "zero_quantized_weights": True}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 8, "zero_quantized_weights": True}}),
+        ({"zero_stage": 2}, {"zero_optimization": {"zero_hpz_partition_size": 16}}),
+        ({"strategy": "zero2-offload"}, {"zero_optimization": {"offload_optimizer": {"ratio": "1.0"}}}),
         ({"zero_stage": 2, "grad_clip": 0}, {"zero_optimization": {"compute_grad_norm": False}}),
     ],
 )
