@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.trainer.config import Job
-from dscampaign.jobs.trainer.swap_space import apart, clear, with_room
+from dscampaign.jobs.trainer.swap_space import apart, clear, in_use, with_room
 
 
 def job(tmp_path: Path, run: str, generation: int, local_rank: int = 0) -> Job:
@@ -49,6 +49,15 @@ def test_every_attempt_has_a_folder_of_its_own_that_its_ranks_share(tmp_path: Pa
     assert len(folders) == 3
     for one in jobs:
         assert folder(apart(rendered(tmp_path), replace(one, rank=1, local_rank=1))) in folders
+
+
+def test_a_path_beside_states_in_memory_asks_for_no_disk(tmp_path: Path) -> None:
+    config = rendered(tmp_path)
+    for name in ("offload_optimizer", "offload_param"):
+        config["zero_optimization"][name]["device"] = "cpu"
+    assert not in_use(config)
+    assert apart(config, job(tmp_path, "a", 1)) == config
+    assert not (tmp_path / "disk").exists()
 
 
 def test_what_killed_attempts_left_is_removed_and_nobody_else_s(tmp_path: Path) -> None:
