@@ -55,6 +55,7 @@ def check(config: RunConfig, merged: Mapping[str, Any], world_size: int, gpus: i
     yield from _half_states(config, merged)
     yield from _optimizer(config, merged)
     yield from _universal(config)
+    yield from _resuming(config)
     yield from _kernels(config, merged, on_gpus=bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu")
 
 
@@ -81,14 +82,13 @@ def _norm(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
     train = config.train
     if section(config.deepspeed, (_ZERO,)).get("compute_grad_norm", True):
         return
-    sums = _format(section(config.deepspeed, ("data_types",)).get("grad_accum_dtype"))
     needs = {
         "zero_stage": ("is for ZeRO 1 and 2", train.zero_stage not in (1, 2)),
         "grad_clip": ("does not go with train.grad_clip: gradients are clipped by their norm", bool(train.grad_clip)),
         "offload": ("does not work with an offloaded optimizer", _on_host(merged)),
         "precision": (
             "does not work with ZeRO 1 and fp32 sums of bf16 gradients (grad_accum_dtype)",
-            (train.zero_stage, train.precision, sums) == (1, "bf16", "fp32"),
+            _sums_bf16_in_fp32(config),
         ),
     }
     for field, (message, wrong) in needs.items():
@@ -112,8 +112,12 @@ def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
-    """ZeRO 3's second copy of the weights, whose groups of ranks have to be equal, and gradients as few bits."""
+    """Weights that are gathered in pairs, ZeRO 3's second copy of them in equal groups, and gradients as few bits."""
     given, place = section(config.deepspeed, (_ZERO,)), ("deepspeed", _ZERO)
+    bucket = int(given.get("allgather_bucket_size", 0))
+    if config.train.zero_stage in (1, 2) and bucket % 2 and not _sums_bf16_in_fp32(config):
+        places: tuple[FieldPath, ...] = ((*place, "allgather_bucket_size"), ("train", "zero_stage"))
+        yield Finding(places, f"{bucket} is odd: ZeRO 1 and 2 gather weights in pairs", f"write {bucket + 1}")
     size = int(given.get("zero_hpz_partition_size", 1))
     if config.train.zero_stage == 3 and size > 1 and world_size % size:
         more = size > world_size  # by which DeepSpeed keeps as little as without it
@@ -124,6 +128,12 @@ def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
     if config.train.zero_stage == 3 and given.get("zero_quantized_gradients") and not given.get("reduce_scatter", True):
         message = "needs reduce_scatter"
         yield Finding(((*place, "zero_quantized_gradients"), (*place, "reduce_scatter")), message, _LEAVE_OUT)
+
+
+def _sums_bf16_in_fp32(config: RunConfig) -> bool:
+    """Whether ZeRO 1 is that of an optimizer which DeepSpeed (0.19.8) has for this alone."""
+    sums = _format(section(config.deepspeed, ("data_types",)).get("grad_accum_dtype"))
+    return (config.train.zero_stage, config.train.precision, sums) == (1, "bf16", "fp32")
 
 
 def _on_host(merged: Mapping[str, Any]) -> bool:
@@ -234,6 +244,14 @@ def _universal(config: RunConfig) -> Iterator[Finding]:
             "does not go with round_robin_gradients: DeepSpeed (0.19.8) mixes up the weights when it converts them"
         )
         yield Finding((place, ("deepspeed", _ZERO, "round_robin_gradients")), message, hint)
+
+
+def _resuming(config: RunConfig) -> Iterator[Finding]:
+    """Reading checkpoints one rank after another, at which DeepSpeed stops once a run resumes."""
+    stage = config.train.zero_stage
+    if stage in (1, 2) and section(config.deepspeed, (_ZERO,)).get("pipeline_loading_checkpoint"):
+        places: tuple[FieldPath, ...] = (("deepspeed", _ZERO, "pipeline_loading_checkpoint"), ("train", "zero_stage"))
+        yield Finding(places, f"is for ZeRO 3: with ZeRO {stage} no run could resume", _LEAVE_OUT)
 
 
 def _kernels(config: RunConfig, merged: Mapping[str, Any], *, on_gpus: bool) -> Iterator[Finding]:

@@ -139,10 +139,14 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
         ),
     ),
     "zero_optimization": (
-        (ANY, "cpu_offload cpu_offload_param elastic_checkpoint legacy_stage1 load_from_fp32_weights stage zenflow"),
+        (
+            ANY,
+            """allgather_partitions cpu_offload cpu_offload_param cpu_offload_use_pin_memory elastic_checkpoint
+            legacy_stage1 load_from_fp32_weights stage zenflow""",
+        ),
         (
             SWITCH,
-            """allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients
+            """allgather_sequential compute_grad_norm contiguous_gradients
             enable_sanity_checks gather_16bit_weights_on_model_save ignore_unused_parameters
             log_trace_cache_warnings memory_efficient_linear
             override_module_apply parameter_alignment pipeline_loading_checkpoint reduce_scatter
@@ -152,7 +156,7 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
             use_multi_rank_bucket_allreduce zero_quantized_gradients zero_quantized_nontrainable_weights
             zero_quantized_weights""",
         ),
-        (_maybe(SWITCH), "cpu_offload_use_pin_memory overlap_comm"),
+        (_maybe(SWITCH), "overlap_comm"),
         (POSITIVE, "reduce_bucket_size"),
         (
             COUNT,

@@ -52,6 +52,7 @@ SERVED: Final = frozenset(KEYS[""])
 
 _OTHER_RANKS: Final = "use train.universal_checkpoint, by which a run resumes on another number of ranks"
 _OLD_OFFLOAD: Final = "is an old key: states would be offloaded where train.offload says that they are not"
+_ONLY_READ: Final = "has no effect: DeepSpeed (0.19.8) only reads it"
 _OWN_LOADER: Final = "needs DeepSpeed's data loader, and the built-in training has its own"
 
 UNSERVED: Final[Mapping[str, Unserved]] = {
@@ -86,7 +87,7 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
         "ends each run to start experiments of its own", "use train.micro_batch: auto, and a matrix of what to try"
     ),
     "weight_quantization": Unserved("has no effect on weights that are trained", _LEAVE_OUT),
-    "disable_allgather": Unserved("has no effect: DeepSpeed (0.19.8) only reads it", _LEAVE_OUT, neutral=False),
+    "disable_allgather": Unserved(_ONLY_READ, _LEAVE_OUT, neutral=False),
     "datastates_ckpt": Unserved("still writes when a checkpoint is taken for complete", _LEAVE_OUT, neutral=False),
     "bfloat16": Unserved("has no effect beside bf16", "write bf16, or use train.precision"),
     "monitor_config": Unserved(
@@ -106,6 +107,8 @@ UNSERVED: Final[Mapping[str, Unserved]] = {
     "progressive_layer_drop": _gone(),
     "zero_optimization.cpu_offload": Unserved(_OLD_OFFLOAD, "use train.offload: optimizer", neutral=False),
     "zero_optimization.cpu_offload_param": Unserved(_OLD_OFFLOAD, "use train.offload: full", neutral=False),
+    "zero_optimization.cpu_offload_use_pin_memory": Unserved(_ONLY_READ, "use pin_memory in what is offloaded"),
+    "zero_optimization.allgather_partitions": Unserved(_ONLY_READ, _LEAVE_OUT, neutral=True),
     "zero_optimization.elastic_checkpoint": Unserved(
         "stops DeepSpeed (0.19.8) when a run resumes", _OTHER_RANKS, neutral=False
     ),

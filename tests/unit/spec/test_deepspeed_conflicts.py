@@ -77,6 +77,21 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
             "zero_optimization.zero_hpz_partition_size",
         ),
         (
+            {"zero_stage": 2},
+            {"zero_optimization": {"allgather_bucket_size": 1e3 + 1}},
+            "zero_optimization.allgather_bucket_size",
+        ),
+        (
+            {"zero_stage": 1},
+            {"zero_optimization": {"allgather_partitions": False}},
+            "zero_optimization.allgather_partitions",
+        ),
+        (
+            {"zero_stage": 1},
+            {"zero_optimization": {"pipeline_loading_checkpoint": True}},
+            "zero_optimization.pipeline_loading_checkpoint",
+        ),
+        (
             {"zero_stage": 3},
             {"zero_optimization": {"zero_quantized_gradients": True, "reduce_scatter": False}},
             "zero_optimization.zero_quantized_gradients",
@@ -116,7 +131,14 @@ def test_what_does_not_go_together_is_refused_where_it_stands(
         ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
         ({"zero_stage": 3}, {"optimizer": {"type": "Muon"}, "zero_optimization": {"reduce_scatter": False}}),
         ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 8, "zero_quantized_weights": True}}),
-        ({"zero_stage": 2}, {"zero_optimization": {"zero_hpz_partition_size": 16}}),
+        ({"zero_stage": 2}, {"zero_optimization": {"zero_hpz_partition_size": 16, "allgather_partitions": True}}),
+        ({"zero_stage": 2}, {"zero_optimization": {"allgather_bucket_size": 1000}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"pipeline_loading_checkpoint": True}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"allgather_bucket_size": 1001}}),
+        (
+            {"zero_stage": 1},
+            {"zero_optimization": {"allgather_bucket_size": 1001}, "data_types": {"grad_accum_dtype": "fp32"}},
+        ),
         ({"strategy": "zero2-offload"}, {"zero_optimization": {"offload_optimizer": {"ratio": "1.0"}}}),
         ({"zero_stage": 2, "grad_clip": 0}, {"zero_optimization": {"compute_grad_norm": False}}),
     ],
