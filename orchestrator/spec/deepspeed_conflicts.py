@@ -99,7 +99,13 @@ def _norm(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
-    """Ways to offload an optimizer that not every stage has, or every optimizer."""
+    """What takes back `train.offload`, and ways to offload an optimizer that not every stage or optimizer has."""
+    by_train = config.model_copy(update={"deepspeed": {}}).rendered_deepspeed()[_ZERO]
+    for name in ("offload_optimizer", "offload_param"):
+        if name in by_train and merged[_ZERO][name] is None:
+            message = "is empty: states would not be offloaded where train.offload says that they are"
+            hint = "leave it out, or change train.offload"
+            yield Finding((("deepspeed", _ZERO, name), ("train", "offload")), message, hint)
     given = section(config.deepspeed, (_ZERO, "offload_optimizer"))
     for name, neutral in (("ratio", 1.0), ("super_offload", False)):
         if float(given.get(name, neutral)) == neutral:  # a ratio may be in quotes
@@ -132,8 +138,8 @@ def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
 
 def _sums_bf16_in_fp32(config: RunConfig) -> bool:
     """Whether ZeRO 1 is that of an optimizer which DeepSpeed (0.19.8) has for this alone."""
-    sums = _format(section(config.deepspeed, ("data_types",)).get("grad_accum_dtype"))
-    return (config.train.zero_stage, config.train.precision, sums) == (1, "bf16", "fp32")
+    train, sums = config.train, _format(section(config.deepspeed, ("data_types",)).get("grad_accum_dtype"))
+    return (train.zero_stage, train.precision, train.offload, sums) == (1, "bf16", "none", "fp32")
 
 
 def _on_host(merged: Mapping[str, Any]) -> bool:

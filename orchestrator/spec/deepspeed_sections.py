@@ -164,7 +164,17 @@ def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
             if hint and key not in known and ".".join((*around, str(key))) not in UNSERVED:
                 message = f"is not {what}: DeepSpeed would {'refuse' if name in CLOSED else 'ignore'} it"
                 yield Finding((("deepspeed", *around, key),), message, hint, at_key=True)
+    yield from _said_twice(section(given, ("zero_optimization",)))
     yield from _of_no_adam(section(given, ("optimizer",)))
+
+
+def _said_twice(zero: Mapping[str, Any]) -> Iterator[Finding]:
+    """Keys that also stand there by their other name."""
+    for key in zero:
+        if (other := f"stage3_{key}") in zero:
+            places: tuple[FieldPath, ...] = tuple(("deepspeed", "zero_optimization", name) for name in (key, other))
+            message = f"is {other} by another name: DeepSpeed would refuse the two"
+            yield Finding(places, message, "leave out one of them")
 
 
 def _elsewhere(key: str) -> str | None:

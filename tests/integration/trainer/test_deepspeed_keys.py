@@ -16,7 +16,7 @@ from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerC
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 
 from dscampaign.orchestrator.spec.deepspeed_keys import ANY, CLOSED, KEYS, POWER, READ_HERE, Kind
-from dscampaign.orchestrator.spec.deepspeed_sections import SERVED, UNSERVED
+from dscampaign.orchestrator.spec.deepspeed_sections import SERVED, UNSERVED, misspelt
 from dscampaign.orchestrator.spec.deepspeed_types import without_wrong_values
 
 READ: set[str] = set()
@@ -104,6 +104,16 @@ def test_every_key_of_a_section_that_takes_no_other_is_known(name: str, model: A
     keys = {key for field, info in model.model_fields.items() for key in (field, info.alias) if key}
     assert model.model_config["extra"] == "forbid"
     assert keys == CLOSED[name]
+
+
+def test_a_key_by_both_of_its_names_is_refused() -> None:
+    keys = CLOSED["zero_optimization"]
+    twice = [(key, f"stage3_{key}") for key in keys if f"stage3_{key}" in keys]
+    assert twice
+    for names in twice:
+        both = dict.fromkeys(names, 1)
+        assert refused_by(DeepSpeedZeroConfig, both)
+        assert [*misspelt({"zero_optimization": both})]
 
 
 def test_every_section_that_takes_no_other_key_is_compared() -> None:

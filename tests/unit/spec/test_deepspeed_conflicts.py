@@ -58,6 +58,16 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
             {"zero_optimization": {"offload_optimizer": {"super_offload": True}}},
             "zero_optimization.offload_optimizer.super_offload",
         ),
+        (
+            {"strategy": "zero3-offload-full"},
+            {"zero_optimization": {"offload_param": None}},
+            "zero_optimization.offload_param",
+        ),
+        (
+            {"strategy": "zero2-offload"},
+            {"zero_optimization": {"offload_optimizer": None, "offload_param": None}},
+            "zero_optimization.offload_optimizer",
+        ),
         ({"zero_stage": 1}, {"zero_optimization": {"legacy_stage1": True}}, "zero_optimization.legacy_stage1"),
         ({"zero_stage": 2}, {"optimizer": {"type": "NAdam"}}, "optimizer.type"),
         ({"zero_stage": 1}, {"optimizer": {"type": "Adafactor"}, **UNTESTED}, "optimizer.type"),
@@ -85,6 +95,11 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
             {"zero_stage": 1},
             {"zero_optimization": {"allgather_partitions": False}},
             "zero_optimization.allgather_partitions",
+        ),
+        (
+            {"strategy": "zero1-offload"},
+            {"zero_optimization": {"allgather_bucket_size": 1001}, "data_types": {"grad_accum_dtype": "fp32"}},
+            "zero_optimization.allgather_bucket_size",
         ),
         (
             {"zero_stage": 1},
@@ -133,7 +148,7 @@ def test_what_does_not_go_together_is_refused_where_it_stands(
         ({"zero_stage": 3}, {"zero_optimization": {"zero_hpz_partition_size": 8, "zero_quantized_weights": True}}),
         ({"zero_stage": 2}, {"zero_optimization": {"zero_hpz_partition_size": 16, "allgather_partitions": True}}),
         ({"zero_stage": 2}, {"zero_optimization": {"allgather_bucket_size": 1000}}),
-        ({"zero_stage": 3}, {"zero_optimization": {"pipeline_loading_checkpoint": True}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"pipeline_loading_checkpoint": True, "offload_optimizer": None}}),
         ({"zero_stage": 3}, {"zero_optimization": {"allgather_bucket_size": 1001}}),
         (
             {"zero_stage": 1},

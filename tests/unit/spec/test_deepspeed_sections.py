@@ -69,6 +69,13 @@ def test_a_script_of_one_s_own_may_have_any(tmp_path: Path, key: str) -> None:
     assert not problems(tmp_path, nested(key, {"enabled": True}), command="train.py")
 
 
+def test_a_key_is_said_by_one_of_its_names(tmp_path: Path) -> None:
+    zero = {"stage": 3, "prefetch_bucket_size": 1000, "stage3_max_live_parameters": 1000}
+    assert not problems(tmp_path, {"zero_optimization": zero})
+    (found,) = problems(tmp_path, {"zero_optimization": {**zero, "stage3_prefetch_bucket_size": 1000}})
+    assert found.field == "deepspeed.zero_optimization.prefetch_bucket_size"
+
+
 def test_a_section_that_is_off_asks_for_nothing(tmp_path: Path) -> None:
     off = {"hybrid_engine": {"enabled": False}, "autotuning": {"enabled": False}, "sequence_parallel_size": 1}
     assert not problems(tmp_path, off)
