@@ -19,8 +19,8 @@ compiled    each block and the loss compiled
 reduced     gradients put in order by one copy and kept in one call, no waits for them: the trainer with `compile`
 
 Each repeat of a row is a process of its own on each GPU, and all rows have their first before any has its second.
-With `--exact`, operators are deterministic, and slower: rows that compute alike (`modules` to `ahead`; `compiled` and
-`reduced`) must then come to the same loss to the last digit.
+With `--exact`, operators are deterministic, and slower: rows that compute alike and sum in the same order, `scattered`
+to `ahead` or `compiled` and `reduced`, must then come to the same loss to the last digit.
 
 Without a GPU the model is tiny, and only the host's share means something.
 """

@@ -48,13 +48,13 @@ def gradients(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> list[T
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shapes", [SHAPES, ((6, 2), (9,)), ((1,), (1,)), ((3, 4),), ((5,),), ()])
+@pytest.mark.parametrize("shapes", [SHAPES, ((6, 2), (9,)), ((1,), (1,)), ((3, 4),), ((5,),)])
 def test_the_parts_of_a_rank_are_those_that_deepspeed_gives_it(
     group: SimpleNamespace, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype
 ) -> None:
     join_gradients()
     join_gradients()
-    for rank in range(RANKS) if shapes else ():
+    for rank in range(RANKS):
         group.rank = rank
         expected = coalesced_collectives.reduce_scatter_coalesced(gradients(shapes, dtype))
         found = stage3.reduce_scatter_coalesced(gradients(shapes, dtype))
