@@ -40,6 +40,7 @@ _DECIDES = "should_release_reduce_buckets"
 _PRINTS: Final = "print_rank_0"
 _DESCRIBES: Final = "debug_param2name_id_shape_device"
 _PARAMETERS: Final = "iter_params"
+_NUMBER_OF_STREAM: Final[Any] = getattr(torch._C, "_cuda_getCurrentStream", None)  # noqa: SLF001
 _UNDER_NSIGHT: Final = "NSYS_PROFILING_SESSION_ID"
 _MUON: Final = "deepspeed.runtime.zero.muon.original_muon"
 _OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator)
@@ -114,7 +115,7 @@ def spare_the_host() -> None:
     - ranges for Nsight Systems, which stay where that runs;
     - messages for nobody, for each of which it asks for the rank, and describes a weight;
     - a walk through the modules wherever it needs a module's parameters;
-    - PyTorch looks for a GPU wherever a current stream is asked for without a device.
+    - PyTorch looks for a GPU and makes an object wherever a current stream is asked for.
     """
     if _UNDER_NSIGHT not in os.environ and hasattr(nvtx, "enable_nvtx"):
         nvtx.enable_nvtx = False
@@ -126,7 +127,7 @@ def spare_the_host() -> None:
         if hasattr(module, _DESCRIBES):
             setattr(module, _DESCRIBES, lambda _weight: "")
     accelerator = get_accelerator()
-    if accelerator.device_name() == "cuda":
+    if accelerator.device_name() == "cuda" and _NUMBER_OF_STREAM is not None:
         accelerator.current_stream = _current_stream
 
 
@@ -176,8 +177,16 @@ def _parameters(module: Any, recurse: bool = False) -> Iterator[nn.Parameter]:
     return chain(known[recurse], (parameter for _, parameter in used))
 
 
+_STREAMS: Final[dict[object, torch.cuda.Stream]] = {}
+
+
 def _current_stream(device: int | None = None) -> torch.cuda.Stream:
-    return torch.cuda.current_stream(torch.cuda.current_device() if device is None else device)
+    """One object for each stream; PyTorch keeps the streams themselves as long as the process lasts."""
+    which = torch.cuda.current_device() if device is None else device
+    number = _NUMBER_OF_STREAM(which)
+    if number not in _STREAMS:
+        _STREAMS[number] = torch.cuda.current_stream(which)
+    return _STREAMS[number]
 
 
 def remove_waits(optimizer: Any) -> None:

@@ -99,6 +99,9 @@ def create_engine(
         joined = joins_parameters(asdict(config))
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
         engine = _deepspeed_engine(trained, ds_config, universal)
+        if not config.deepcompile:
+            join_gradients()
+            stay_ahead(engine.optimizer)
     if config.compile or config.deepcompile:
         _compile(engine, config)
     return engine
@@ -107,14 +110,11 @@ def create_engine(
 def _compile(engine: Any, config: TrainerConfig) -> None:
     """Compiles what lies between the hooks of ZeRO 3, and else the whole model.
 
-    Between compiled blocks, the host's work for gradients is a large part of a step; between eager ones it is not.
     A search tries many sizes, each a few times: none is worth being recorded.
     """
     blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
         compile_plain_linear()
-        join_gradients()
-        stay_ahead(engine.optimizer)
         engine.module.compile_parts(blocks)
     elif config.cuda_graphs and config.search is None:
         engine.compile(compile_kwargs=_REPLAYED)

@@ -1,8 +1,8 @@
 """How ZeRO 3 reduces gradients and ends a step, with less work for the host; the gradients are the same.
 
-DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins these, and keeps what comes back
-weight by weight. At the end of each backward pass and of each step the host waits until the device has done all that:
-it is never ahead for long, and the device waits for it. A version that does this in its own way is left alone.
+DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins these, and keeps and measures what
+comes back weight by weight. At the end of each backward pass and of each step the host waits until the device has done
+all that: it is never ahead for long, and the device waits for it. A version that has its own way is left alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.torch_autocast import has_comm_dtype
 from deepspeed.runtime.zero import stage3
+from deepspeed.runtime.zero.utils import get_norm_dtype
 from torch import Tensor
 
 _REDUCES: Final = "reduce_scatter_coalesced"
@@ -30,7 +31,7 @@ def join_gradients() -> None:
 
 
 def stay_ahead(optimizer: Any) -> None:
-    """Keeps reduced gradients in one call and makes the device wait instead of the host.
+    """Keeps and measures reduced gradients in one call each, and makes the device wait instead of the host.
 
     Any other optimizer than a ZeRO 3 that has all on the device stays as it is.
     """
@@ -39,6 +40,8 @@ def stay_ahead(optimizer: Any) -> None:
     if optimizer.zenflow or not hasattr(optimizer, _KEPT):
         return
     optimizer.partition_grads = lambda weights, parts: _keep(optimizer, weights, parts)
+    if getattr(optimizer, "model_parallel_group", None) is None:  # else a norm counts on some ranks, by its weight
+        optimizer.get_grad_norm_direct = _measured_at_once(optimizer.get_grad_norm_direct)
     reduces = optimizer.reduce_and_partition_stream
     if type(reduces) is not torch.cuda.Stream or reduces == torch.cuda.default_stream():
         return
@@ -69,7 +72,7 @@ def _joined(theirs: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
         flat.div_(ranks)
         own = flat[rank]
         stage3.dist.reduce_scatter_fn(own, flat.view(-1), group=group)
-        return [whole[:length] for whole, length in zip(own.split(parts), ours, strict=True)]
+        return [_first(length, whole) for length, whole in zip(ours, own.split(parts), strict=True)]
 
     reduce_scatter_coalesced.joins = True  # type: ignore[attr-defined]
     return reduce_scatter_coalesced
@@ -80,7 +83,7 @@ def _keep(optimizer: Any, weights: Sequence[Any], parts: Sequence[Tensor]) -> No
     held = getattr(optimizer, _KEPT)
     with_data = [(weight, part) for weight, part in zip(weights, parts, strict=True) if part.numel()]
     if with_data:
-        sums = [held[weight.ds_id][: part.numel()] for weight, part in with_data]
+        sums = [_first(part.numel(), held[weight.ds_id]) for weight, part in with_data]
         add = torch._foreach_add_ if optimizer.micro_step_id else torch._foreach_copy_
         add(sums, [part.to(optimizer.gradient_accumulation_dtype) for _, part in with_data])
     accelerator = get_accelerator()
@@ -89,6 +92,23 @@ def _keep(optimizer: Any, weights: Sequence[Any], parts: Sequence[Tensor]) -> No
         if shared and weight.grad is not None:
             weight.grad.record_stream(accelerator.current_stream())
         weight.grad = None
+
+
+def _first(length: int, flat: Tensor) -> Tensor:
+    """Of a vector; most need no view."""
+    return flat if flat.numel() == length else flat[:length]
+
+
+def _measured_at_once(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """DeepSpeed's norm over all ranks, of the norms of this rank's gradients instead of the gradients."""
+
+    def get_grad_norm_direct(gradients: Sequence[Tensor], params: Sequence[Any], norm_type: float = 2) -> Tensor:
+        if not gradients:
+            return own(gradients, params, norm_type)
+        norms = torch.stack(torch._foreach_norm(list(gradients), norm_type, dtype=get_norm_dtype()))  # noqa: SLF001
+        return own([norms], params[:1], norm_type)
+
+    return get_grad_norm_direct
 
 
 def _gathered_as_kept(optimizer: Any) -> bool:

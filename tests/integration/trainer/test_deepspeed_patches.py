@@ -28,6 +28,7 @@ from deepspeed.utils import nvtx
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dscampaign.jobs.trainer import deepspeed_patches
 from dscampaign.jobs.trainer.deepspeed_patches import (
     compile_plain_linear,
     keep_reduce_buckets,
@@ -204,3 +205,23 @@ def test_muon_is_compiled_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> 
     plain = original_muon.zeropower_via_newtonschulz5.__wrapped__(gradient, steps=5)
     torch.testing.assert_close(found, plain)
     assert whole.shape == gradient.shape
+
+
+def test_a_stream_is_one_object_however_often_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: dict[int, tuple[int, int, int]] = {0: (1, 0, 1), 1: (1, 1, 1)}
+    made: list[int] = []
+
+    def make(device: int) -> object:
+        made.append(device)
+        return object()
+
+    monkeypatch.setattr(deepspeed_patches, "_NUMBER_OF_STREAM", current.__getitem__)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", make)
+    monkeypatch.setattr(deepspeed_patches, "_STREAMS", {})
+    first = deepspeed_patches._current_stream()
+    assert deepspeed_patches._current_stream(0) is first
+    other = deepspeed_patches._current_stream(1)
+    current[0] = (2, 0, 1)
+    assert len({id(first), id(other), id(deepspeed_patches._current_stream())}) == 3
+    assert made == [0, 1, 0]

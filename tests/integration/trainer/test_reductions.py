@@ -122,6 +122,33 @@ def test_optimizers_with_states_elsewhere_stay_as_they_are(changes: dict[str, An
     stay_ahead(object())
 
 
+@pytest.mark.parametrize("norm_type", [2, 1, float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("factor", "finite"), [(1.0, True), (0.0, True), (float("nan"), False), (float("inf"), False)])
+def test_norms_are_those_that_deepspeed_measures(
+    factor: float, finite: bool, dtype: torch.dtype, norm_type: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = SimpleNamespace(all_reduce=lambda norm, **_options: norm.mul_(RANKS), ReduceOp=stage3.dist.ReduceOp)
+    monkeypatch.setattr(stage3, "dist", ranks)
+    weights = [nn.Parameter(torch.empty(shape)) for shape in SHAPES]
+    alone = {"_assert_same_partition_group": lambda _weights: None, "_get_param_partition_group": lambda _weight: None}
+    one = optimizer(model_parallel_group=None, model_parallel_rank=0, device="cpu", sequence_parallel_size=1, **alone)
+    monkeypatch.setattr(type(one), "_autoep_expert_parallel_group", lambda *_any: None)
+    parts = [part.view(-1) * factor for part in gradients(SHAPES, dtype)]
+    expected, own = one.get_grad_norm_direct(parts, weights, norm_type), one.get_grad_norm_direct
+    stay_ahead(one)
+    assert one.get_grad_norm_direct != own
+    torch.testing.assert_close(one.get_grad_norm_direct(parts, weights, norm_type), expected, rtol=1e-12, atol=0.0)
+    assert (float(expected) >= 0) == finite
+
+
+def test_norms_that_count_on_some_ranks_are_left_to_deepspeed() -> None:
+    one = optimizer(model_parallel_group=object())
+    stay_ahead(one)
+    assert "partition_grads" in vars(one)
+    assert "get_grad_norm_direct" not in vars(one)
+
+
 class _Gathers:
     """Stands for the stream of gathers."""
 
