@@ -196,6 +196,12 @@ def _tools(scene: Scene) -> bool:
     return scene.where is Place.TOOLCHAIN and not scene.of_circumstances
 
 
+def _barred(scene: Scene) -> bool:
+    """Whether a reader refused a name that a sound file holds; the file before it holds the same."""
+    reading = scene.raised.is_a("PickleError") or (scene.raised.is_a("ValueError") and Place.LOADING in scene.places)
+    return reading and words.near(words.NAMED, words.BARRED, scene.raised.message)
+
+
 def _unreadable(scene: Scene) -> bool:
     raised = scene.raised
     if Place.DATA in scene.places[:1]:
@@ -230,7 +236,17 @@ def _misspelled(scene: Scene) -> bool:
         return False
     if raised.is_a("TypeError"):
         return bool(mistakes.SIGNATURE.search(raised.message))
-    return raised.is_a("NameError", "OmegaConfBaseException")
+    compiled = raised.module.startswith("torch._dynamo.") and raised.is_a(*mistakes.OF_COMPILED)
+    return compiled or raised.is_a("NameError", "OmegaConfBaseException") or _misused(scene)
+
+
+def _misused(scene: Scene) -> bool:
+    """Whether an operator was given tensors of a kind that it does not take, and that no data decides."""
+    if Place.DATA in scene.places[:2] or not scene.demands:
+        return False
+    return scene.raised.name == "RuntimeError" and bool(
+        words.OPERANDS.search(scene.raised.message) and words.DEMAND.search(scene.raised.message)
+    )
 
 
 def _mistaken(scene: Scene) -> bool:
@@ -272,6 +288,7 @@ KINDS: Sequence[ErrorKind] = (
     _likely("loss-not-finite", FailureClass.DIVERGED, "lower train.lr, or warm up longer", holds=_diverged),
     _likely("never-met", FailureClass.NODE, holds=_never_met),
     _likely("collective", FailureClass.HANG, holds=_hung),
+    _mistake("barred", hint="let the reader accept what the file holds, if you trust it", holds=_barred),
     _likely("checkpoint-unreadable", FailureClass.CHECKPOINT, holds=_unreadable),
     _early_mistake("refused", hint="a name or a right is wrong", holds=_refused),
     _likely("away", FailureClass.CRASH, "fetch it on the login node first", holds=lambda scene: scene.networked),

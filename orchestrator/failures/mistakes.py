@@ -23,6 +23,11 @@ OF_TEXT = "TypeError", "NameError", "AttributeError", "LookupError", "ImportErro
 """Those that Python itself raises of a program's text: the words are names in it."""
 OF_INPUT = "YAMLError", "ConfigError", "UsageError", "OmegaConfBaseException"
 """Those of arguments and configurations."""
+OF_COMPILED = (
+    "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError",
+    "CondOpArgsMismatchError",
+)  # fmt: skip
+"""What torch's compiler says of the program that it reads; its other errors may be a tool's or a machine's."""
 _OF_PATHS = "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError"
 SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"

@@ -139,13 +139,16 @@ def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
 
 
 def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
-    """The last lines of the exceptions that a traceback shows before its own."""
-    last = ""
+    """The types and messages of the exceptions that a traceback shows before its own."""
+    own: list[str] = []
     for line in lines:
         if BREAK.match(line):
-            yield last
-        elif line and not line.startswith((" ", "Traceback")):
-            last = line
+            yield "\n".join(own).strip()[:MESSAGE_LIMIT]
+            own.clear()
+        elif line.startswith("Traceback") or _FRAME.match(line):
+            own.clear()
+        elif own or (line and not line[0].isspace()):
+            own.append(line)
 
 
 def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:

@@ -147,11 +147,11 @@ ADVICE = re.compile(
 DEMAND = re.compile(
     r"\b(?:must|should|needs? to|ha(?:s|ve) to|requires?d?|expect(?:s|ed)|only support(?:s|ed)?|forgot|not both"
     r"|either .{1,40} or|mutually exclusive|did you mean|make sure|got an?|but got|, got"
-    r"|could(?:n't| not) find"
+    r"|could(?:n't| not) (?:find|cast|convert|infer|determine)"
     r"|(?:is|are) not (?:supported|allowed|compatible|defined|implemented|valid|recogni[sz]ed|available|installed"
     r"|registered|divisible|permitted|set|found|a )"
     r"|not (?:supported|implemented|allowed|divisible|compatible|recogni[sz]ed|understood)"
-    r"|d(?:oes|id)(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
+    r"|d(?:o|oes|id)(?:n't| not) (?:support|match|have|exist|require|accept|divide)"
     r"|can(?:'t|not) (?:use|combine|mix|cast|convert|find|set|pickle|infer|determine|specify|access|load)"
     r"|cannot be (?:used|combined|specified|both|None|negative|zero)"
     r"|please (?:set|specify|use|provide|pass|install|upgrade|update|check)"
@@ -171,6 +171,19 @@ TENSORS = re.compile(
     r"|dimensions?\b|\bmat\d\b|multiplied|embedding|contiguous|leaf variable|computation(?:al)? graph"
 )
 """What torch's operators complain of."""
+
+OPERANDS = _words(
+    r"(?:same|different|two) devices?|DTensors?|requires?[ _]grad|grad_fn"
+    r"|leaf variables?|in-?place operation|inference tensors?"
+)
+"""What a tensor is by the program alone; its values, shape and type may follow from data."""
+
+NAMED = _words(r"globals?|class(?:es)?|functions?|object arrays?")
+BARRED = _words(
+    r"unsupported|unrecogni[sz]ed|forbidden|disallowed|blocked|allowlisted|allow_pickle\w*"
+    r"|not (?:an? )?(?:allowed|permitted|trusted|safe)"
+)
+"""What a reader that is careful by its settings says of the names in a file."""
 
 CORRUPT = ("UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error")
 UNREADABLE = re.compile(

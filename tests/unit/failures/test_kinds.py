@@ -16,7 +16,7 @@ from dscampaign.orchestrator.failures import errnos
 from dscampaign.orchestrator.failures.classify import classify
 from dscampaign.orchestrator.failures.kinds import Scene, kind_of
 from dscampaign.orchestrator.failures.places import Place, places
-from dscampaign.orchestrator.failures.raised import Frame, bases_of, of_trace, recorded, said
+from dscampaign.orchestrator.failures.raised import Frame, bases_of, causes_of_trace, of_trace, recorded, said
 from dscampaign.orchestrator.failures.verdict import Sureness
 from dscampaign.tests.corpus import load
 from dscampaign.tests.support.policy_world import log_lines, outcome
@@ -50,6 +50,34 @@ Traceback (most recent call last):
 ValueError: 2
 """.splitlines()
     assert of_trace(trace) == (Frame("/u/a.py", 5, "main", "h(x,"), Frame("/u/b.py", 7, "h"))
+
+
+def test_the_exceptions_before_the_last_are_read_with_all_lines_of_their_messages() -> None:
+    trace = """\
+Traceback (most recent call last):
+  File "/u/a.py", line 3, in f
+    g(x)
+mylib.CastError: Couldn't cast
+text: string
+  meta: string
+
+because names differ
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/u/a.py", line 4, in f
+    raise Wrapped from error
+KeyError: 1
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/u/a.py", line 5, in main
+mylib.Failed: no
+""".splitlines()
+    first = "mylib.CastError: Couldn't cast\ntext: string\n  meta: string\n\nbecause names differ"
+    assert list(causes_of_trace(trace)) == [first, "KeyError: 1"]
 
 
 def test_the_place_tells_one_error_from_another() -> None:
@@ -196,6 +224,13 @@ LATE: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("builtins.TimeoutError", "no answer", (USER, REDUCE), "hang"),
     ("builtins.RuntimeError", "rank 3 is stuck: no heartbeat for 900 s", (), "hang"),
     ("_pickle.UnpicklingError", "pickle data was truncated", (USER, REDUCE), "crash"),
+    ("builtins.RuntimeError", "all of them must be on the same device", (USER,), "deterministic"),
+    ("builtins.RuntimeError", "the weight must be a DTensor too", (USER,), "deterministic"),
+    ("builtins.RuntimeError", "the weight must be a DTensor too", (USER, READ), "crash"),
+    ("builtins.RuntimeError", "the weight must have 3 dimensions", (USER,), "crash"),
+    ("torch._dynamo.exc.UserError", "odd", (USER,), "deterministic"),
+    ("torch._dynamo.exc.InternalTorchDynamoError", "odd", (USER,), "crash"),
+    ("mylib.UserError", "odd", (USER,), "crash"),
 ]
 
 
@@ -232,6 +267,18 @@ def test_a_file_that_cannot_be_read_is_a_checkpoint_once_there_can_be_one() -> N
     assert judge_error(*broken, start_step=300).kind == "checkpoint"
     resume = "/u/train.py", 9, "main", "state = resume(path)"
     assert judge_error("builtins.KeyError", "'optimizer'", resume, start_step=300).kind == "checkpoint"
+
+
+def test_a_name_that_a_reader_bars_is_in_every_checkpoint() -> None:
+    load = f"{SITE}/mylib/files.py", 9, "load", ""
+    for kind, message in (
+        ("_pickle.UnpicklingError", "class 'a.B' is forbidden here"),
+        ("_pickle.UnpicklingError", "the function a.b is not allowed"),
+        ("builtins.ValueError", "Object arrays cannot be loaded when allow_pickle=False"),
+    ):
+        assert judge_error(kind, message, USER, load, start_step=300).rule == "barred"
+    broken = "_pickle.UnpicklingError", "Unsupported operand 0"
+    assert judge_error(*broken, USER, load, start_step=300).kind == "checkpoint"
 
 
 def test_a_value_that_is_not_finite_beside_a_broken_gpu_is_the_gpu_s() -> None:
