@@ -214,11 +214,31 @@ def smooth(values: Floats) -> Floats:
     """A trailing mean over a fiftieth of the values; values that are not finite are left out."""
     width = max(1, values.size // 50)
     finite = np.isfinite(values)
-    sums, counts = (np.cumsum(part, dtype=float) for part in (np.where(finite, values, 0.0), finite))
-    sums[width:], counts[width:] = sums[width:] - sums[:-width], counts[width:] - counts[:-width]
+    sums, counts = (_trailing_sums(part, width) for part in (np.where(finite, values, 0.0), finite.astype(float)))
     with np.errstate(invalid="ignore"):
         smoothed: Floats = sums / np.where(counts > 0, counts, math.nan)
     return smoothed
+
+
+def _trailing_sums(values: Floats, width: int) -> Floats:
+    """Of each value and of those before it, `width` in all.
+
+    Sums over windows of 1, 2, 4 … values make up each: a difference of running sums would lose every value that follows
+    a huge one.
+    """
+    sums, block, done, size = np.zeros(values.size), values, 0, 1
+    while size <= width:
+        if width & size:
+            sums += _later(block, done)
+            done += size
+        block = block + _later(block, size)
+        size *= 2
+    return sums
+
+
+def _later(values: Floats, places: int) -> Floats:
+    """The values so many places later, behind zeros."""
+    return np.concatenate([np.zeros(min(places, values.size)), values[: max(0, values.size - places)]])
 
 
 def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:

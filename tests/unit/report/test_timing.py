@@ -13,7 +13,7 @@ import pytest
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
 from dscampaign.jobs.trainer.speed import quartiles_of
-from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, timing
+from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, smooth, timing
 
 
 def series(steps: Sequence[int], step_s: Sequence[float], generation: int = 1) -> Series:
@@ -191,3 +191,12 @@ def test_a_line_left_of_an_earlier_attempt_takes_no_time_of_the_later_one() -> N
     found = lines_of(own, {1: 0, 2: 10}).step_s
     assert found[30] == pytest.approx(1.0)
     assert np.nanmax(found) == pytest.approx(1.0)
+
+
+def test_a_huge_value_is_in_the_means_over_it_and_in_no_other() -> None:
+    random = np.random.default_rng(3)
+    values = random.uniform(1, 2, 333)
+    values[random.integers(0, 333, 30)] = math.nan
+    values[60] = 1e25
+    wanted = [np.nanmean(values[max(0, place - 5) : place + 1]) for place in range(333)]
+    assert smooth(values) == pytest.approx(np.array(wanted))
