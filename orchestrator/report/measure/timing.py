@@ -332,9 +332,10 @@ def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> N
 
 
 def _over_time(values: Floats, spent_s: Floats) -> float | None:
-    """The mean of a rate over time; None where it is unknown for most of the time."""
+    """The mean of a rate over time; None where it is unknown for most of the time, or no time passed."""
     known = np.isfinite(values)
-    if spent_s[known].sum() < 0.5 * spent_s.sum() or not known.any():
+    known_s = spent_s[known].sum()
+    if known_s < 0.5 * spent_s.sum() or not known_s:
         return None
     return float(np.average(values[known], weights=spent_s[known]))
 

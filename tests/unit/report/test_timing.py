@@ -200,3 +200,11 @@ def test_a_huge_value_is_in_the_means_over_it_and_in_no_other() -> None:
     values[60] = 1e25
     wanted = [np.nanmean(values[max(0, place - 5) : place + 1]) for place in range(333)]
     assert smooth(values) == pytest.approx(np.array(wanted))
+
+
+def test_steps_that_took_no_time_have_no_speed() -> None:
+    instant = series(range(1, 51), [0.0] * 50)
+    instant.figures["tokens_per_s"] = array("d", [1e6] * 50)
+    found = timing(instant, lines_of(instant, {1: 0}))
+    assert found
+    assert (found.step_s, found.window_s, found.tokens_per_s) == (0.0, 0.0, None)
