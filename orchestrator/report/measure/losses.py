@@ -34,8 +34,8 @@ class Loss:
 
     @property
     def reduction(self) -> float | None:
-        """By what part of the first loss the final one is lower."""
-        return 1 - self.final / self.first if self.first and self.final is not None else None
+        """By what part of the first loss, without its sign, the final one is lower."""
+        return (self.first - self.final) / abs(self.first) if self.first and self.final is not None else None
 
 
 @dataclass(frozen=True)

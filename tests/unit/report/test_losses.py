@@ -13,6 +13,7 @@ import pytest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.statistics import Sameness
 from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.losses import Loss
 from dscampaign.tests.support.planted import Planted, results_at
 from dscampaign.tests.support.report_page import Page
 
@@ -86,3 +87,8 @@ def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantS
     (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
     assert one.comparisons[0].loss.verdict == Sameness.WORSE
     assert one.recommendation.chosen is None or one.recommendation.chosen.name == "other"
+
+
+@pytest.mark.parametrize(("first", "final", "reduction"), [(4.0, 3.0, 0.25), (-2.0, -3.0, 0.5), (-2.0, -1.0, -0.5)])
+def test_a_loss_below_0_is_reduced_where_it_falls(first: float, final: float, reduction: float) -> None:
+    assert Loss(first, final, final, final, None).reduction == reduction
