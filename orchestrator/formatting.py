@@ -116,13 +116,24 @@ _WHOLE: Final = 1e9
 """Above it a figure is a power of ten: nobody counts its digits."""
 
 
-def figure(value: float | None, digits: int = 4) -> str:
+def figure(value: float | None, digits: int = 4, sign: str = "") -> str:
     """A metric with so many significant digits, or whole; `nan` where it is none, nothing where there is none."""
     if value is None:
         return ""
     if 10**digits - 0.5 <= abs(value) < _WHOLE:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign}.{digits}g}"
+
+
+LARGE_LOSS: Final = 1e4
+"""From it on nobody reads the decimals of a loss."""
+
+
+def loss_number(value: float, decimals: int = 4) -> str:
+    """A loss with so many decimals, as fits nats; one that is tiny or huge, as a script's own may be, as a figure."""
+    if value == 0.0 or 0.1 <= abs(value) < LARGE_LOSS:
+        return f"{value:.{decimals}f}"
+    return figure(value)
 
 
 def short_number(value: float | None) -> str:
@@ -130,8 +141,8 @@ def short_number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "" if value is None else str(value)
     rounded = float(f"{value:.3g}")  # first: 999.9 is 1k
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(rounded) >= size:
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= abs(rounded) < 1e15:
             return f"{rounded / size:.3g}{unit}"
     return f"{rounded:.3g}"
 

@@ -120,7 +120,11 @@ def verdict(one: Comparison) -> list[str]:
     if unlike_devices(one.left, one.right):
         shown.append(f"Jobs that ask for the same ran on different devices: {devices_text([one.left, one.right])}.")
     shown += _clock_remarks(one)
-    apart = f"{difference(result.loss.difference)}{result.loss_unit}: " if result.loss.difference else ""
+    apart = (
+        f"{difference(result.loss.difference.value, result.loss_unit)}{result.loss_unit}: "
+        if result.loss.difference
+        else ""
+    )
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
 

@@ -24,7 +24,7 @@ from .sensitivity import (
     value_key,
 )
 from .statistics import TIE, Estimate, contrast, least_margin
-from .wording import interval, times
+from .wording import interval, loss_gap, times
 
 _Block = tuple[BaselineComparison, BaselineComparison, BaselineComparison, BaselineComparison]
 """Neither change, the first alone, the second alone, both."""
@@ -48,11 +48,14 @@ class _Quantity:
     additive: bool = True
 
 
-def _beyond(number: Callable[[float], str], unit: str) -> Callable[[Estimate, str], str]:
+def _beyond(number: Callable[[float, str], str], unit: str) -> Callable[[Estimate, str], str]:
     """The text of a difference; losses of a script of one's own have no unit."""
-    return lambda found, of_loss: (
-        f"{number(found.value)}{interval(found, number)}{unit or of_loss} beyond the sum of what each brings alone"
-    )
+
+    def text(found: Estimate, of_loss: str) -> str:
+        said = f"{number(found.value, of_loss)}{interval(found, lambda value: number(value, of_loss))}"
+        return f"{said}{unit or of_loss} beyond the sum of what each brings alone"
+
+    return text
 
 
 def _memory_gb(one: BaselineComparison) -> Sequence[float]:
@@ -76,9 +79,9 @@ _QUANTITIES: Final = (
         _losses,
         lambda neither: least_margin(_losses(neither), own=neither.condition.own_loss),
         "interact in loss",
-        _beyond("{:+.3f}".format, ""),
+        _beyond(loss_gap, ""),
     ),
-    _Quantity(_memory_gb, lambda _: LEAST_GB, "interact in memory", _beyond("{:+.1f}".format, " GB")),
+    _Quantity(_memory_gb, lambda _: LEAST_GB, "interact in memory", _beyond(lambda value, _: f"{value:+.1f}", " GB")),
 )
 
 

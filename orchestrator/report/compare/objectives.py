@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ....db.states import RunState
-from ...formatting import duration, short_number
+from ...formatting import duration, loss_number, short_number
 from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
@@ -73,7 +73,7 @@ def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstic
     target = common_loss([one.condition for one in compared])
     return Yardstick(
         lambda run: None if target is None else seconds_to_loss(run, target),
-        f"trains for the shortest time to a loss of {target or 0.0:.3f}",
+        f"trains for the shortest time to a loss of {loss_number(target or 0.0, 3)}",
         "its loss did not come down to that of the others, or is not known over time",
         duration,
         "",

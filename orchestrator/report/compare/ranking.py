@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ...formatting import some
+from ...formatting import loss_number, some
 from ..measure.metrics import METRICS
 from .baseline import BaselineComparison, compare_losses
 from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, order
@@ -53,12 +53,12 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
     if len(known) < 2:
         return ""
     best = min(known, key=median_loss)
-    if len({f"{median_loss(each):.4f}" for each in known}) == 1:
+    if len({loss_number(median_loss(each)) for each in known}) == 1:
         those = "all conditions" if len(known) == len(comparisons) else f"all {len(known)} conditions that have one"
-        return f"{where}{those} came to the same {best.loss_is} loss, {median_loss(best):.4f}."
+        return f"{where}{those} came to the same {best.loss_is} loss, {loss_number(median_loss(best))}."
     tests = {each.condition.name: compare_losses(each, best) for each in known if each is not best}
     near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
-    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {median_loss(best):.4f}"
+    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {loss_number(median_loss(best))}"
     if not near:
         return f"{said}; all others are established as worse."
     if len(near) == len(tests):

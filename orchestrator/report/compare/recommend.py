@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...formatting import some
+from ...formatting import loss_number, some
 from ...spec.objective import Objective
 from .advice import advice
 from .baseline import BaselineComparison, compare_losses, speed_text
@@ -33,7 +33,7 @@ from .ranking import (
     weighed,
 )
 from .statistics import LEAST_REPEATS, Order, Sameness, estimate, order, ratio
-from .wording import loss_gap, times
+from .wording import difference, loss_gap, rounds_to_nothing, times
 
 _ROUNDING: Final = 1e-5
 """Of a loss: two ways to compute the same training differ by less, two trainings by more."""
@@ -206,16 +206,17 @@ def _is_rounding(one: BaselineComparison, lowest: BaselineComparison) -> bool:
 
 def _loss_answer(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Answer:
     name, own = chosen.condition.name, estimate([loss for _, loss in chosen.losses])
-    said = f"{own.value:.4f}{chosen.loss_unit}" if own else ""
+    said = f"{loss_number(own.value)}{chosen.loss_unit}" if own else ""
     others = [one for one in left if one is not chosen]
     if not others:
         return Answer(name, said)
     following = min(others, key=median_loss)
     test = compare_losses(following, chosen)
-    gain = f"{test.difference.value:.4f}{chosen.loss_unit}" if test.difference else ""
+    apart = test.difference.value if test.difference else None
+    gain = "" if apart is None else f"{difference(apart, chosen.loss_unit, '')}{chosen.loss_unit}"
     words = {Sameness.WORSE: "established", Sameness.EQUIVALENT: TIED, Sameness.BETTER: "worse"}
     shown = words.get(test.verdict, "not established")
-    level = shown == TIED or (test.difference is not None and not round(test.difference.value, 4))
+    level = shown == TIED or (apart is not None and rounds_to_nothing(apart, chosen.loss_unit))
     return Answer(name, said, following.condition.name, gain, shown, level)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...formatting import figure, short_number
+from ...formatting import LARGE_LOSS, figure, short_number
 from .statistics import Estimate, LossTest
 
 
@@ -33,21 +33,28 @@ def deviation(found: Estimate | None, scale: float = 1.0) -> str:
     return short_number(std) if std >= 1000 else figure(std, 3)
 
 
-def difference(found: Estimate) -> str:
-    """Of losses, with its sign; what rounds to nothing has none of its own."""
-    return f"{round(found.value, 4) + 0.0:+.4f}"
+def difference(value: float, unit: str, sign: str = "+") -> str:
+    """Of losses, in detail, without their unit; what rounds to nothing has no sign of its own."""
+    return loss_gap(value, unit, sign, decimals=4)
+
+
+def rounds_to_nothing(value: float, unit: str) -> bool:
+    """Whether a difference of losses is none in detail; those of a script, which have no unit, may be tiny."""
+    return not (round(value, 4) if unit else value)
 
 
 def loss_margin(margin: float) -> str:
-    """How far losses may be apart and count as equal; a script's own may be tiny."""
-    return f"{margin:.3f}" if margin >= 0.001 else f"{margin:.1g}"
+    """How far losses may be apart and count as equal; a script's own may be tiny, or huge."""
+    return loss_gap(margin, "", "")
 
 
-def loss_gap(value: float, unit: str, sign: str = "+") -> str:
-    """How far losses are apart, without their unit; those of a script, which have none, may be tiny."""
+def loss_gap(value: float, unit: str, sign: str = "+", decimals: int = 3) -> str:
+    """How far losses are apart, without their unit; those of a script, which have none, may be tiny, or huge."""
     if not unit and abs(value) < 0.001:
         return f"{value:{sign}.1g}"
-    return f"{value if round(value, 3) else 0.0:{sign}.3f}"
+    if abs(value) >= LARGE_LOSS:
+        return figure(value, sign=sign)
+    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"
 
 
 def loss_verdict(test: LossTest) -> str:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from ...formatting import duration, figure, short_number
+from ...formatting import duration, figure, loss_number, short_number
 from .run import MeasuredRun
 from .timing import Timing
 
@@ -86,7 +86,7 @@ _PERCENT: Final = "{:.1%}".format
 _WHOLE_PERCENT: Final = "{:.0%}".format
 _COUNT: Final = "{:,.0f}".format
 
-_loss = partial(Metric, over=OverRepeats.LOSS, digits="{:.4f}".format, unit="nats", better=Better.LOWER)
+_loss = partial(Metric, over=OverRepeats.LOSS, digits=loss_number, unit="nats", better=Better.LOWER)
 _median = partial(Metric, over=OverRepeats.MEDIAN)
 _step_time = partial(_median, unit="ms", scale=1e3, better=Better.LOWER)
 _gpu = partial(_median, digits=_significant(3))

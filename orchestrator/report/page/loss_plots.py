@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ...formatting import loss_number
 from ..compare.conditions import Condition
 from ..compare.results import WorkloadResults
 from ..measure.losses import Curve
@@ -128,7 +129,7 @@ def _curves(axis: Axes, shown: Sequence[Condition], looks: Looks, pick: Pick, sc
             where = np.interp(curve.eval_step, curve.step, np.asarray(pick(curve)) / scale)
             style: dict[str, Any] = {"marker": "D", "linestyle": "none", "markersize": 3.5, "alpha": 0.8}
             points = axis.plot(where, curve.held_out, color=look.colour, **style)
-            look.mark(*points, title=f"held-out loss {curve.held_out[-1]:.4f}" if curve.held_out else "")
+            look.mark(*points, title=f"held-out loss {loss_number(curve.held_out[-1])}" if curve.held_out else "")
     means = [(x, together.mean(axis=0).filled(math.nan)) for _, _, x, together in found]
     _lines(axis, [look for look, *_ in found], means)
     name_beside(axis, [look for look, *_ in found], [_end(x, mean) for x, mean in means])

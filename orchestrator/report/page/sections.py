@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...campaign.counts import RunCounts
-from ...formatting import duration, short_number
+from ...formatting import duration, loss_number, short_number
 from ..compare.advice import unread_config
 from ..compare.baseline import BaselineComparison
 from ..compare.feasible import is_screened_out
@@ -121,7 +121,7 @@ def _beside_baseline(one: BaselineComparison) -> tuple[str, ...]:
         times(one.times_baseline) if one.times_baseline else "",
         str(one.order),
         loss,
-        difference(one.loss.difference) if one.loss.difference else "",
+        difference(one.loss.difference.value, one.loss_unit) if one.loss.difference else "",
         loss_verdict(one.loss),
     )
 
@@ -132,7 +132,7 @@ def _time_to_loss(results: Results) -> Iterator[Section]:
     rows = tuple(
         (
             time.condition.name,
-            f"{time.loss:.3f}",
+            loss_number(time.loss, 3),
             duration(time.seconds) if time.seconds is not None else "never",
             short_number(time.tokens),
             short_number(time.condition.tokens_per_step),

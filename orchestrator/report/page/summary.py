@@ -110,7 +110,7 @@ def _costs(one: BaselineComparison, said: str) -> str:
         parts.append(f"{energy} J/token")
     if loss := condition.number("held_out" if one.loss_is == "held-out" else "final_loss"):
         beside = one.loss.difference if not one.is_baseline else None
-        than = f" ({difference(beside)} beside the baseline, {one.loss.verdict})" if beside else ""
+        than = f" ({difference(beside.value, one.loss_unit)} beside the baseline, {one.loss.verdict})" if beside else ""
         parts.append(f"{one.loss_is} loss {loss}{than}")
     return ", ".join(parts)
 

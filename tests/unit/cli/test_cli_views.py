@@ -72,6 +72,7 @@ def test_numbers() -> None:
     ]  # fmt: skip
     assert [short_number(v) for v in (None, 950.0, 48231.0, 1.5e6)] == ["", "950", "48.2k", "1.5M"]
     assert [short_number(v) for v in (999.4, 999.9, 999_960.0)] == ["999", "1k", "1M"]
+    assert [short_number(v) for v in (999.9e9, 1.25e13, 1e15)] == ["1T", "12.5T", "1e+15"]
     assert [figure(v, 3) for v in (0.12345, 999.4, 999.6, 12_346.4, 3.2e12)] == [
         *("0.123", "999", "1,000", "12,346"),
         "3.2e+12",

@@ -21,6 +21,9 @@ def test_no_name_is_taken_twice() -> None:
     [
         ("step_s", 0.10104, "101 ms", "101"),
         ("held_out", 3.0, "3.0000 nats", "3.0000"),
+        ("held_out", 0.0, "0.0000 nats", "0.0000"),
+        ("held_out", 2.4e-5, "2.4e-05 nats", "2.4e-05"),
+        ("held_out", 3.2e12, "3.2e+12 nats", "3.2e+12"),
         ("held_out", math.nan, "NaN", "NaN"),
         ("loss_reduction", 0.25, "25.0%", "25.0%"),
         ("mem_reserved_gb", 10.04, "10.0 GB", "10.0"),

@@ -16,6 +16,8 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare, verdict
+from dscampaign.orchestrator.report.compare.ranking import lowest_loss_sentence
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
@@ -277,6 +279,24 @@ def test_a_script_s_own_losses_are_told_apart_in_any_unit(planted: Plant, unit: 
     assert found.chosen.name == "base"
     assert f"loss is worse by {3.0 * unit:{'.3f' if unit >= 0.001 else '.1g'}}" in found.excluded["quick"]
     assert not any("count as equal" in sentence for sentence in found.advice)
+
+
+@pytest.mark.parametrize(("unit", "low", "gap"), [(1e-5, "2e-05", "1e-05"), (1e6, "2,000,000", "1,000,000")])
+def test_a_script_s_own_losses_are_written_in_any_unit(planted: Plant, unit: float, low: str, gap: str) -> None:
+    script: dict[str, Any] = {"config": {"command": ["train.py"]}}
+    points = (
+        Planted("base", (0.1,) * 3, (3 * unit,) * 3, **script),
+        Planted("low", held_out=(2 * unit,) * 3, **script),
+    )
+    conditions = conditions_of(planted(*points))
+    found = compare_to_baseline(conditions, conditions[0])
+    said = recommend(found, Objective.LOSS).answer
+    assert said
+    assert (said.figure, said.gain, said.shown, said.level) == (low, gap, "established", False)
+    assert lowest_loss_sentence("", found) == (
+        f"low came to the lowest held-out loss, {low}; all others are established as worse."
+    )
+    assert f"Held-out loss: -{gap}: better" in " ".join(verdict(compare(*conditions)))
 
 
 def test_of_those_that_learn_best_the_fastest_counts(planted: Plant) -> None:
