@@ -129,7 +129,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     if stick:
         made = _by_figure(left, stick, excluded)
     else:
-        made = _by_loss(left) if by is Objective.LOSS else _by_speed(left, by, excluded)
+        made = _by_loss(left, excluded) if by is Objective.LOSS else _by_speed(left, by, excluded)
     doubts = [*_unfinished(comparisons), *made.doubts, *_other_devices(made, comparisons)]
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
@@ -182,7 +182,7 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
     return made
 
 
-def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
+def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str]) -> _Choice:
     """The one with the lowest loss, or of those that learn as well as it the fastest."""
     lowest = min(left, key=median_loss)
     able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _is_rounding(one, lowest)]
@@ -191,7 +191,7 @@ def _by_loss(left: Sequence[BaselineComparison]) -> _Choice:
     unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
     why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
     why = f"its {chosen.loss_is} loss is the lowest of {len(left)}" if unclear else why
-    words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else 'the only configuration'}."
+    words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else _alone(chosen, excluded)}."
     if fastest and fastest is not chosen:
         words += f" {_pace_beside(fastest, chosen)}"
     return _Choice(
@@ -288,15 +288,22 @@ def _sentence(
     name = chosen.condition.name
     good = "feasible and learn no worse than the baseline"
     if len(left) == 1:
-        why = "the only configuration so far that is feasible and learns no worse than the baseline"
-        why = "the baseline; nothing else can be recommended beside it" if chosen.is_baseline else why
-        why = why if excluded else "the only configuration"
+        why = _alone(chosen, excluded)
     elif tied:
         least = ", and needs least" if needs_least(chosen, tied) else ""
         why = f"as fast as {some([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
     return f"Use {name}{_gain(chosen)}: {why}."
+
+
+def _alone(chosen: BaselineComparison, excluded: Mapping[str, str]) -> str:
+    """Why it is chosen where no other may be."""
+    if not excluded:
+        return "the only configuration"
+    if chosen.is_baseline:
+        return "the baseline; nothing else can be recommended beside it"
+    return "the only configuration so far that is feasible and learns no worse than the baseline"
 
 
 def _figure_sentence(

@@ -92,6 +92,15 @@ def test_what_stands_alone_is_said_to(planted: Plant) -> None:
     assert alone.sentence.startswith("Use one (10.2k [10.2k, 10.2k] tokens/s): the only configuration.")
 
 
+@pytest.mark.parametrize("by", [None, Objective.LOSS])
+def test_what_stands_alone_beside_what_is_excluded_is_not_the_only_configuration(
+    planted: Plant, by: Objective | None
+) -> None:
+    vague = Planted("vague", held_out=(3.0, 3.4, 2.6), train={"zero_stage": 2})
+    found = advice(planted(Planted("base"), vague), by)
+    assert found.sentence.endswith("the baseline; nothing else can be recommended beside it.")
+
+
 def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantStore) -> None:
     early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
     results = results_at(planted_url(early, Planted("base"), Planted("other")))
