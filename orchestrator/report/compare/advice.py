@@ -15,7 +15,7 @@ from ..measure.timing import LEAST_S, LEAST_STEPS
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
-from .statistics import least_margin
+from .statistics import is_coarse
 from .wording import loss_margin
 
 ROOMY: Final = 0.60
@@ -24,9 +24,6 @@ TIGHT: Final = 0.80
 
 SCATTER: Final = 1.25
 """Repeats of one condition usually differ by a few percent."""
-
-COARSE: Final = 5
-"""A margin that is so many times the least one hides what most comparisons are after."""
 
 
 def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
@@ -109,7 +106,7 @@ def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     if baseline is None or len(comparisons) < 2:
         return
     margin = baseline.loss.margin
-    if margin > COARSE * least_margin([loss for _, loss in baseline.losses], own=baseline.condition.own_loss):
+    if is_coarse(margin, [loss for _, loss in baseline.losses], own=baseline.condition.own_loss):
         apart = f"{loss_margin(margin)}{baseline.loss_unit} apart"
         yield (
             f"The baseline's repeats differ so much that losses {apart} count as equal: longer runs or more held-out "

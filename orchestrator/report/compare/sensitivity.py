@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from .baseline import BaselineComparison, compare_losses
 from .conditions import environment_key, grouped, unlike_devices
-from .statistics import Order, Sameness, contrast, order, ratio
-from .wording import loss_gap, times
+from .statistics import Order, Sameness, contrast, is_coarse, order, ratio
+from .wording import loss_gap, loss_margin, times
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
@@ -197,15 +197,18 @@ def memory_effect(change: Sensitivity) -> str:
 
 
 def loss_effect(change: Sensitivity) -> str:
-    """How far the losses are apart; equal where that is shown of every pair."""
+    """How far the losses are apart; equal where that is shown of every pair, and how nearly where repeats vary much."""
     tests = [compare_losses(after, before) for before, after in change.pairs]
     gaps = [test.difference.value for test in tests if test.difference]
     if not gaps:
         return ""
     what = f"{change.pairs[0][0].loss_is} loss"
-    if all(test.verdict == Sameness.EQUIVALENT for test in tests):
-        return f"equal {what}"
     unit = change.pairs[0][0].loss_unit
+    if all(test.verdict == Sameness.EQUIVALENT for test in tests):
+        margin = max(test.margin for test in tests)
+        befores = [loss for before, _ in change.pairs for _, loss in before.losses]
+        is_wide = is_coarse(margin, befores, own=change.pairs[0][0].condition.own_loss)
+        return f"{what} equal to within {loss_margin(margin)}{unit}" if is_wide else f"equal {what}"
     low, high = (loss_gap(gap, unit) for gap in (min(gaps), max(gaps)))
     gap = low if low == high else f"{low} to {high}"
     return f"{what} {gap}{unit}"

@@ -41,6 +41,9 @@ LOSS_MARGIN_NATS: Final = 0.01
 LOSS_SHARE: Final = 0.003
 """The same for losses whose unit nobody knows, as a part of the baseline's: what the margin is of a loss of 3 nats."""
 
+COARSE: Final = 5
+"""A margin that is so many times the least one hides what most comparisons are after."""
+
 _SEED: Final = 20_240_101
 
 
@@ -214,6 +217,11 @@ def least_margin(baseline: Sequence[float], *, own: bool) -> float:
         return LOSS_MARGIN_NATS
     known = estimate(baseline)
     return LOSS_SHARE * abs(known.value) if known else 0.0
+
+
+def is_coarse(margin: float, baseline: Sequence[float], *, own: bool) -> bool:
+    """Whether losses that count as equal may be far apart, because the baseline's repeats are."""
+    return margin > COARSE * least_margin(baseline, own=own)
 
 
 def _margin(baseline: Sequence[float], *, own: bool) -> float:

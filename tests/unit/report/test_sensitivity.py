@@ -54,6 +54,14 @@ def test_all_that_are_alike_are_pairs(planted: Plant) -> None:
     assert line.startswith("zero_stage 1 → 2: 0.35 [0.35, 0.35] × the speed (0.25 to 0.50), equal held-out loss (short")
 
 
+def test_repeats_that_vary_much_make_nothing_equal_without_a_word(planted: Plant) -> None:
+    runs = planted(
+        Planted("a", held_out=(3.0, 3.4, 2.6), train={"zero_stage": 1}),
+        Planted("b", held_out=(3.0, 3.1, 2.9), train={"zero_stage": 2}),
+    )
+    assert said(runs) == ["zero_stage 1 → 2: as fast, held-out loss equal to within 0.800 nats (a → b)."]
+
+
 def test_a_folder_on_a_disk_goes_with_offload_to_it(planted: Plant) -> None:
     disk = {"offload": "nvme", "nvme_path": "/scratch"}
     runs = planted(on("none", 0.1, 3, train={"offload": "none"}), on("nvme", 0.2, 3, train=disk))
