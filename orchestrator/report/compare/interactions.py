@@ -22,6 +22,7 @@ from .sensitivity import (
     sensitivities,
     sensitivity_sentence,
     value_key,
+    weights_of,
 )
 from .statistics import TIE, Estimate, contrast, least_margin
 from .wording import interval, loss_gap, times
@@ -133,8 +134,9 @@ def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
         blocks = list(_blocks(first, second)) if first.field != second.field else []
         share = 1.0 / len(blocks) if blocks else 0.0
         weights = (share, -share, -share, share)
+        weighted = weights_of(cell for block in blocks for cell in zip(block, weights, strict=True))
         for quantity in _QUANTITIES:
-            cells = [(quantity.of(one), weight) for block in blocks for one, weight in zip(block, weights, strict=True)]
+            cells = [(quantity.of(one), weight) for one, weight in weighted]
             if cells and (estimate := contrast(cells, additive=quantity.additive)):
                 margin = max(quantity.margin(neither) for neither, *_ in blocks)
                 found.append(Interaction(first, second, len(blocks), quantity, estimate, margin))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
@@ -174,11 +174,21 @@ def speed_effect(change: Sensitivity) -> str:
     if len(values) > 1:
         share = 1.0 / len(found)
         timed = [(a, b) for a, b in change.pairs if ratio(b.speeds, a.speeds)]
-        mean = contrast([cell for a, b in timed for cell in ((b.speeds, share), (a.speeds, -share))])
+        cells = weights_of(cell for a, b in timed for cell in ((b, share), (a, -share)))
+        mean = contrast([(one.speeds, weight) for one, weight in cells])
         low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
         spread = f" ({low} to {high})" if low != high else ""
         return f"{times(mean)} × the speed{spread}" if mean else ""
     return f"{times(found[0])} × the speed"
+
+
+def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[BaselineComparison, float]]:
+    """Each condition once, with the sum of its weights: in several pairs it has the same repeats, and the same luck."""
+    found: dict[str, tuple[BaselineComparison, float]] = {}
+    for one, weight in cells:
+        _, before = found.get(one.condition.name, (one, 0.0))
+        found[one.condition.name] = one, before + weight
+    return list(found.values())
 
 
 def memory_effect(change: Sensitivity) -> str:

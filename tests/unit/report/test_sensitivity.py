@@ -62,6 +62,15 @@ def test_repeats_that_vary_much_make_nothing_equal_without_a_word(planted: Plant
     assert said(runs) == ["zero_stage 1 → 2: as fast, held-out loss equal to within 0.800 nats (a → b)."]
 
 
+def test_a_condition_in_several_pairs_is_no_more_certain_for_it(planted: Plant) -> None:
+    """Both pairs end at the same five repeats, whose interval alone is that wide."""
+    twice = Planted(
+        "other", (0.1, 0.15, 0.2, 0.3, 0.4), (3.0,) * 5, train={"zero_stage": 2}, config={"slurm": {"time": "1:00:00"}}
+    )
+    (line,) = said(planted(on("short", 0.2, 1, time="1:00:00"), on("long", 0.2, 1, time="4:00:00"), twice))
+    assert "1.00 [0.50, 2.00] × the speed, " in line
+
+
 def test_a_folder_on_a_disk_goes_with_offload_to_it(planted: Plant) -> None:
     disk = {"offload": "nvme", "nvme_path": "/scratch"}
     runs = planted(on("none", 0.1, 3, train={"offload": "none"}), on("nvme", 0.2, 3, train=disk))
