@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+_NAME_BYTES: Final = 255
+_PATH_BYTES: Final = 3000
+"""What is left of the 4096 that Linux takes, for the folder in front of it."""
 
 
 def expanded(text: str) -> Path:
     """The path, with the home folder for `~` and `~NAME`; as it is where nobody has that name."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
+
+
+def too_long(text: str) -> bool:
+    """Whether no file can have the path: to ask the system for it would be an error."""
+    parts = [part.encode(errors="replace") for part in text.split("/")]
+    return max(map(len, parts)) > _NAME_BYTES or sum(len(part) + 1 for part in parts) > _PATH_BYTES

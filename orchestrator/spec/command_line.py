@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from ..errors import Finding
-from ..user_paths import expanded
-from .field_types import Hint
+from ..user_paths import expanded, too_long
+from .field_types import TOO_LONG, Hint
 from .odd_characters import in_text
 from .variables import dollar_form, home_form
 
@@ -98,6 +98,8 @@ def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
     first = str(words[0])
     if first == "-m" or "{" in first or _LAUNCHER.fullmatch(first):
         return None
+    if too_long(first):
+        return TOO_LONG, _START
     script = folder / expanded(first)
     if script.exists():
         return None if _is_python(script) else (f"{first} is not a Python script", _START)
@@ -111,7 +113,7 @@ def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
 def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None:
     """The same of a command whose script a parameter names: its value is one word, whatever it holds."""
     first = words[0]
-    if re.search(r"\s", first) and not (folder / expanded(first)).exists():
+    if re.search(r"\s", first) and (too_long(first) or not (folder / expanded(first)).exists()):
         hint = "let the parameter name the script alone, and its arguments parameters of their own"
         return f"a value fills one word, so this would be the script's name: {first}", hint
     return script_problem(list(words), folder)

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from ..user_paths import too_long
+
 
 class Hint(ValueError):
     """A wrong value, and what to write instead."""
@@ -35,6 +37,8 @@ Count = Annotated[Whole, Field(ge=0, le=MAX_WHOLE)]
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number, never text."""
 
+TOO_LONG: Final = "is longer than the name of a file can be"
+
 Scalar = str | int | float | bool
 """What one YAML value without structure can be."""
 
@@ -60,12 +64,16 @@ def name_of_input(value: Any) -> Any:
     """Lets through what can name a file or something on the hub; both would be looked for on the node alone.
 
     Raises:
-        Hint: The text is empty, holds a control character, or has a space around it.
+        Hint: The text is empty, holds a control character, has a space around it, or is longer than any file's name.
     """
-    if value == "":
+    if not isinstance(one_line(value), str):
+        return value
+    if not (plain := value.strip()):
         raise Hint("is empty", "write a name, or leave the field out")
-    if isinstance(one_line(value), str) and value != value.strip():
-        raise Hint("has a space in front of it or behind it", f"write {value.strip()}")
+    if value != plain:
+        raise Hint("has a space in front of it or behind it", f"write {plain}")
+    if too_long(value):
+        raise Hint(TOO_LONG, "write a shorter one")
     return value
 
 

@@ -17,7 +17,7 @@ from ..user_paths import expanded
 from . import secrets
 from .command_line import as_meant, command_is_meant, filled_problem, script_problem, shell_word, stand_in, words_of
 from .expand import Run, expand
-from .field_types import Hint
+from .field_types import Hint, name_of_input
 from .matrix import field_path, near_field
 from .model import Spec
 from .validate import existing, validation_findings
@@ -312,9 +312,14 @@ class _Prepared:
 
     def _input(self, text: str, place: FieldPath) -> str:
         """An absolute path for what lies beside the spec; a name on the hub stays."""
-        path = self.folder / (known := expanded(text))
+        try:
+            path = self.folder / (known := expanded(name_of_input(text)))
+        except Hint:
+            return text  # the model says what is wrong with it
         # A node of a cluster may have what an absolute path names, though this machine has not.
         elsewhere = known.is_absolute() and not self.local
+        if place == ("workdir",) and path.is_file():
+            self.findings.append(Finding((place,), f"is no folder: {path}", "name the folder that it is in"))
         if path.exists() or elsewhere:
             return _absolute(path)
         if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES) or place == ("workdir",):
@@ -336,6 +341,7 @@ class _Prepared:
             words = value = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in value]
         if problem := script_problem(words, self.folder):
             self.findings.append(Finding((place,), *problem))
+            return value
         script = self.folder / expanded(words[0])
         return [_absolute(script), *words[1:]] if script.exists() else value
 

@@ -249,7 +249,7 @@ class RunConfig(SpecSection):
     """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
     copied once per content, and every attempt runs from its copy
     ([what that means](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
-    python: Line | None = None
+    python: Name | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
@@ -341,7 +341,7 @@ class Spec(RunConfig):
     `data`."""
     dir: Line = "./campaign"
     """Shared folder for checkpoints, logs and data; relative to the working directory of `campaign`."""
-    workdir: Line | None = None
+    workdir: Name | None = None
     """Folder in which `setup` and the training start, whoever submits; relative to the spec's folder. Default: that
     folder."""
     store: Line | None = None

@@ -54,6 +54,9 @@ def check(config: RunConfig) -> Iterator[Finding]:
         if train.tokenizer is None:
             hint = "name one (`gpt2`, or a folder), or `bytes` for one token per byte"
             yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
+        if train.pretrained:
+            hint = "name the model that has them, or leave pretrained out"
+            yield Finding((("train", "pretrained"),), "a configuration has no published weights", hint)
     if train.tokenizer is not None:
         yield from _tokenizer(train.tokenizer)
     inputs: dict[FieldPath, Any] = {
@@ -108,6 +111,8 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
     elif folder.is_dir() and train.tokenizer is None and not _has_tokenizer(folder):
         hint = "name one as train.tokenizer (`bytes` needs no files), or save it into the folder"
         yield Finding((("train", "tokenizer"), place), f"the model's folder has no tokenizer: {name}", hint)
+    elif _is_file(folder):
+        yield Finding((place,), f"is no folder: {name}", "name the folder that save_pretrained() of the model writes")
     shape = find_shape(name)
     if shape is not None and train.seq_len > (positions := positions_of(shape)):
         yield _too_long(train, f"the {positions} positions of {name}", positions)
@@ -117,10 +122,19 @@ def _tokenizer(name: str) -> Iterator[Finding]:
     place, folder = ("train", "tokenizer"), Path(name)
     if folder.is_dir() and not _has_tokenizer(folder):
         yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes one")
+    elif _is_file(folder):
+        yield Finding(
+            (place,), f"is no folder: {name}", "name the folder that save_pretrained() of the tokenizer writes"
+        )
     elif name != BYTES and not folder.exists() and nearest(name, (BYTES,), 0.8):
         yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{BYTES}"?')
     elif (meant := misspelt_name(name)) is not None:
         yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{meant}"?')
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a name is that of a file on this machine, from which Transformers loads nothing."""
+    return path.is_absolute() and path.exists() and not path.is_dir()
 
 
 def _has_tokenizer(folder: Path) -> bool:

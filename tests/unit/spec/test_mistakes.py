@@ -543,3 +543,50 @@ def test_lines_that_are_one_script_for_bash_pass(tmp_path: Path, lines: list[str
 def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, OWN + "command: -m t --lr {{lr}}\nmatrix: {lr: [1, 2]}\n")
     assert (problem.field, problem.hint) == ("command", "write {lr}")
+
+
+@pytest.mark.parametrize("long", ["a" * 300, "é" * 130, "a/" * 2000])
+@pytest.mark.parametrize("field", ["model", "tokenizer", "dataset", "python", "workdir"])
+def test_a_name_that_no_file_can_have_is_told_where_it_stands(tmp_path: Path, field: str, long: str) -> None:
+    text = BUILT_IN.replace("train: {", "train:\n  ").replace(", ", "\n  ").replace("}", "")
+    inner = field in ("model", "tokenizer", "dataset")
+    lines = [line for line in text.splitlines() if not line.startswith(f"  {field}:")]
+    (problem,) = problems(tmp_path, "\n".join([*lines, f"{'  ' * inner}{field}: {long}"]))
+    assert (problem.line, problem.message) == (len(lines) + 1, "is longer than the name of a file can be")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"command: {'a' * 300}.py\n", "is longer than the name of a file can be"),
+        (f"command: '{{s}}'\nmatrix: {{s: [{'a' * 300}.py]}}\n", "is longer than the name of a file can be"),
+        (f"command: '{{s}}'\nmatrix: {{s: [{'a ' * 300}.py]}}\n", "a value fills one word"),
+    ],
+)
+def test_a_script_that_no_file_can_be_is_told_where_it_stands(tmp_path: Path, text: str, message: str) -> None:
+    (problem,) = problems(tmp_path, OWN + text)
+    assert (problem.field, problem.line) == ("command", 3)
+    assert problem.message.startswith(message)
+
+
+@pytest.mark.parametrize("value", ["''", "' '"])
+@pytest.mark.parametrize("field", ["model", "tokenizer", "dataset", "python", "workdir"])
+def test_an_empty_name_is_not_the_folder_of_the_spec(tmp_path: Path, field: str, value: str) -> None:
+    key = field if field in ("python", "workdir") else f"train.{field}"
+    (problem,) = problems(tmp_path, BUILT_IN, f"{key}={value}")
+    assert (problem.message, problem.hint) == ("is empty", "write a name, or leave the field out")
+
+
+@pytest.mark.parametrize("field", ["train.model", "train.tokenizer", "workdir"])
+def test_a_file_is_no_folder(tmp_path: Path, field: str) -> None:
+    (tmp_path / "file").touch()
+    (problem,) = problems(tmp_path, BUILT_IN, f"{field}=file")
+    assert (problem.field, problem.message) == (field, f"is no folder: {tmp_path / 'file'}")
+
+
+def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN, "train.model={model_type: gpt2}", "pretrained=true")
+    assert (problem.field, problem.hint) == (
+        "train.pretrained",
+        "name the model that has them, or leave pretrained out",
+    )
