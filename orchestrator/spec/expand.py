@@ -372,9 +372,17 @@ def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]
             if path and place[: len(path)] == path:
                 lacks_one = place != subject and _LACKS_SUBJECT.match(finding.message)
                 message = f"{dotted(subject)} {finding.message}" if lacks_one else finding.message
-                places = ((*setting.place, *place[len(path) :]), *finding.places)
+                inner = place[len(path) :]
+                own = [setting.place] if inner and len(path) > 1 else []  # a whole section is merged into the spec's
+                places = ((*setting.place, *inner), *own, *finding.places)
                 return replace(finding, places=places, message=message)
-    return finding
+    above = [s.place for s in point.settings if s.path and s.path[: len(subject)] == subject]
+    return replace(finding, places=(*finding.places, *map(_of_axis, above)))  # where the text has nothing of its own
+
+
+def _of_axis(place: FieldPath) -> FieldPath:
+    """The axis of one of its values."""
+    return place[:-1] if isinstance(place[-1], int) else place
 
 
 def _as_given(finding: Finding, moved: Mapping[FieldPath, FieldPath]) -> Finding:

@@ -218,8 +218,8 @@ def _remove(data: dict[str, Any], place: FieldPath) -> None:
             return
         if depth == len(place) - 1 or not isinstance(parent[part], dict):
             wrong = parent.pop(part)
-            if place[0] == "env" and depth == 1:
-                parent[part] = as_meant(wrong)
+            if place[0] == "env" and depth == 1 and (meant := as_meant(wrong)) != wrong:
+                parent[part] = meant
             return
         parent = parent[part]
 

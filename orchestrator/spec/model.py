@@ -43,6 +43,30 @@ AUTO: Final = "auto"
 """The micro-batch that is searched for."""
 
 
+def env_text(value: object) -> str:
+    """A value as a shell or a script reads it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_env_text(value: Any) -> Any:
+    return env_text(value) if isinstance(value, int | float) else value
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
+    if name.startswith("CAMPAIGN_"):
+        raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""The name of an environment variable."""
+
+EnvText = Annotated[str, BeforeValidator(_as_env_text), AfterValidator(one_line)]
+"""The value of an environment variable; numbers and true/false need no quotes."""
+
+
 class DatasetConfig(SpecSection):
     """Text to train on. `dataset: wikitext` is short for `dataset: {path: wikitext}`."""
 
@@ -251,7 +275,7 @@ class RunConfig(SpecSection):
     ([what that means](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: Name | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
-    env: dict[str, str] = Field(default={})
+    env: dict[Variable, EnvText] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     ranks_per_node: Positive | None = None
     """Processes per node. Default: its number of GPUs, or 1. The built-in training has no more than that on GPUs."""
@@ -285,20 +309,6 @@ class RunConfig(SpecSection):
     @classmethod
     def _words(cls, value: Any) -> Any:
         return words_of(value)
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _env_text(cls, value: Any) -> Any:
-        """Accepts numbers and true/false without quotes."""
-        if not isinstance(value, dict):
-            return value
-        for name, text in value.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
-                raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
-            if str(name).startswith("CAMPAIGN_"):
-                raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
-            one_line(text)
-        return {name: env_text(text) if isinstance(text, int | float) else text for name, text in value.items()}
 
     @property
     def nodes(self) -> int:
@@ -372,8 +382,3 @@ class Spec(RunConfig):
             free = f"{value.partition('.')[0]}-1"
             raise Hint(f"{value} is the name of something else in `dir`", f"choose another, such as {free}")
         return value
-
-
-def env_text(value: object) -> str:
-    """A value as a shell or a script reads it: `true`, not `True`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

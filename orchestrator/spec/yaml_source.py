@@ -64,7 +64,7 @@ class YamlDocument:
         """A finding with its line: at the first of its places that the text, or `--set`, has."""
         said = ((p, self._override(p)) for p in finding.places)
         given = ((p, text) for p, text in said if text is not None or len(self._known(p)) == len(p))
-        place, text = next(given, (finding.places[0], None))
+        place, text = next(given, (finding.places[0], self._beneath(finding.places[0])))
         if text is not None:
             return Problem(f"--set {text}", 0, 0, dotted(place), finding.message, finding.hint)
         position = self.position(place, at_key=finding.at_key)
@@ -73,6 +73,12 @@ class YamlDocument:
     def _override(self, place: FieldPath) -> str | None:
         """What `--set` says of a place, if it does."""
         return next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
+
+    def _beneath(self, place: FieldPath) -> str | None:
+        """What `--set` says in the part of a place that the text does not have: it made what is incomplete there."""
+        lengths = range(len(place), len(self._known(place)), -1)
+        found = (text for n in lengths for path, text in self.overridden.items() if path[:n] == place[:n])
+        return next(found, None)
 
     def problem_at(self, position: Position, place: FieldPath, message: str, hint: str | None = None) -> Problem:
         """What is wrong at a position, with the text of its line."""

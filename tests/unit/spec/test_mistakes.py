@@ -590,3 +590,44 @@ def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:
         "train.pretrained",
         "name the model that has them, or leave pretrained out",
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("screen.keep=3", "screen.steps"),
+        ("train..steps=5", "train."),
+        ("env.A B=1", "env.A B"),
+        ("env.CAMPAIGN_A=1", "env.CAMPAIGN_A"),
+        ("retry.rules.x=1", "retry.rules"),
+    ],
+)
+def test_what_an_override_makes_incomplete_is_told_there(tmp_path: Path, override: str, field: str) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {lr: [1, 2]}\n", override)
+    assert (problem.path, problem.field) == (f"--set {override}", field)
+
+
+@pytest.mark.parametrize(
+    ("axis", "field"),
+    [
+        ("env.A B: [1]", "matrix.env.A B[0]"),
+        ("env.CAMPAIGN_A: [1]", "matrix.env.CAMPAIGN_A[0]"),
+        ("env.A.B: [1, 2]", "matrix.env.A.B"),
+        ("deepspeed.zero_optimization.stage.x: [1, 2]", "matrix.deepspeed.zero_optimization.stage.x"),
+        ("dataset: [wikitext, a b]", "matrix.dataset[1]"),
+        ("dataset: [wikitext, '']", "matrix.dataset[1]"),
+    ],
+)
+def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: str, field: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}matrix:\n  {axis}\n")
+    assert (problem.line, problem.field) == (4, field)
+
+
+def test_an_axis_of_a_section_is_not_blamed_for_what_the_section_lacks(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BUILT_IN.replace("wikitext", "'a b'") + "matrix: {train: [{lr: 1}, {lr: 2}]}\n")
+    assert (problem.line, problem.message.partition(" is ")[0]) == (2, "a b")
+
+
+def test_each_variable_is_told_in_its_line(tmp_path: Path) -> None:
+    text = BUILT_IN + 'env:\n  A B: 1\n  C: "x\\ny"\n  CAMPAIGN_X: "{x}"\nmatrix: {lr: [0, 1]}\n'
+    assert [problem.line for problem in problems(tmp_path, text)] == [4, 5, 6, 7]
