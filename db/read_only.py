@@ -29,11 +29,13 @@ def read_only(path: Path) -> ReadOnlyFile | None:
         None where the file may be written, or is not there.
 
     Raises:
-        StoreError: This user may not even look.
+        StoreError: It is a folder, or this user may not even look.
     """
     try:
         if not path.exists():
             return None
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder, and a store is a file", hint="name a file: sqlite:///FILE")
     except PermissionError:
         raise StoreError(f"you may not read {path}", hint="ask its owner to run `campaign share`") from None
     if not all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent)):

@@ -81,6 +81,14 @@ def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
 
 
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("url", ["sqlite:////", "sqlite:///{folder}"])
+def test_a_folder_is_no_store(tmp_path: Path, url: str, create: bool) -> None:
+    with pytest.raises(StoreError, match="is a folder, and a store is a file") as caught:
+        Store.open(url.format(folder=tmp_path), create=create)
+    assert not isinstance(caught.value, StoreUnreachable)
+
+
 @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "nonsense", "postgresql://h:port/d"])
 def test_a_wrong_address_is_said_so(url: str) -> None:
     with pytest.raises(StoreError):
