@@ -50,6 +50,11 @@ def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: st
     assert capsys.readouterr().err == f"error: {error}\nhint: {hint}\n"
 
 
+def test_no_more_is_pruned_than_a_spec_may_ask_for(world: World, capsys: Output) -> None:
+    assert main(["db", "prune", "sweep", "--keep-every", "9" * 20, "--dry-run"]) == 2
+    assert "is not in the range 2<=x<=1000000" in capsys.readouterr().err
+
+
 def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         other = queries.insert_campaign(
