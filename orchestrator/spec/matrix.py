@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from itertools import product
+from itertools import chain, product
 from json import dumps
 from math import prod
 from types import MappingProxyType
@@ -108,6 +108,8 @@ def points(
     result, overwritten = _include(kept, includes)
     findings += [*overwritten, *_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
     findings += _rivals(choices)
+    own = [_linked(entry, ("matrix", "include", index)) for index, entry in includes.items()]
+    findings += _twice([*chain(*choices.values()), *own])
     silent = any(not values for values in usable.values())
     if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
@@ -331,12 +333,10 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
     settings = [s for point in found for s in point.settings]
     for key, place in {s.key: s.place for s in reversed(settings)}.items():
         where = place[:-1] if isinstance(place[-1], int) else place
-        ends = _leaves().get(key, ())
         if key.partition(".")[0] in _FIXED:
             yield Finding((where,), "cannot vary within a campaign", "write a second spec", at_key=True)
-        elif field_path(key) is None and len(ends) > 1:
-            both = " or ".join(".".join(path) for path in ends)
-            yield Finding((where,), "means more than one field", f"write {both}", at_key=True)
+        elif field_path(key) is None and _ends(key):
+            yield Finding((where,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and (used := _misspelt(short_name(key), settings, placeholders)):
             hint = f'did you mean "{short_name(key)}"?'
             yield Finding((placeholders[used], (*where,)), f"{{{used}}} stands for nothing", hint)
@@ -364,14 +364,35 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
                 yield Finding((("matrix", name),), message, "use one axis per field", at_key=True)
 
 
+def _twice(found: Sequence[Point]) -> list[Finding]:
+    """Fields that one entry sets under two names: only one of the values could count."""
+    findings: dict[FieldPath, Finding] = {}
+    for point in found:
+        known: dict[tuple[FieldPath, Path | str], AxisSetting] = {}
+        for setting in point.settings:
+            first = known.setdefault((setting.place[:-1], _plain(setting.path) or setting.key), setting)
+            if first.key != setting.key and first.place != setting.place:
+                message = f"is the same field as {first.key}"
+                findings[setting.place] = Finding((setting.place,), message, "remove one of them", at_key=True)
+    return list(findings.values())
+
+
 def _plain(path: Path | None) -> Path | None:
     """A field in one spelling: options of sbatch may have dashes."""
     return tuple(part.replace("-", "_") for part in path) if path and path[0] == "slurm" else path
 
 
 def near_field(key: str) -> str:
-    """A hint that names the field that a misspelt key may mean."""
+    """A hint that names the field that a misspelt key may mean, or those that end with it."""
+    if ends := _ends(key):
+        return f"write {' or '.join(ends)}"
     return hint_for(key, _names(), "write the dotted path of a field, such as train.lr")
+
+
+def _ends(key: str) -> list[str]:
+    """The fields that a key is the last part of, where they are several."""
+    ends = _leaves().get(key.replace("-", "_"), ())
+    return [".".join(path) for path in ends] if len(ends) > 1 else []
 
 
 def _names() -> list[str]:

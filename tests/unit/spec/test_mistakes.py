@@ -215,6 +215,7 @@ def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
         ("=3", "expected FIELD=VALUE", "write --set FIELD=VALUE"),
         ("trian.steps=3", "unknown field", 'did you mean "train.steps"?'),
         ("train.stepz=3", "unknown field", 'did you mean "steps"?'),
+        ("setup=[a]", "unknown field", "write slurm.setup or local.setup"),
     ],
 )
 def test_overrides_that_name_nothing(tmp_path: Path, override: str, message: str, hint: str) -> None:
@@ -631,3 +632,12 @@ def test_an_axis_of_a_section_is_not_blamed_for_what_the_section_lacks(tmp_path:
 def test_each_variable_is_told_in_its_line(tmp_path: Path) -> None:
     text = BUILT_IN + 'env:\n  A B: 1\n  C: "x\\ny"\n  CAMPAIGN_X: "{x}"\nmatrix: {lr: [0, 1]}\n'
     assert [problem.line for problem in problems(tmp_path, text)] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "matrix", ["{size: [{label: a, lr: 1, train.lr: 2}]}", "{seed: [1], include: [{lr: 1, train.lr: 2}]}"]
+)
+def test_a_field_under_two_names_in_one_entry(tmp_path: Path, matrix: str) -> None:
+    (problem,) = problems(tmp_path, f"{BUILT_IN}matrix: {matrix}\n")
+    assert (problem.line, problem.message) == (3, "is the same field as lr")
+    assert problem.field.endswith("[0].train.lr")
