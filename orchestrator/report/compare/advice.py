@@ -22,6 +22,9 @@ ROOMY: Final = 0.60
 TIGHT: Final = 0.80
 """Shares of the usable memory."""
 
+UNLIKE: Final = 0.05
+"""Part of the training by which held-out losses that are compared may be apart."""
+
 SCATTER: Final = 1.25
 """Repeats of one condition usually differ by a few percent."""
 
@@ -32,6 +35,7 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
         yield from _room(chosen)
         yield from _alone(chosen)
     yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
+    yield from _unlike_points(comparisons)
     yield from _coarse(comparisons)
     yield from _scattered(comparisons)
     yield from _briefly_timed(comparisons)
@@ -99,6 +103,22 @@ def _too_large(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     if names := [name for name, kinds in lost.items() if kinds & {"oom", "fragmentation"}]:
         saves = "What saves most: ZeRO 3, then offload, then a smaller micro-batch."
         yield f"Out of memory as configured: {', '.join(names)}. {saves}"
+
+
+def _unlike_points(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    points = {
+        one.condition.name: min(shares)
+        for one in comparisons
+        if (shares := [run.curve.evaluated for run in one.condition.counted if run.curve.evaluated is not None])
+    }
+    latest = max(points.values(), default=0.0)
+    early = [name for name, share in points.items() if share < latest - UNLIKE]
+    if early:
+        share = min(points.values())
+        yield (
+            f"The newest held-out loss of {some(early)} is from {share:.0%} of the steps, that of others from "
+            f"{latest:.0%}: evaluate at the same point to compare them."
+        )
 
 
 def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:

@@ -62,6 +62,11 @@ class Curve:
         """Whether any loss of it is known."""
         return any(map(math.isfinite, self.raw))
 
+    @property
+    def evaluated(self) -> float | None:
+        """The part of the steps after which held-out text was evaluated last; None where it never was."""
+        return self.eval_step[-1] / self.step[-1] if self.eval_step and self.step[-1] else None
+
 
 def loss_of(series: Series) -> Loss:
     """The losses of a run's steps."""

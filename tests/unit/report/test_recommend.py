@@ -101,6 +101,21 @@ def test_what_stands_alone_beside_what_is_excluded_is_not_the_only_configuration
     assert found.sentence.endswith("the baseline; nothing else can be recommended beside it.")
 
 
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        (Planted("base"), ["The newest held-out loss of early is from 50% of the steps, that of others from 100%"]),
+        (Planted("base", held_out=(None,) * 3, evaluated={48: 3.5}), []),
+    ],
+)
+def test_held_out_losses_of_different_points_of_training_are_told(
+    planted: Plant, base: Planted, told: list[str]
+) -> None:
+    early = Planted("early", held_out=(None,) * 3, evaluated={50: 3.5})
+    found = advice(planted(base, early, Planted("never", held_out=(None,) * 3)))
+    assert [one.partition(":")[0] for one in found.advice if "held-out" in one] == told
+
+
 def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantStore) -> None:
     early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
     results = results_at(planted_url(early, Planted("base"), Planted("other")))
