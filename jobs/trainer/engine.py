@@ -99,7 +99,7 @@ def create_engine(
         joined = joins_parameters(asdict(config))
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
         engine = _deepspeed_engine(trained, ds_config, universal)
-        if not config.deepcompile:
+        if not config.deepcompile:  # which reduces in compiled operators of its own
             join_gradients()
             stay_ahead(engine.optimizer)
     if config.compile or config.deepcompile:

@@ -23,7 +23,7 @@ TIGHT: Final = 0.80
 """Shares of the usable memory."""
 
 UNLIKE: Final = 0.05
-"""Part of the training by which held-out losses that are compared may be apart."""
+"""Part of the steps: held-out losses that were measured further apart than this do not compare."""
 
 SCATTER: Final = 1.25
 """Repeats of one condition usually differ by a few percent."""
@@ -116,8 +116,8 @@ def _unlike_points(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
     if early:
         share = min(points.values())
         yield (
-            f"The newest held-out loss of {some(early)} is from {share:.0%} of the steps, that of others from "
-            f"{latest:.0%}: evaluate at the same point to compare them."
+            f"The last held-out loss of {some(early)} was measured after {share:.0%} of the steps, that of others "
+            f"after {latest:.0%}: evaluate at the same point to compare them."
         )
 
 

@@ -104,7 +104,10 @@ def test_what_stands_alone_beside_what_is_excluded_is_not_the_only_configuration
 @pytest.mark.parametrize(
     ("base", "told"),
     [
-        (Planted("base"), ["The newest held-out loss of early is from 50% of the steps, that of others from 100%"]),
+        (
+            Planted("base"),
+            ["The last held-out loss of early was measured after 50% of the steps, that of others after 100%"],
+        ),
         (Planted("base", held_out=(None,) * 3, evaluated={48: 3.5}), []),
     ],
 )
