@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from ..errors import StaleWrite, StoreError, StoreUnreachable
 from ..store import Store
 from .gpus import GpuSpool
 from .lines import MetricBatch, parse
@@ -75,13 +76,15 @@ def drain_attempt(
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
         LookupError: There is no such attempt.
-        OSError: A spool cannot be read; the others were taken.
+        OSError, StoreError: A spool cannot be read, or the login may not write its rows; the others were taken.
     """
-    failed: OSError | None = None
+    failed: OSError | StoreError | None = None
     for spool in spools:
         try:
             drain(store, spool, seen and seen(spool.number), renew_lease)
-        except OSError as exc:
+        except (StoreUnreachable, StaleWrite):
+            raise
+        except (OSError, StoreError) as exc:
             failed = failed or exc
     if failed:
         raise failed

@@ -39,15 +39,20 @@ class MetricSpool(Spool[MetricBatch]):
         return parse(chunk, offset)
 
     def advance(self, conn: Connection, source: Source, batch: MetricBatch) -> bool:
-        """Moves the offset and the attempt's steps on, and takes its row's lock; False when somebody else was first."""
+        """Move the offset and the attempt's steps on, and lock its row; return False if somebody else was first."""
         row = schema.attempt.c
-        values: dict[str, Any] = {"spool_offset": source.offset + batch.length}
+        values: dict[str, Any] = {}
         if batch.steps:
             first, last = min(batch.steps), max(batch.steps)
             values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
             values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
+        return self.move(conn, source, source.offset + batch.length, **values)
+
+    def move(self, conn: Connection, source: Source, offset: int, **values: Any) -> bool:
+        """Set the offset, which is the attempt's own, with other columns; return False if somebody else moved it."""
+        row = schema.attempt.c
         unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
-        return conn.execute(unmoved.values(values)).rowcount == 1
+        return conn.execute(unmoved.values(spool_offset=offset, **values)).rowcount == 1
 
     def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
         """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""

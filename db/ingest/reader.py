@@ -54,3 +54,16 @@ def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
     if before and chunk and not chunk.startswith(b"\n"):
         begins = chunk.find(b"\n") + 1 or len(chunk)
     return Stretch(chunk[begins:], max(begins - before, 0), size, more)
+
+
+def within_line(path: Path, offset: int, longest: int) -> bool:
+    """Return whether an offset lies within a line that was not given up: the part before it is shorter than `longest`.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    start = max(offset - longest, 0)
+    with open_regular(path) as file:
+        file.seek(start)
+        before = file.read(offset - start) or b""
+    return not before.endswith(b"\n") and (b"\n" in before or offset < longest)

@@ -3,6 +3,9 @@
 The store counts the bytes of a spool that it holds. One transaction moves that offset, if it still is what was read,
 and inserts what the bytes between say: whoever comes second finds the offset moved and inserts nothing, and a crash
 leaves either all of it or none.
+
+An offset that cannot be right, because the file is shorter or no line begins there, is set back to 0, and the file is
+read again: lines that the store holds change nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
 
 from .. import schema
 from ..driver_errors import first_line
 from ..queries import add_event
-from ..store import Store, insert_into, refusal
+from ..states import ACTIVE_ATTEMPT
+from ..storable import MAX_TEXT, text, to_json
+from ..store import Store, database_now, insert_into, refusal
 from .lines import PREFIX, B, BadLine
-from .reader import read_on
+from .reader import read_on, within_line
 
 MAX_BYTES: Final = 8 << 20
+STALE_S: Final = 120.0
+"""For how long a shared file system may show a file as shorter than an agent on another machine has read it."""
 
 _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
 
@@ -51,18 +58,25 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class Source:
-    """Whose spool it is, and how many of its bytes the store holds."""
+    """Whose spool it is, and how many of its bytes the store holds.
+
+    Attributes:
+        known: For a spool that is read again, its events in the store: each as `_identities` has it.
+    """
 
     campaign_id: int
     run_id: int
     generation: int
     attempt_id: int
     offset: int
+    known: frozenset[tuple[object, ...]] = frozenset()
 
     def tell(
         self, conn: Connection, kind: str, message: str, data: Mapping[str, Any], ts_s: float | None = None
     ) -> None:
-        """Records an event of the attempt."""
+        """Record an event of the attempt, unless it is known."""
+        if self.known and _identities(kind, message, data, ts_s)[ts_s is not None] in self.known:
+            return
         ids = {"run_id": self.run_id, "attempt_id": self.attempt_id}
         add_event(conn, self.campaign_id, kind, message, **ids, data=data, ts_s=ts_s)
 
@@ -108,15 +122,19 @@ class Spool(ABC, Generic[B]):
         return Source(*row)
 
     def advance(self, conn: Connection, source: Source, batch: B) -> bool:
-        """Moves the offset on and takes its row's lock; False when somebody else moved it."""
-        row = schema.node_spool.c
+        """Move the offset on and lock its row; return False if somebody else moved it."""
         if not source.offset:  # a second caller waits here for the first one's row
             first = {"attempt_id": self.attempt_id, "node_rank": self.number, "spool_offset": 0}
             conn.execute(insert_into(conn, schema.node_spool).values(first).on_conflict_do_nothing())
+        return self.move(conn, source, source.offset + batch.length)
+
+    def move(self, conn: Connection, source: Source, offset: int) -> bool:
+        """Set the offset; return False if somebody else moved it."""
+        row = schema.node_spool.c
         unmoved = update(schema.node_spool).where(
             row.attempt_id == self.attempt_id, row.node_rank == self.number, row.spool_offset == source.offset
         )
-        return conn.execute(unmoved.values(spool_offset=source.offset + batch.length)).rowcount == 1
+        return conn.execute(unmoved.values(spool_offset=offset)).rowcount == 1
 
 
 def ingest(
@@ -140,8 +158,8 @@ def ingest(
     found = read_on(spool.path, source.offset, max_bytes)
     if found is None:
         return nothing
-    if found.size < source.offset:
-        return _truncated(store, source, found.size, spool.truncated_kind)
+    if found.size < source.offset or (found.skipped and within_line(spool.path, source.offset, max_bytes)):
+        return _begin_again(store, spool, source, found.size)
     begin, lines = source.offset + found.skipped, found.chunk[: found.chunk.rfind(b"\n") + 1]
     batch = spool.parse(lines, begin)
     if found.endless:  # wait for this line's end, and the spool would never move again
@@ -156,8 +174,11 @@ def ingest(
     with store.write() as conn:
         if not spool.advance(conn, source, batch):
             return replace(nothing, caught_up=False, stale=True)
+        if batch.events:
+            source = _knowing(conn, spool, source)
         bad = _insert(conn, spool, source, batch, lines, begin)
-        _set_aside(conn, source, bad, spool.path)
+        if bad:
+            _set_aside(conn, _knowing(conn, spool, source), bad, spool.path)
     return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
@@ -216,15 +237,49 @@ def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: P
         source.tell(conn, "spool.corrupt", f"{len(rest)} more bad lines of {path.name}", data)
 
 
-def _truncated(store: Store, source: Source, size: int, kind: str) -> IngestResult:
-    """Tells once of a spool that shrank; what was taken stays.
+def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> IngestResult:
+    """Report once that the offset is none of this file, and set it back to 0.
 
-    It is never read again from its beginning: a shared file system may show a stale size for a while.
+    While the attempt is active, agents may push from its node what a shared file system does not show here yet. Then
+    wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
     """
-    row = schema.events.c
+    row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:
-        told = select(row.id).where(row.run_id == source.run_id, row.attempt_id == source.attempt_id, row.kind == kind)
-        if conn.execute(told.limit(1)).first() is None:
-            message = f"the spool has {size} bytes, {source.offset} were read before"
-            source.tell(conn, kind, message, {"size": size, "offset": source.offset})
-    return IngestResult(0, source.offset, 0, 0, caught_up=True)
+        told = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
+        if told is None:
+            message = f"the spool has {size} bytes, {source.offset} were read before; it is read again"
+            source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
+        state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
+        if size < source.offset and state in ACTIVE_ATTEMPT and conn.dialect.name != "sqlite":
+            late = told is not None and database_now(conn) - told.ts_s >= STALE_S
+            if not late or size >= told.data.get("offset", 0):
+                return IngestResult(0, source.offset, 0, 0, caught_up=True)
+        stale = not spool.move(conn, source, 0)
+    return IngestResult(0, 0, 0, 0, caught_up=False, stale=stale)
+
+
+def _told(spool: Spool[Any], source: Source) -> Select[Any]:
+    row = schema.events.c
+    return select(row.ts_s, row.data).where(
+        row.run_id == source.run_id, row.attempt_id == source.attempt_id, row.kind == spool.truncated_kind
+    )
+
+
+def _knowing(conn: Connection, spool: Spool[Any], source: Source) -> Source:
+    """Return the source with its events in the store, if its spool is read again."""
+    if conn.execute(_told(spool, source).limit(1)).first() is None:
+        return source
+    row = schema.events.c
+    query = select(row.kind, row.message, row.data, row.ts_s).where(
+        row.run_id == source.run_id, row.attempt_id == source.attempt_id
+    )
+    known = (identity for event in conn.execute(query) for identity in _identities(*event))
+    return replace(source, known=frozenset(known))
+
+
+def _identities(
+    kind: str, message: str, data: Mapping[str, Any], ts_s: float | None
+) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """Return what identifies an event without a time of its own, and with it."""
+    same = (kind, text(message, MAX_TEXT), to_json({**data}))
+    return same, (*same, ts_s)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import queries, schema
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
 from dscampaign.db.ingest import gpus
 from dscampaign.db.ingest.gpu_lines import parse
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
+from dscampaign.db.states import AttemptState
 from dscampaign.tests.support.worlds import World, as_bytes
 
 DEVICES = {
@@ -153,12 +154,17 @@ def test_a_line_without_end_does_not_stop_the_file(world: World) -> None:
     assert len(samples(world)) == 2
 
 
-def test_a_file_that_shrank_is_told_once(world: World) -> None:
+def test_a_file_that_shrank_is_told_once_and_a_wrong_offset_costs_no_sample(world: World) -> None:
     write(world, sample(1.0))
-    offset = take(world).new_offset
-    spool(world).write_bytes(b"")
-    assert [take(world).new_offset, take(world).new_offset] == [offset, offset]
+    take(world)
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, state=AttemptState.COMPLETED)
+        conn.execute(schema.node_spool.update().values(spool_offset=10**9))
+    write(world, sample(2.0))
+    for _ in range(3):
+        take(world)
     assert len(world.events("gpus-0.jsonl.truncated")) == 1
+    assert {row.ts_s for row in samples(world)} == {1.0, 2.0}
 
 
 def test_what_happens_to_a_gpu_is_an_event_once(world: World) -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import queries, schema
 from dscampaign.db.ingest.metrics import MetricSpool
-from dscampaign.db.ingest.spool import drain, ingest
+from dscampaign.db.ingest.spool import STALE_S, drain, ingest
 from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
+from dscampaign.db.states import AttemptState
 from dscampaign.tests.support.worlds import World
 
 _ALL = {
@@ -295,14 +296,64 @@ def test_an_attempt_without_a_memory_key_has_no_ledger(world: World) -> None:
     assert _ledger(world) == []
 
 
-def test_a_spool_that_shrank_is_told_once(world: World) -> None:
+def _end(world: World) -> None:
+    with world.store.write() as conn:
+        queries.update_attempt(conn, 1, state=AttemptState.COMPLETED)
+
+
+def _drain(world: World) -> None:
+    drain(world.store, MetricSpool(1, world.spool()), None, lambda: None)
+
+
+def test_a_spool_that_shrank_is_told_once_and_keeps_what_was_taken(world: World) -> None:
     world.write(*_lines(1, 5))
-    offset = world.ingest().new_offset
+    world.ingest()
     world.spool().write_bytes(b"")
-    for _ in range(2):
-        assert world.ingest().new_offset == offset
+    for _ in range(3):
+        _drain(world)
     assert len(world.events("spool.truncated")) == 1
     assert len(world.metrics()) == 5
+
+
+@pytest.mark.parametrize("beyond", [10**9, -30], ids=["beyond the file", "within a line"])
+def test_a_wrong_offset_costs_no_line_of_an_attempt_that_has_ended(world: World, beyond: int) -> None:
+    """As of a role that may set it, or of a file that shrank and grew again; what was taken before comes once."""
+    hello, bad = {"event": "hello", "ts": 1.5, "n": 1}, "no JSON"
+    world.write(*_lines(1, 6, mine=2.0), hello, {"event": "tick"}, bad)
+    world.ingest()
+    world.write(*_lines(7, 60, mine=2.0), {"event": "bye"})
+    size = world.spool().stat().st_size
+    with world.store.write() as conn:
+        conn.execute(schema.attempt.update().values(spool_offset=size + beyond))
+    world.write({"step": 61, "loss": 1.0}) if beyond < 0 else None
+    _end(world)
+    _drain(world)
+    last = 61 if beyond < 0 else 60
+    assert [row.step for row in world.metrics()] == list(range(1, last + 1))
+    once = ("script.hello", "script.tick", "script.bye", "spool.corrupt", "spool.truncated")
+    assert [len(world.events(kind)) for kind in once] == [1] * 5
+    assert world.ingest().new_offset == world.spool().stat().st_size
+
+
+def test_a_file_that_is_shown_late_is_not_read_again_while_its_attempt_goes_on(world: World) -> None:
+    """An agent on another machine has pushed more of it; for longer than a file system may take, it is."""
+    world.write(*_lines(1, 5))
+    with world.store.write() as conn:
+        conn.execute(schema.attempt.update().values(spool_offset=10**9))
+    agents_push = not world.store.is_sqlite
+    assert world.ingest().new_offset == (10**9 if agents_push else 0)
+    with world.store.write() as conn:
+        conn.execute(schema.events.update().values(ts_s=schema.events.c.ts_s - STALE_S - 1))
+    _drain(world)
+    assert len(world.metrics()) == 5
+
+
+def test_a_line_that_was_given_up_is_not_taken_for_a_wrong_offset(world: World) -> None:
+    world.write(*_lines(1, 3), b"x" * 5000 + b"\n", *_lines(4, 6))
+    while not world.ingest(max_bytes=1000).caught_up:
+        pass
+    assert [row.step for row in world.metrics()] == [1, 2, 3, 4, 5, 6]
+    assert world.events("spool.truncated") == []
 
 
 def test_small_bites_give_the_same(world: World) -> None:

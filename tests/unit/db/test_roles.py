@@ -16,7 +16,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
-from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.ingest.spool import drain, ingest
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.states import ACTIVE_ATTEMPT, TERMINAL_ATTEMPT, AttemptState, RunState
 from dscampaign.db.store import Store
@@ -136,6 +136,19 @@ def test_an_agent_pushes_with_that_role(world: World, job: Store, capsys: pytest
     assert capsys.readouterr().err == ""
     assert len(world.metrics()) == 5
     assert world.events("forward.opened")
+
+
+def test_an_offset_that_the_role_sets_too_far_silences_an_attempt_only_until_its_end(world: World, job: Store) -> None:
+    world.write(*({"step": step, "loss": 1.0} for step in range(1, 7)))
+    ingest(job, MetricSpool(1, world.spool()))
+    run_sql(job, "UPDATE attempt SET spool_offset = 1000000000 WHERE state = 'running' OR id = 1")
+    world.write(*({"step": step, "loss": 1.0} for step in range(7, 61)))
+    ingest(job, MetricSpool(1, world.spool()))
+    run_sql(world.store, "UPDATE attempt SET state = 'completed'")
+    owner = login(world, "a_login")
+    drain(owner, MetricSpool(1, world.spool()), None, lambda: None)
+    owner.close()
+    assert [row.step for row in world.metrics()] == list(range(1, 61))
 
 
 def fill(world: World) -> None:
