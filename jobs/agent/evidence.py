@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TextIO, TypedDict
@@ -106,8 +106,7 @@ class RankRecord:
         if raw is None:
             return None
         with contextlib.suppress(ValueError):
-            known = {field.name for field in fields(cls)}
-            found: Self = decode(cls, {name: value for name, value in raw.items() if name in known})
+            found: Self = decode(cls, raw)
             return found
         return None
 
@@ -175,7 +174,7 @@ class NodeOutcome(Document):
     start_step: Whole
     last_step: Whole | None
     ranks: tuple[RankEnd, ...]
-    lines: tuple[LogLine, ...] = field(default=())
+    lines: tuple[LogLine, ...] = ()
     oom_kills: Whole = 0
     target_step: Whole | None = None
     ending_s: Time | None = None

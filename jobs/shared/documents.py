@@ -68,7 +68,8 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
         place: where it stands, for the error.
 
     Raises:
-        ValueError: it is not of that type, or a dataclass has no such field, or lacks one: another version wrote it.
+        ValueError: it is not of that type, or a dataclass lacks a field, or has an unknown one and is `exact`: another
+            version wrote it.
     """
     origin, args = _form(kind)
     if origin in (UnionType, Union):
@@ -192,13 +193,15 @@ def _key(kind: Any, key: str, place: str) -> Any:
 
 
 def _record(kind: Any, raw: Any, place: str) -> Any:
+    """A dataclass; an `exact` one refuses fields of a later version, which would change what runs."""
     types, required = _fields(kind)
     given = _require(dict, raw, place).keys()
-    for what, names in (("unknown", given - types.keys()), ("missing", required - given)):
+    unknown = given - types.keys() if getattr(kind, "exact", False) else ()
+    for what, names in (("unknown", unknown), ("missing", required - given)):
         if names:
             another = "written by another version of dscampaign?"
             raise ValueError(f"{_name(place)}{what} fields {_listed(names)}; {another}")
-    return kind(**{name: decode(types[name], value, _below(place, name)) for name, value in raw.items()})
+    return kind(**{n: decode(types[n], value, _below(place, n)) for n, value in raw.items() if n in types})
 
 
 def _dictionary(kind: Any, raw: Any, place: str) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Payload(Document):
     """
 
     closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
+    exact: ClassVar[bool] = True
 
     campaign: str
     run: str

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ...db.warm_up import WARM_UP_STEPS
 from ..shared.documents import decode
@@ -27,6 +27,8 @@ class TrainerDataset:
         eval_fraction: without either of them, the share at the end of the text that is held out.
     """
 
+    exact: ClassVar[bool] = True
+
     path: str
     name: str | None
     split: str | None
@@ -45,6 +47,8 @@ class SearchPlan:
         seconds: for how long to go on to larger sizes.
         too_big: a size that did not fit before; None for none.
     """
+
+    exact: ClassVar[bool] = True
 
     share: int
     seconds: float
@@ -87,6 +91,8 @@ class TrainerConfig:
         tensor_parallel: consecutive ranks that share each layer, a part of its matrices each.
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
+
+    exact: ClassVar[bool] = True
 
     model: str | Mapping[str, Any]
     dataset: TrainerDataset
