@@ -24,7 +24,7 @@ from ...files.private_files import make_below, open_private
 from ..collect.collector import Collector
 from ..forward.processes import Forwarders
 from ..guard import start_time
-from ..shared import allocator, checkpoint_retention, spool_steps
+from ..shared import allocator, checkpoint_retention, spool_steps, variables
 from ..shared.closed_tasks import is_closed
 from ..shared.code_copy import CodeCopy, DamagedCopy
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
@@ -109,6 +109,7 @@ class Agent:
         self._ends: dict[int, RankRecord] = {}
         self._ending_s: float | None = None
         self._allocator = ""
+        self._variables: dict[str, str] | None = None
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._copy: CodeCopy | None = None
         self._tell: Callable[..., None] = _nobody
@@ -217,6 +218,7 @@ class Agent:
         env = launch.environment(payload, paths, self.node, start.resume, base, cores, self._copy)
         env |= self._progress_env
         self._allocator = allocator.told(env)
+        self._variables = variables.digests(os.environ, payload.env)
         line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(env):
             print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
@@ -364,6 +366,7 @@ class Agent:
             diverged_at=spool_steps.diverged_at(self.paths.metrics),
             ending_s=self._ending_s,
             allocator=self._allocator,
+            variables=self._variables,
             **self._facts.end(),
         )
         with contextlib.suppress(OSError):

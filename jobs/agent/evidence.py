@@ -161,6 +161,7 @@ class NodeOutcome(Document):
         memory_limit_bytes: of the control group that it ran in, None for none.
         machine: the node itself, None of an agent of an older version.
         allocator: what PyTorch's allocator was told through the environment, "" for nothing.
+        variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
     """
 
     generation: Number
@@ -187,6 +188,7 @@ class NodeOutcome(Document):
     step_reached: Whole | None = None
     diverged_at: tuple[str, Whole] | None = None
     allocator: str = ""
+    variables: dict[str, str] | None = None
 
 
 def rank_ends(

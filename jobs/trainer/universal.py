@@ -21,13 +21,12 @@ from ...files.atomic_files import sync_dir
 from ...files.disk_space import require_space
 from ...files.private_files import make_folder
 from ..shared import checkpoint, checkpoint_retention
+from ..shared.variables import PER_TASK
 from .config import Job
 
 POLL_S = 0.5
 ROOM = 3
 """Times the size of a checkpoint that is needed: the pieces and the whole lie side by side for a while."""
-
-_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
@@ -96,5 +95,5 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
     """That of a process which is no rank and leaves the GPUs alone."""
-    kept = {name: value for name, value in env.items() if name not in _LAUNCHED and not name.startswith("CAMPAIGN_")}
+    kept = {k: v for k, v in env.items() if not (PER_TASK.fullmatch(k) or k.startswith("CAMPAIGN_"))}
     return kept | {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}

@@ -20,6 +20,7 @@ from ...files.atomic_files import sync_dir
 from ...jobs.shared import checkpoint
 from ...jobs.shared.checkpoint import Checkpoint, CheckpointError
 from ...jobs.shared.layout import CampaignPaths
+from ...jobs.shared.variables import inheritable
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..formatting import some
@@ -291,7 +292,7 @@ def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
     done = subprocess.run(
         [plan.python, *_WRITER],
         input=json.dumps(request),
-        env=os.environ | _ENVIRONMENT,
+        env=inheritable(os.environ) | _ENVIRONMENT,
         cwd=plan.workdir if plan.workdir and Path(plan.workdir).is_dir() else None,
         capture_output=True,
         text=True,

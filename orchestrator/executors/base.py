@@ -36,9 +36,6 @@ NO_NODES: Final = ("", "None assigned")
 """What is said of the nodes of a job that has none."""
 
 
-_OF_A_JOB: Final = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_")
-
-
 class JobView(NamedTuple):
     """One job as the executor sees it now: a tuple, of which thousands are made at each look.
 
@@ -126,12 +123,6 @@ def owner(folder: Path | None) -> int:
         return folder.stat().st_uid if folder else os.geteuid()
     except OSError:
         return os.geteuid()
-
-
-def outside_of_jobs(env: Mapping[str, str], kept: Collection[str] = ()) -> dict[str, str]:
-    """An environment without what Slurm told of the job that this program runs in, which is not the one it starts."""
-    kept = {"SLURM_CONF", *kept}
-    return {name: value for name, value in env.items() if name in kept or not name.startswith(_OF_A_JOB)}
 
 
 def own_python() -> list[str]:

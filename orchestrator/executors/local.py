@@ -21,8 +21,9 @@ from ...db.records import AttemptRow
 from ...files.atomic_files import write_atomically
 from ...files.private_files import open_private
 from ...jobs.shared.nvml import Unavailable, listed, session
+from ...jobs.shared.variables import inheritable
 from ..errors import Unreachable
-from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, outside_of_jobs, own_python, owner
+from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, own_python, owner
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -126,7 +127,7 @@ class LocalExecutor:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],
                 cwd=batch.workdir,
-                env=outside_of_jobs(os.environ, OF_THE_SITE),  # under `salloc`, else, that job would seem to claim it
+                env=inheritable(os.environ, OF_THE_SITE),  # under `salloc`, else, that job would seem to claim it
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

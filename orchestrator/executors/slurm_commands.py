@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ...jobs.shared.variables import inheritable
 from ..errors import Unreachable
-from .base import outside_of_jobs
 from .sbatch_answer import interrupted
 
 COMMAND_TIMEOUT_S = 60.0
@@ -88,7 +88,7 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
     _require_own_cluster()
     kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given]
     try:  # in a reconciler job, sbatch would take that job's variables for options
-        return _run(command, outside_of_jobs(os.environ, kept))
+        return _run(command, inheritable(os.environ, kept))
     except subprocess.TimeoutExpired as exc:
         raise interrupted(_patience_s(), exc.stderr or b"") from exc
 

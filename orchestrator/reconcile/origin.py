@@ -1,7 +1,8 @@
 """Where a campaign was submitted from: what every attempt has again, whoever submits it.
 
 An attempt inherits the environment of the process that submits it. Which of its variables matter, and are missing in
-this process, is decided by their names alone: no value is ever kept.
+this process, is decided by their names alone: no value is kept here. The agent records a hash of those that change the
+speed (`jobs/shared/variables.py`).
 """
 
 from __future__ import annotations
@@ -13,28 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-_FAMILIES: Final = re.compile(
-    r"(HF|HUGGING|TRANSFORMERS|DATASETS|WANDB|MLFLOW|COMET|NEPTUNE|CLEARML"
-    r"|CUDA|NVIDIA|NVSHMEM|NCCL|GLOO|UCX|FI|IBV|HSA|ROCM|HIP|ROCR"
-    r"|TORCH|PYTORCH|TORCHINDUCTOR|TRITON|DS|DEEPSPEED|ACCELERATE|XFORMERS|FLASH_ATTENTION|OMP|MKL|OPENBLAS)_\w+"
-    r"|PYTHON(PATH|HOME|USERBASE|HASHSEED)|(LD_LIBRARY|LIBRARY|LD_RUN)_PATH|LD_PRELOAD|C(PLUS_INCLUDE_)?PATH"
-    r"|LOADEDMODULES|PGPASSFILE|PGSERVICE(FILE)?|(HTTPS?|ALL|NO)_PROXY|CC|CXX|\w+_(TOKEN|API_KEY)",
-    re.IGNORECASE,
-)
-"""Variables that training software reads, whatever the script's own text says."""
-
-_SESSION: Final = re.compile(
-    r"SSH_\w+|XDG_\w+|DBUS_\w+|LC_\w+|LANG(UAGE)?|LS_COLORS|TERM\w*|COLORTERM|COLUMNS|LINES|DISPLAY|WAYLAND\w*|XAUTHORITY"
-    r"|SHLVL|SHELL|PWD|OLDPWD|_|PS[1-4]|PROMPT_COMMAND|HIST\w+|EDITOR|VISUAL|PAGER|LESS\w*|MAIL|TMUX\w*|STY|WINDOW"
-    r"|USER|LOGNAME|HOME|HOSTNAME|PATH|TMP(DIR)?|TEMP|TZ|VSCODE_\w+|JPY_\w+|CI|GIT_\w+|VIRTUAL_ENV\w*|CONDA_\w+|PYENV_\w+"
-    r"|SLURM_\w+|SBATCH_\w+|SRUN_\w+|SCRONTAB_\w+|CAMPAIGN_\w+|PYTHON(UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE|SAFEPATH)"
-    r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-    r"|\w+_(DEBUG(_\w+)?|VERBOSITY|LOG_?LEVEL|LOGS?|PROGRESS_BARS?)"
-)
-"""Variables that belong to a session, or that the launcher, Slurm or this program sets; and those of logging alone.
-
-Those of an active Python environment are here because the interpreter is recorded by itself.
-"""
+from ...jobs.shared.variables import SESSION, TRAINING, of_another_process
 
 _BY_SLURM: Final = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 _MENTIONED: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")
@@ -63,7 +43,8 @@ class Origin:
         """What the store keeps of it."""
         spec = provenance.get("spec")  # all that earlier versions recorded
         workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
-        return cls(workdir, provenance.get("python", ""), tuple(provenance.get("variables", ())), spec or "")
+        variables = tuple(name for name in provenance.get("variables", ()) if not of_another_process(name))
+        return cls(workdir, provenance.get("python", ""), variables, spec or "")
 
     @property
     def interpreter(self) -> str:
@@ -108,7 +89,9 @@ def that_matter(
     return sorted(
         name
         for name in environ
-        if (name in wanted or _FAMILIES.fullmatch(name)) and name not in set_anyway and not _SESSION.fullmatch(name)
+        if (name in wanted or TRAINING.fullmatch(name))
+        and name not in set_anyway
+        and not (SESSION.fullmatch(name) or of_another_process(name))
     )
 
 

@@ -236,6 +236,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
                 "memory_peak_of": o.memory_peak_of,
                 "memory_limit_bytes": o.memory_limit_bytes,
                 "machine": asdict(o.machine) if o.machine else None,
+                "variables": o.variables,
             }
             for o in action.ended.outcomes
         ],

@@ -13,10 +13,8 @@ import json, os, sys, pathlib
 here = pathlib.Path({folder!r})
 name = pathlib.Path(sys.argv[0]).name
 script = pathlib.Path(sys.argv[-1]).read_text() if name == "sbatch" else ""
-own = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
-slurm = {{k: v for k, v in os.environ.items() if k.startswith(own)}}
 with (here / "calls.jsonl").open("a") as log:
-    log.write(json.dumps({{"name": name, "args": sys.argv[1:], "env": slurm, "script": script}}) + "\\n")
+    log.write(json.dumps({{"name": name, "args": sys.argv[1:], "env": dict(os.environ), "script": script}}) + "\\n")
 answer = json.loads((here / f"{{name}}.json").read_text())
 sys.stdout.write(answer["out"])
 sys.stderr.write(answer["err"])
@@ -25,7 +23,7 @@ sys.exit(answer["code"])
 
 
 class Call:
-    """One call of a command: its name, arguments, Slurm's variables, and the batch script."""
+    """One call of a command: its name, arguments, its environment, and the batch script."""
 
     def __init__(self, line: str) -> None:
         found = json.loads(line)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...formatting import short_number
-from .conditions import Condition, unlike_devices
+from .conditions import Condition, unlike
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
 from .wording import interval
 
@@ -85,7 +85,7 @@ def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held
 
 
 def _order(condition: Condition, baseline: Condition, speeds: Sequence[float], beside: Sequence[float]) -> Order:
-    return Order.INCONCLUSIVE if unlike_devices(condition, baseline) else order(speeds, beside)
+    return Order.INCONCLUSIVE if unlike(condition, baseline) else order(speeds, beside)
 
 
 def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:

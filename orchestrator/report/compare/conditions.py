@@ -6,7 +6,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -79,6 +79,11 @@ class Condition:
     def devices(self) -> tuple[str, ...]:
         """The kinds of devices that counted repeats trained on, as far as they say; several where repeats differ."""
         return tuple(dict.fromkeys(kind for run in self.counted if (kind := _devices(run))))
+
+    @cached_property
+    def inherited(self) -> dict[str, Mapping[str, str]]:
+        """The distinct environments that counted repeats inherited, see `MeasuredRun.variables`, by their text."""
+        return {key_of(each): each for run in self.counted for each in run.variables}
 
     @property
     def heeds_config(self) -> bool:
@@ -193,7 +198,38 @@ def unlike_machines(condition: Condition) -> str:
     return "; ".join(said)
 
 
-def unlike_devices(one: Condition, other: Condition) -> bool:
+def unlike(one: Condition, other: Condition) -> bool:
+    """Whether devices or inherited variables, which the spec does not decide, may explain how their speeds differ."""
+    return _unlike_devices(one, other) or bool(_unlike_variables(one, other))
+
+
+def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[str]:
+    """Yield a sentence for each circumstance in which these differ from the first by chance, without a full stop."""
+    those = list(others)
+    if devices := [one for one in those if _unlike_devices(first, one)]:
+        yield f"jobs that ask for the same ran on different devices: {_devices_text([first, *devices])}"
+    found = {one.name: names for one in those if (names := _unlike_variables(first, one))}
+    if names := sorted({name for several in found.values() for name in several}):
+        who = some([first.name, *(name for name in found if name != first.name)], 3)
+        yield f"jobs inherited different values of {some(names, 4)} from the shell ({who}); set them in `env`"
+
+
+def _unlike_variables(one: Condition, other: Condition) -> set[str]:
+    """Return the names of inherited variables that differ, except those that a spec sets; different set-ups may."""
+    both = {**one.inherited, **other.inherited}
+    if len(both) < 2 or _set_up(one) != _set_up(other):
+        return set()
+    given = {name for each in (one, other) for name in each.runs[0].config.get("env") or ()}
+    names = {name for each in both.values() for name in each} - given
+    return {name for name in names if len({each.get(name) for each in both.values()}) > 1}
+
+
+def _set_up(condition: Condition) -> list[Any]:
+    config = condition.runs[0].config
+    return [(config.get(section) or {}).get("setup") or [] for section in ("slurm", "local")]
+
+
+def _unlike_devices(one: Condition, other: Condition) -> bool:
     """Whether they trained on devices that differ by chance: among repeats, or between jobs that asked for the same."""
     if len(one.devices) > 1 or len(other.devices) > 1:
         return True
@@ -207,7 +243,7 @@ def devices_among(conditions: Iterable[Condition]) -> Callable[[Condition], tupl
     return lambda condition: condition.devices or usual
 
 
-def devices_text(conditions: Iterable[Condition]) -> str:
+def _devices_text(conditions: Iterable[Condition]) -> str:
     """What each trained on, or each repeat where these differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
     names: dict[str, dict[str, None]] = {}
     for one in conditions:

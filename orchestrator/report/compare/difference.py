@@ -19,7 +19,7 @@ from ...formatting import some
 from ..measure.flags import clock_remark
 from ..measure.load import read_runs
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import Condition, conditions_of, devices_text, unlike_devices
+from .conditions import Condition, circumstances, conditions_of
 from .wording import difference, loss_verdict
 
 FIRST: Final = "-r0"
@@ -117,8 +117,7 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
-    if unlike_devices(one.left, one.right):
-        shown.append(f"Jobs that ask for the same ran on different devices: {devices_text([one.left, one.right])}.")
+    shown += (f"{why[0].upper()}{why[1:]}." for why in circumstances(one.left, [one.right]))
     shown += _clock_remarks(one)
     apart = (
         f"{difference(result.loss.difference.value, result.loss_unit)}{result.loss_unit}: "

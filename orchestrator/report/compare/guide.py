@@ -20,7 +20,7 @@ from ...memory.zero_memory import Sizes, States, states_of
 from ...spec.model import RunConfig
 from ...spec.strategies import word_of
 from .baseline import BaselineComparison
-from .conditions import Condition, unlike_devices
+from .conditions import Condition, unlike
 from .ranking import faster
 from .statistics import LEAST_REPEATS, Order, order
 
@@ -142,7 +142,7 @@ def _by_speed(group: Sequence[_Measured]) -> list[_Measured]:
 def _faster(one: _Measured, than: _Measured) -> bool:
     """Whether it is faster, as a recommendation has it; of both with enough repeats, whether that is established."""
     left, right = one.one, than.one
-    if unlike_devices(left.condition, right.condition):
+    if unlike(left.condition, right.condition):
         return False
     if min(len(left.speeds), len(right.speeds)) >= LEAST_REPEATS:
         return order(left.speeds, right.speeds) == Order.FASTER

@@ -16,7 +16,7 @@ from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
 from .baseline import BaselineComparison
-from .conditions import unlike_devices
+from .conditions import unlike
 from .ranking import ties
 from .statistics import Order, estimate, order, ratio
 from .wording import times
@@ -108,8 +108,8 @@ def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[Base
         return Answer(name, said)
     following = max(others, key=lambda one: one.speed.value if one.speed else 0.0)
     gain = ratio(chosen.speeds, following.speeds)
-    unlike = unlike_devices(chosen.condition, following.condition)
-    shown = _SHOWN[Order.INCONCLUSIVE if unlike else order(chosen.speeds, following.speeds)]
+    by_chance = unlike(chosen.condition, following.condition)
+    shown = _SHOWN[Order.INCONCLUSIVE if by_chance else order(chosen.speeds, following.speeds)]
     level = ties(chosen, following)
     return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown, level)
 

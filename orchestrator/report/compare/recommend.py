@@ -14,7 +14,7 @@ from ...formatting import loss_number, some
 from ...spec.objective import Objective
 from .advice import advice
 from .baseline import BaselineComparison, compare_losses, speed_text
-from .conditions import Condition, devices_text, unlike_devices
+from .conditions import Condition, circumstances
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
@@ -130,7 +130,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
         made = _by_figure(left, stick, excluded)
     else:
         made = _by_loss(left, excluded) if by is Objective.LOSS else _by_speed(left, by, excluded)
-    doubts = [*_unfinished(comparisons), *made.doubts, *_other_devices(made, comparisons)]
+    doubts = [*_unfinished(comparisons), *made.doubts, *_by_chance(made, comparisons)]
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
         chosen=made.chosen.condition if made.chosen else None,
@@ -247,13 +247,12 @@ def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineCompariso
         yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
 
 
-def _other_devices(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """That a speed beside the one that is told may be that of another device."""
+def _by_chance(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    """Yield why a speed beside the chosen one may be that of another device, or of another environment."""
     told, among = made.chosen or made.fastest, {one.condition.name for one in made.among}
     compared = [one.condition for one in comparisons if one.is_baseline or one.condition.name in among]
-    if told and (unlike := [one for one in compared if unlike_devices(one, told.condition)]):
-        on = devices_text([told.condition, *unlike])
-        yield f"Inconclusive: jobs that ask for the same ran on different devices: {on}."
+    if told:
+        yield from (f"Inconclusive: {why}." for why in circumstances(told.condition, compared))
 
 
 def _sure(one: BaselineComparison) -> bool:

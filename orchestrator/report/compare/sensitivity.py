@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import Any, Final
 
 from .baseline import BaselineComparison, compare_losses
-from .conditions import environment_key, grouped, unlike_devices
+from .conditions import environment_key, grouped, unlike
 from .statistics import Order, Sameness, contrast, is_coarse, order, ratio
 from .wording import loss_gap, loss_margin, times
 
@@ -61,7 +61,7 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
         for group in _alike(known, field):
             for cheaper, dearer in _steps(_by_value(group, field), field):
                 for before, after in product(cheaper, dearer):
-                    if unlike_devices(before.condition, after.condition):
+                    if unlike(before.condition, after.condition):
                         continue
                     key = (field, value_key(before, field), value_key(after, field))
                     found.setdefault(key, []).append((before, after))

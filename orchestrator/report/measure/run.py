@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,6 +108,7 @@ class MeasuredRun:
         code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
         machines: by node, what it is and how busy its processors were; nodes that do not say are missing.
+        variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
         host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
@@ -143,6 +144,7 @@ class MeasuredRun:
     speed: Mapping[str, Any]
     hosts: tuple[str, ...]
     machines: Mapping[str, Mapping[str, Any]]
+    variables: tuple[Mapping[str, str], ...]
     host_limits_gb: Mapping[str, float]
     failures: tuple[FailedAttempt, ...]
     metrics_source: str
@@ -278,6 +280,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         speed=data.speed,
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
+        variables=tuple(_variables(mine)),
         host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         metrics_source=data.metrics_source,
@@ -349,6 +352,15 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
         said = np.asarray(series.figures["tokens_per_s"]) * lines.step_s
     known = said[np.isfinite(said) & (said > 0)]
     return round(float(np.median(known))) if known.size else None
+
+
+def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
+    """Those of the first node; attempts without a step, and those of earlier versions, have none."""
+    for attempt in attempts:
+        first = next(iter(attempt.evidence.get("nodes") or ()), {})
+        known = first.get("variables")
+        if isinstance(known, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
+            yield known
 
 
 def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -22,6 +22,10 @@ from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_line
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare, verdict
+from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.expand import expand
@@ -188,6 +192,38 @@ def test_a_mistake_that_was_mended_is_mended_for_a_run_that_is_retried(project: 
     assert f"{after} ({run.name})" in status
     [measured] = [one for one in read_runs(project.store, campaign) if one.name == run.name]
     assert flags_of(measured)[0] == f"its attempts ran different code: {before} → {after}"
+
+
+QUICK = """
+import json, os
+with open(os.environ["CAMPAIGN_METRICS_FILE"], "a") as spool:
+    for step in (1, 2, 3):
+        spool.write(json.dumps({"step": step, "ts": 1e9 + step, "loss": 1.0, "step_time": 0.1}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("shell", "differs"),
+    [
+        ({"OMP_NUM_THREADS": "1", "CUDA_LAUNCH_BLOCKING": "1"}, ["CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS"]),
+        ({"WANDB_RUN_ID": "left over", "TRITON_CACHE_DIR": "/elsewhere"}, []),
+    ],
+)
+def test_a_shell_that_differs_between_two_conditions_establishes_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, shell: dict[str, str], differs: list[str]
+) -> None:
+    project.write("quick.py", QUICK)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    project.settle(project.submit("quick.py a", train={"steps": 3}))
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    campaign = project.submit("quick.py a", "quick.py b", train={"steps": 3})
+    assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
+    conditions = conditions_of(read_runs(project.store, campaign))
+    said = [recommend(compare_to_baseline(conditions, conditions[0])).sentence, *verdict(compare(*conditions))]
+    remarks = [each for each in said if "obs inherited different values of" in each]
+    assert len(remarks) == (2 if differs else 0)
+    assert all(f"of {', '.join(differs)} from the shell" in each for each in remarks)
 
 
 def test_live_code_is_used_as_it_is(project: Project) -> None:

@@ -72,14 +72,26 @@ def test_one_attempt_is_an_array_too(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert "--array=0-0%1" in slurm.calls[0].options
 
 
+OF_ANOTHER_PROCESS = """WANDB_RUN_ID WANDB_RESUME WANDB_SWEEP_ID WANDB_SERVICE MLFLOW_RUN_ID COMET_EXPERIMENT_KEY
+NEPTUNE_CUSTOM_RUN_ID CLEARML_TASK_ID CLEARML_PROC_MASTER_ID TORCHELASTIC_RUN_ID RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR
+MASTER_PORT OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK ACCELERATE_USE_DEEPSPEED CAMPAIGN_METRICS_FILE"""
+SETTINGS = """WANDB_API_KEY WANDB_MODE WANDB_PROJECT MLFLOW_TRACKING_URI COMET_API_KEY NEPTUNE_API_TOKEN
+CLEARML_API_HOST OMPI_MCA_btl OMP_NUM_THREADS NCCL_SOCKET_IFNAME CAMPAIGN_STORE"""
+
+
 def test_the_job_that_a_reconciler_runs_in_leaves_no_mark(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    for name in OF_ANOTHER_PROCESS.split():
+        monkeypatch.setenv(name, "left over")
+    for name in SETTINGS.split():
+        monkeypatch.setenv(name, "chosen")
     SlurmExecutor().submit(batch(tmp_path))
     assert {k for k in slurm.calls[0].env if k.startswith("SLURM_")} == {"SLURM_CONF"}
+    assert slurm.calls[0].env.keys() & {*OF_ANOTHER_PROCESS.split(), *SETTINGS.split()} == {*SETTINGS.split()}
     assert os.environ["SLURM_JOB_ID"] == "7"
 
 
