@@ -251,8 +251,7 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> 
             source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
         if size < source.offset and state in ACTIVE_ATTEMPT and conn.dialect.name != "sqlite":
-            late = told is not None and database_now(conn) - told.ts_s >= STALE_S
-            if not late or size >= told.data.get("offset", 0):
+            if told is None or database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0):
                 return IngestResult(0, source.offset, 0, 0, caught_up=True)
         stale = not spool.move(conn, source, 0)
     return IngestResult(0, 0, 0, 0, caught_up=False, stale=stale)

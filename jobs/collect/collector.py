@@ -36,6 +36,8 @@ MAX_HELD: Final = 100_000
 REPORTED: Final = "reported"
 """What an event says in place of the kind of a source, once the script reports metrics itself."""
 MAX_MESSAGE: Final = 500
+MAX_STEP: Final = 2**53
+"""Beyond, a float skips whole numbers."""
 _LOSSES: Final = {"loss", "eval_loss"}
 
 _Done = TypeVar("_Done")
@@ -69,7 +71,7 @@ class Collector:
         self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
         self._chosen: MetricSource | None = None
         self._over = False
-        self._looked_s = self._first_s = 0.0
+        self._looked_s, self._first_s = -math.inf, 0.0
         self._marks: dict[str, int] = {}
         self._seen_bytes = self._own_lines = 0
         self._unwritten = b""
@@ -83,25 +85,35 @@ class Collector:
                 self._without_failing(source, source.note)
 
     def look(self) -> None:
-        """Takes in what is new, now and then; call it often."""
+        """Take in what is new, now and then; call it often."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
-        with suppress(OSError):  # a full disk, a folder that is away: the next look tries again
-            if self._read_until(self._looked_s + AT_ONCE_S, last=False):
-                self._looked_s = -math.inf  # a script that prints more than that is followed without a pause
+        if self._read_until(self._looked_s + AT_ONCE_S, last=False):
+            self._looked_s = -math.inf  # a script that prints more than that is followed without a pause
 
     def finish(self) -> None:
-        """Takes in the rest, once the script has ended."""
-        with suppress(OSError):
-            if self._read_until(time.monotonic() + FINISH_S, last=True):
+        """Take in the rest, once the script has ended."""
+        if self._read_until(time.monotonic() + FINISH_S, last=True):
+            with suppress(OSError):
                 self._tell("metrics_source", UNREAD)
 
     def _read_until(self, until_s: float, *, last: bool) -> bool:
-        """Takes in what is new, at least a chunk of each source; returns whether there may be more."""
-        while more := self._look(last=last):
-            if time.monotonic() >= until_s:
-                break
+        """Take in what is new, at least a chunk of each source; return whether there may be more.
+
+        No content of somebody's files or output is a reason for a training to end: collecting ends.
+        """
+        more = False
+        try:
+            while more := self._look(last=last):
+                if time.monotonic() >= until_s:
+                    break
+        except OSError:  # a full disk, a folder that is away: the next look tries again
+            return False
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is of the metrics alone
+            self._over, more = True, False
+            with suppress(OSError):
+                self._tell("metrics_source", f"metrics are not read any more: {exc!r}"[:MAX_MESSAGE])
         return more
 
     def _look(self, *, last: bool) -> bool:
@@ -125,9 +137,9 @@ class Collector:
         return more
 
     def _without_failing(self, source: MetricSource, do: Callable[[], _Done]) -> _Done | None:
-        """What a source does: whatever stands in somebody's files or output is no reason for a training to end.
+        """Return the result of a source's work, None if it fails.
 
-        What cannot be read now is read later; a source that something else is wrong with is given up.
+        Read later what cannot be read now; give up a source that something else is wrong with.
         """
         try:
             return do()
@@ -155,8 +167,10 @@ class Collector:
             self._tell("metrics_source", message, source=best.kind, within_s=best.within_s)
 
     def _new(self, line: Line) -> Line:
-        """What of a line is further than all before; the same value may stand in two files."""
+        """Return the part of a line that is further than all before: the same value may stand in two files."""
         step, ts_s = int(line["step"]), line.get("ts")
+        if not 0 <= step <= MAX_STEP:
+            return {}
         new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
         self._marks.update(dict.fromkeys(new, step))
         return {"step": step, **({} if ts_s is None else {"ts": ts_s}), **new} if new else {}

@@ -1,7 +1,7 @@
 """The scalars of a TensorBoard event file that still grows. Needs no TensorBoard, which few compute nodes have.
 
-The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. Checksums are not looked at:
-a record that does not decode is passed over.
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record whose content does not
+have its checksum is passed over. Nothing is read beyond a length that does not have its own, as long as that is so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,9 @@ _HEADER: Final = 12
 _FOOTER: Final = 4
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FLOAT, _DOUBLE = 1, 2  # of TensorFlow's data types
+_VARINT_BYTES: Final = 10  # of 64 bits
+_CASTAGNOLI: Final = 0x82F63B78
+_MASK: Final = 0xA282EAD8
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class EventFile:
         self._offset = 0
 
     def read(self, max_bytes: int) -> tuple[list[Scalar], bool]:
-        """The scalars of the next complete records, and whether there were any records: images have no scalars.
+        """Return the scalars of the next complete records, and whether there were records: images have no scalars.
 
         A record that is larger, as of a large image, is passed over.
 
@@ -53,16 +57,38 @@ class EventFile:
         found: list[Scalar] = []
         at = 0
         while at + _HEADER <= len(chunk):
-            (length,) = struct.unpack_from("<Q", chunk, at)
+            length, checksum = struct.unpack_from("<QI", chunk, at)
+            if checksum != masked_crc(chunk[at : at + 8]):
+                break
             end = at + _HEADER + length + _FOOTER
             if end > len(chunk):
                 if not at and end > max_bytes and self._offset + end <= size:
                     at = end
                 break
-            found += _scalars(chunk[at + _HEADER : end - _FOOTER])
+            event = chunk[at + _HEADER : end - _FOOTER]
+            scalars = _scalars(event)
+            if scalars and struct.unpack_from("<I", chunk, end - _FOOTER) == (masked_crc(event),):
+                found += scalars
             at = end
         self._offset += at
         return found, at > 0
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the checksum that these files have of some bytes: CRC-32C, rotated, plus a constant."""
+    crc, table = 0xFFFFFFFF, _table()
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
+
+
+@lru_cache
+def _table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [crc >> 1 ^ (_CASTAGNOLI if crc & 1 else 0) for crc in table]
+    return table
 
 
 def _scalars(event: bytes) -> list[Scalar]:
@@ -73,6 +99,8 @@ def _scalars(event: bytes) -> list[Scalar]:
         if not (isinstance(summary, bytes) and isinstance(wall_time, bytes)):
             return []
         ts_s, step = _unpacked("<d", wall_time), fields.get(2, 0)
+        if isinstance(step, int) and step >= 2**63:
+            step -= 2**64
         values = (_value(value) for field, value in _fields(summary) if field == 1 and isinstance(value, bytes))
         known = [value for value in values if value]
     except (ValueError, IndexError):
@@ -129,10 +157,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+    value = 0
+    for place, byte in enumerate(message[at : at + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
-            return value, at
+            return value % 2**64, at + place + 1
+    raise ValueError("a number without end")

@@ -129,7 +129,7 @@ class TrainerState(MetricSource):
 
     def __init__(self, places: Places, before: Places) -> None:
         self._places = places
-        self._known = {_key(entry) for path in before.trainer_states() for entry in _history(path)}
+        self._known = {key for path in before.trainer_states() for key in _history(path)}
         self._path: Path | None = None
         self._searched_s = -SEARCH_S
 
@@ -145,26 +145,24 @@ class TrainerState(MetricSource):
         self._searched_s = time.monotonic()
         newest = next(iter(self._places.trainer_states()), None)
         self._path = newest or self._path
-        new = [entry for entry in _history(newest) if _key(entry) not in self._known] if newest else []
-        self._known |= {_key(entry) for entry in new}
-        return [_values(entry) for entry in new], False
+        new = {key: entry for key, entry in _history(newest).items() if key not in self._known} if newest else {}
+        self._known |= new.keys()
+        return [_values(entry) for entry in new.values()], False
 
 
-def _history(path: Path) -> list[dict[str, Any]]:
-    with suppress(OSError, ValueError):
+def _history(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries with a step, each by its text."""
+    with suppress(OSError, ValueError, RecursionError):
         history = (load_json(path) or {}).get("log_history")
         if isinstance(history, list):
-            return [entry for entry in history if isinstance(entry, dict) and _is_whole(entry.get("step"))]
-    return []
+            entries = (entry for entry in history if isinstance(entry, dict) and _is_whole(entry.get("step")))
+            return {json.dumps(entry, sort_keys=True): entry for entry in entries}
+    return {}
 
 
 def _is_whole(value: object) -> bool:
     """A whole number that a float can hold: JSON's have no limit."""
     return isinstance(value, int) and abs(value) <= sys.float_info.max
-
-
-def _key(entry: dict[str, Any]) -> str:
-    return json.dumps(entry, sort_keys=True)
 
 
 def _values(entry: dict[str, Any]) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from dscampaign.jobs.collect.lines import Line
 from dscampaign.jobs.collect.metric_names import metric_name
 from dscampaign.jobs.collect.output import Output
 from dscampaign.tests.support.attempt import Attempt, make_payload
-from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, record, scalar
+from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, framed, record, scalar
 
 TRAINER = (
     "Map: 100%|████| 7/7 [00:00<00:00]\r\r  0%|     | 0/20 [00:00<?, ?it/s]\r 15%|█   | 3/20 [00:01<00:01]"
@@ -468,6 +469,33 @@ def test_no_number_of_a_trainer_state_ends_a_training(tmp_path: Path, odd: dict[
     collect.finish()
     assert looked.kinds() == ["trainer_state"]
     assert (2, 3.0) in looked.reported()
+
+
+@pytest.mark.parametrize("step", [b"\xff" * 9000 + b"\x01", b"\xff" * 9 + b"\x01", b"\x80" * 8 + b"\x20"])
+def test_no_step_of_an_event_file_ends_a_training_or_hides_what_follows(tmp_path: Path, step: bytes) -> None:
+    """A number without end, a negative one, and one beyond what a float counts."""
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
+    loss = scalar("train/loss", 2.5)
+    damaged = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + step + b"\x2a" + bytes([len(loss)]) + loss
+    path.write_bytes(framed(damaged) + record(1, loss))
+    collect.finish()
+    assert looked.reported()[1:] == [(1, 2.5)]
+
+
+@pytest.mark.parametrize("what", ["_choose", "_new", "_append", "_script_reports"])
+def test_collecting_ends_in_place_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("Exceeds the limit")
+
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    monkeypatch.setattr(f"dscampaign.jobs.collect.collector.Collector.{what}", fails)
+    looked.print("step 2 loss 3\n")
+    collect.look()
+    collect.finish()
+    assert "not read any more: ValueError" in str(looked.reported()[-1])
 
 
 def test_a_source_that_fails_in_a_way_that_nobody_foresaw_is_given_up(

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dscampaign.jobs.collect.event_files import EventFile, Scalar
+from dscampaign.jobs.collect.event_files import EventFile, Scalar, masked_crc
 
 WRITTEN_BY_TENSORBOARD = base64.b64decode(
     "SAAAAAAAAAD+kkidCe9OUCTqwNpBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVyLmV2ZW50X2ZpbGVfd3JpdGVy"
@@ -30,9 +32,15 @@ SCALARS = [
 
 
 def record(step: int, summary: bytes) -> bytes:
-    """An event of now, framed, without checksums."""
-    event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + b"\x2a" + _sized(summary)
-    return struct.pack("<Q4x", len(event)) + event + bytes(4)
+    """An event of now."""
+    event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step % 2**64) + b"\x2a" + _sized(summary)
+    return framed(event)
+
+
+def framed(event: bytes) -> bytes:
+    """Bytes as a record, with the checksums of its length and of itself."""
+    length = struct.pack("<Q", len(event))
+    return length + struct.pack("<I", masked_crc(length)) + event + struct.pack("<I", masked_crc(event))
 
 
 def scalar(tag: str, value: float) -> bytes:
@@ -81,3 +89,31 @@ def test_what_is_no_event_file_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_bytes(bytes(range(256)) * 20)
     assert EventFile(path).read(1 << 20) == ([], False)
+
+
+def test_a_negative_step_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_bytes(record(-1, scalar("loss", 1.5)) + record(2**53, scalar("loss", 2.5)))
+    assert [(found.step, found.value) for found in EventFile(path).read(1 << 20)[0]] == [(-1, 1.5), (2**53, 2.5)]
+
+
+@given(st.data())
+def test_whatever_is_damaged_no_number_is_wrong(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Bits that turned, an end that lacks, bytes of something else: what is read is what was written."""
+    path, content = tmp_path_factory.mktemp("damaged") / "events", bytearray(WRITTEN_BY_TENSORBOARD)
+    for bit in data.draw(st.lists(st.integers(0, 8 * len(content) - 1), max_size=4, unique=True)):
+        content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] + data.draw(st.binary(max_size=40)))
+    file, found, more = EventFile(path), list[Scalar](), True
+    while more:
+        scalars, more = file.read(data.draw(st.sampled_from([60, 1 << 20])))
+        found += scalars
+    assert [one for one in SCALARS if one in found] == found
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_of_an_event_are_too_much(tmp_path_factory: pytest.TempPathFactory, event: bytes) -> None:
+    """Checksums hold, and the rest may be anything, as of a writer with another idea of the format."""
+    path = tmp_path_factory.mktemp("any") / "events"
+    path.write_bytes(framed(event) + WRITTEN_BY_TENSORBOARD)
+    assert EventFile(path).read(1 << 20)[0][-len(SCALARS) :] == SCALARS
