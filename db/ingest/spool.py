@@ -250,9 +250,9 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> 
             message = f"the spool has {size} bytes, {source.offset} were read before; it is read again"
             source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
-        if size < source.offset and state in ACTIVE_ATTEMPT and conn.dialect.name != "sqlite":
-            if told is None or database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0):
-                return IngestResult(0, source.offset, 0, 0, caught_up=True)
+        recent = told is None or database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0)
+        if recent and size < source.offset and state in ACTIVE_ATTEMPT and not store.is_sqlite:
+            return IngestResult(0, source.offset, 0, 0, caught_up=True)
         stale = not spool.move(conn, source, 0)
     return IngestResult(0, 0, 0, 0, caught_up=False, stale=stale)
 

@@ -1,7 +1,7 @@
 """The scalars of a TensorBoard event file that still grows. Needs no TensorBoard, which few compute nodes have.
 
-The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record whose content does not
-have its checksum is passed over. Nothing is read beyond a length that does not have its own, as long as that is so.
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record whose content does
+not have its checksum is passed over. Nothing is read beyond a length that does not have its own, as long as that is so.
 """
 
 from __future__ import annotations
