@@ -5,6 +5,7 @@ Alone loads transformers. Outside of a campaign the callback does nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -77,6 +78,8 @@ class CampaignCallback(TrainerCallback):  # type: ignore[misc]
         if self._active and state.global_step:
             numbers = {name: value for name, value in logs.items() if name not in _PLACE and _is_number(value)}
             renamed = {_NAMES.get(name, name): value for name, value in numbers.items()}
+            if "loss" in renamed and not _scales_loss(args) and not math.isfinite(float(renamed.get("grad_norm", 0.0))):
+                renamed["loss"] = math.nan  # the Trainer leaves a loss that is none out of its mean, by default
             report(state.global_step, **{**renamed, **_peaks(args.device)})
 
     def on_prediction_step(self, *_args: Any, **_: Any) -> None:
@@ -114,6 +117,11 @@ class CampaignCallback(TrainerCallback):  # type: ignore[misc]
 
 def _is_number(value: object) -> bool:
     return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, int | float)
+
+
+def _scales_loss(args: TrainingArguments) -> bool:
+    """Whether steps with a gradient that is not finite are skipped: without that, the weights are lost by one."""
+    return bool(args.fp16) or os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16"
 
 
 def _enter(name: str) -> None:

@@ -21,7 +21,7 @@ _BY_BLOCK = {"yield_per": 5000}
 """Rows that are fetched at a time: a campaign may have millions."""
 
 _COLUMNS = tuple(METRIC_COLUMNS.values())
-_LINE_FIELDS = ("step", "ts_s", "step_time_s", "loss")
+_LINE_FIELDS = ("step", "ts_s", "step_time_s", "loss", "eval_loss", "grad_norm")
 _METRIC_FIELDS = tuple(field.name for field in fields(MetricRow) if field.name != "extra")
 _LATEST_FIELDS = tuple(field.name for field in fields(RunLatest))
 
@@ -111,28 +111,30 @@ class NewestLine(NamedTuple):
     Attributes:
         time_s: seconds of a step; where the script does not say, the time since the line before over the steps since.
         steps: how many it is behind the line before.
-        loss: NaN where what was reported is not finite.
+        loss, eval_loss, grad_norm: NaN where what was reported is not finite.
     """
 
     step: int
     time_s: float | None
     steps: int
     loss: float | None
+    eval_loss: float | None = None
+    grad_norm: float | None = None
 
 
 def newest_lines(conn: Connection, attempt_id: int, limit: int) -> list[NewestLine]:
     """An attempt's newest lines, the newest first."""
     row = step_metric.c
-    query = select(row.nonfinite, row.step, row.ts_s, row.step_time_s, row.loss).where(row.attempt_id == attempt_id)
+    query = select(row.nonfinite, *(row[name] for name in _LINE_FIELDS)).where(row.attempt_id == attempt_id)
     rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
     lines = []
     for (mask, *values), before in zip_longest(rows, rows[1:]):
-        step, ts_s, time_s, loss = _restore(_LINE_FIELDS, values, mask)
+        step, ts_s, time_s, *figures = _restore(_LINE_FIELDS, values, mask)
         _, step_before, ts_before_s, *_ = before or (0, step - 1, None)  # the first line: nobody knows since when
         if time_s is None and ts_s is not None and ts_before_s is not None:
             time_s = (ts_s - ts_before_s) / (step - step_before)
         known = time_s is not None and math.isfinite(time_s) and time_s >= 0
-        lines.append(NewestLine(step, time_s if known else None, step - step_before, loss))
+        lines.append(NewestLine(step, time_s if known else None, step - step_before, *figures))
     return lines[:limit]
 
 

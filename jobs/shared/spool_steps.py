@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -15,15 +13,12 @@ from typing import Any, Final
 from ...db.ingest.reader import read_on
 from ...db.storable import is_whole
 from ...files.regular_files import open_regular
+from .divergence import diverged
 
 TAIL_BYTES: Final = 64 * 1024
 HEAD_BYTES: Final = 16 * 2**20
 HEAD_LINES: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
-
-_PART: Final = r"(?:train|training|eval|evaluation|val|valid|validation|dev|test|held_?out)"
-_LOSS: Final = re.compile(rf"(?:{_PART}[_/. -])?loss|loss[_/. -]{_PART}", re.IGNORECASE)
-"""What scripts call the loss that they train or evaluate; not a part of it, of which a step may have none."""
 
 
 def first_step(spool: Path, default: int, least: int = 1) -> int:
@@ -53,9 +48,12 @@ def step_reached(spool: Path, start_step: int) -> int | None:
 
 
 def diverged_at(spool: Path) -> tuple[str, int] | None:
-    """The loss that is not finite in the newest line that has it, and the step since when it is not."""
+    """Return the figure that is not finite at the end of a spool, and the step since when."""
     with contextlib.suppress(OSError):
-        return (found := _diverged(tail(spool))) and (_diverged(_lines(spool)) or found)
+        end = [_object(line) for line in tail(spool)]
+        certain = diverged(end)
+        if certain or diverged(end, begun=False):
+            return diverged(map(_object, _lines(spool))) or certain
     return None
 
 
@@ -83,18 +81,6 @@ def tail(path: Path) -> list[str]:
             return (file.read(TAIL_BYTES) or b"").decode(errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _diverged(lines: Iterable[str | bytes]) -> tuple[str, int] | None:
-    since: dict[str, int] = {}
-    for row in map(_object, lines):
-        for name in filter(_LOSS.fullmatch, row):
-            value, step = row[name], row.get("step")
-            if not isinstance(value, float) or math.isfinite(value):
-                since.pop(name, None)
-            elif is_whole(step):
-                since.setdefault(name, step)
-    return min(since.items(), key=lambda found: (found[0] != "loss", found[1]), default=None)
 
 
 def _lines(spool: Path) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
 
 from ...db import queries
@@ -24,6 +24,7 @@ from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint
 from ...jobs.shared.code_copy import CopyPaths
+from ...jobs.shared.divergence import diverged
 from ...jobs.shared.documents import Unreadable
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
@@ -77,14 +78,12 @@ class RunMetrics:
         return hopeless(lines, row.start_step or 0, config.prune, config.train.untimed_steps)
 
     def diverged(self, rows: Sequence[AttemptRow]) -> tuple[str, int] | None:
-        """The loss that is not finite at the end of what these attempts have reported, and the step since when."""
+        """Return the figure that is not finite at the end of these attempts, and the step since when."""
         if self.store is None:
             return None
         with self.store.read() as conn:
-            lines = chain.from_iterable(queries.newest_lines(conn, row.id, LINES) for row in reversed(rows))
-            losses = ((line.step, line.loss) for line in lines if line.loss is not None)
-            lost = [step for step, _ in takewhile(lambda found: not math.isfinite(found[1]), losses)]
-        return ("loss", min(lost)) if lost else None
+            lines = [line for row in rows for line in reversed(queries.newest_lines(conn, row.id, LINES))]
+        return diverged(line._asdict() for line in lines)
 
 
 def observe(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Final
 
 from ...db.metrics import NewestLine
+from ...jobs.shared.divergence import is_real
 from ..spec.retry_section import PruneConfig
 
 LINES: Final = 200
@@ -31,8 +31,8 @@ def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, u
         prune: the spec's bounds.
         untimed: steps of each attempt whose times do not count.
     """
-    losses = [(line.step, line.loss) for line in lines if line.loss is not None][:LEAST_LOSSES]
-    if prune.not_finite and len(losses) == LEAST_LOSSES and not any(math.isfinite(loss) for _, loss in losses):
+    losses = [(line.step, is_real(line.loss, line.grad_norm)) for line in lines if line.loss is not None][:LEAST_LOSSES]
+    if prune.not_finite and len(losses) == LEAST_LOSSES and not any(real for _, real in losses):
         return f"the loss is not finite from step {losses[-1][0]:,} to step {losses[0][0]:,}"
     warm = [line for line in lines if line.time_s is not None and line.step - line.steps >= start_step + untimed]
     counted = ((line.time_s, min(line.steps, _MOST_OF_A_LINE)) for line in warm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tracemalloc
@@ -403,6 +404,38 @@ def test_the_highest_step_that_a_spool_leaves_room_for(
 )
 def test_a_loss_that_ends_not_finite(paths: AttemptPaths, lines: tuple[object, ...], found: tuple[str, int]) -> None:
     assert spool_steps.diverged_at(spool(paths, *lines)) == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        # a gradient that is lost shows that the 0 beside it is no loss
+        ([{"loss": 2.0, "grad_norm": 1.0}, {"loss": 0.0, "grad_norm": math.nan}], ("loss (reported as 0)", 2)),
+        ([{"loss": 2.0, "grad_norm": 1.0}, {"loss": 0, "train/grad_norm": math.inf}], ("loss (reported as 0)", 2)),
+        ([{"loss": 0.0, "grad_norm": math.nan}] * 3, ("loss (reported as 0)", 1)),
+        ([{"loss": 0.0, "grad_norm": math.nan}, {"loss": 2.0, "grad_norm": 1.0}], None),
+        ([{"loss": 2.0, "grad_norm": 1.0}, *[{"loss": 1.7, "grad_norm": math.nan}] * 10], ("grad_norm", 2)),
+        ([{"loss": 2.0}, *[{"loss": 0.0}] * 3], ("loss (reported as 0)", 2)),
+        ([{"loss": 2.0}, *[{"loss": 0.0}] * 3, {"eval_loss": math.nan}], ("eval_loss", 5)),
+        # fp16 skips what overflows, for long before it has found its loss scale
+        ([{"loss": 2.0, "grad_norm": 1.0}, *[{"loss": 2.0, "grad_norm": math.inf}] * 3], None),
+        ([{"loss": 2.0, "grad_norm": math.inf}] * 30, None),
+        ([{"loss": 2.0, "grad_norm": 1.0}, *[{"loss": 2.0, "grad_norm": math.inf}] * 10, {"eval_loss": 2.0}], None),
+        # a loss that does fall to 0, or was 0 before, or is only sometimes reported
+        ([{"loss": 0.01}, *[{"loss": 0.0}] * 9], None),
+        ([{"loss": 0.2}, {"loss": 0.0}, {"loss": 0.2}, *[{"loss": 0.0}] * 9], None),
+        ([{"loss": 2.0}, *[{"loss": 0.0}] * 9, {"eval_loss": 0.01}], None),
+        ([{"loss": 2.0, "grad_norm": 1.0}, *[{"loss": 0.0, "grad_norm": 0.1}] * 9], None),
+        ([{"loss": 0.0}] * 9, None),
+    ],
+)
+def test_a_loss_is_not_believed_against_what_else_a_step_reports(
+    paths: AttemptPaths, rows: list[dict[str, float]], found: tuple[str, int] | None
+) -> None:
+    lines = [{"step": step} | row for step, row in enumerate(rows, 1)]
+    assert spool_steps.diverged_at(spool(paths, *lines)) == found
+    apart = [{"step": line["step"], name: line[name]} for line in lines for name in line.keys() - {"step"}]
+    assert spool_steps.diverged_at(spool(paths, *apart)) == found  # each value in a line of its own
 
 
 def test_a_long_spool_shows_since_when_its_loss_is_not_finite(paths: AttemptPaths) -> None:

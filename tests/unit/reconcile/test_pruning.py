@@ -72,3 +72,10 @@ def test_a_run_whose_losses_are_not_finite(losses: list[float | None], why: str)
     given = lines([None] * len(losses), losses)
     assert hopeless(given, 0, PruneConfig(not_finite=True), 20) == why
     assert hopeless(given, 0, PruneConfig(), 20) == ""
+
+
+def test_a_loss_of_0_beside_a_gradient_that_is_lost_is_not_finite() -> None:
+    kept, lost = NewestLine(1, 1.0, 1, 0.0, None, 0.5), NewestLine(1, 1.0, 1, 0.0, None, math.nan)
+    bound = PruneConfig(not_finite=True)
+    assert hopeless([lost] * 10, 0, bound, 20).startswith("the loss is not finite")
+    assert hopeless([*[lost] * 9, kept], 0, bound, 20) == ""
