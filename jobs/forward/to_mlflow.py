@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import posixpath
 import re
 import time
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, siz
 METRICS_A_REQUEST = 1000
 PARAMS_A_REQUEST = 100
 _LONGEST = 500
+_HASH_DIGITS = 6
 _SQLITE = "sqlite:///"
 _KEY = "dscampaign.key"
 _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
@@ -123,8 +126,11 @@ def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
 
 
 def _named(name: str) -> str:
-    """A name that MLflow takes."""
-    return re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)
+    """Return a name that MLflow takes; two that differ only in what it refuses stay apart by a hash."""
+    taken = re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)
+    if taken == name and posixpath.normpath(name) == name and not name.startswith(("/", "..")) and name != ".":
+        return name
+    return f"{posixpath.normpath(f'/{taken}').lstrip('/')}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def _text(value: Any) -> str:

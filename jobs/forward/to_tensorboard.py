@@ -19,6 +19,7 @@ from ..shared.payload import Payload
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6
+_SIZES = "attempt/"
 
 
 class ToTensorBoard(Tool):
@@ -51,11 +52,11 @@ class ToTensorBoard(Tool):
     def send(self, steps: Steps) -> None:
         """Writes each step, before the first one the sizes that this attempt runs with."""
         if not self._said_sizes:
-            sizes = {f"attempt/{name}": value for name, value in sizes_of(self._payload).items()}
+            sizes = {_SIZES + name: value for name, value in sizes_of(self._payload).items()}
             self._write(step=min(steps), summary=Summary(value=[*_scalars(sizes)]))
             self._said_sizes = True
         for step, values in steps.items():
-            summary = Summary(value=[*_scalars(metrics_of(values))])
+            summary = Summary(value=[*_scalars(metrics_of(values, _SIZES))])
             self._write(step=step, wall_time=values.get("ts"), summary=summary)
         self._writer.flush()
 

@@ -45,7 +45,7 @@ class ToWandb(Tool):
     def send(self, steps: Steps) -> None:
         """Logs each step; one that W&B has gone past it would refuse."""
         for step, values in sorted(steps.items()):
-            if step >= self._run.step and (found := metrics_of(values)):
+            if step >= self._run.step and (found := metrics_of(values, "_")):
                 stamp = {"_timestamp": values["ts"]} if "ts" in values else {}
                 self._run.log({**found, **stamp}, step=step)
 

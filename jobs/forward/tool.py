@@ -15,6 +15,8 @@ Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the names that the script reported; ``step`` and ``ts``, in epoch seconds, among them."""
 
 _UNMEASURED = frozenset({"step", "ts"})
+_METRIC: Final = "metric."
+"""Goes before a name that begins like those that the tool or this program gives its own values there."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,16 @@ def make_tool(name: str, payload: Payload, state: State) -> Tool:
     return tool
 
 
-def metrics_of(values: Mapping[str, float]) -> dict[str, float]:
-    """What was measured in a step."""
-    return {name: value for name, value in values.items() if name not in _UNMEASURED}
+def metrics_of(values: Mapping[str, float], taken: str = "") -> dict[str, float]:
+    """Return what was measured in a step.
+
+    Args:
+        values: the step's.
+        taken: how names begin that are not for metrics in the tool; "" for none.
+    """
+    clashes = (taken, _METRIC) if taken else ()
+    named = {_METRIC + name if name.startswith(clashes) else name: value for name, value in values.items()}
+    return {name: value for name, value in named.items() if name not in _UNMEASURED}
 
 
 def settings_of(payload: Payload) -> dict[str, Any]:

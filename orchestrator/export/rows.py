@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 from sqlalchemy import Connection
 
-from ...db import queries
+from ...db import queries, schema
 from ...db.gpu_records import GpuSample
 from ...db.records import AttemptRow, CampaignRow, EventRow, MetricRow
 from ...db.store import Store
@@ -21,6 +21,10 @@ from ..formatting import spreadsheet_cells
 Row = Sequence[Any]
 
 _STEP_COLUMNS: Final = tuple(name for name in MetricRow.__dataclass_fields__ if name not in ("attempt_id", "extra"))
+_PARAM: Final = "param."
+_METRIC: Final = "metric."
+"""Goes before a script's own name of a metric that would be another column's."""
+_TAKEN: Final = frozenset({"run", "node", "changes", *_STEP_COLUMNS, *schema.run_metric.columns.keys()})
 _ATTEMPT_COLUMNS: Final = tuple(
     n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token", "phase", "phase_since_s")
 )
@@ -79,7 +83,11 @@ def _steps(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[
         )
         for run_id, row in queries.iter_metrics(conn, campaign_id)
     )
-    return ("run", *_STEP_COLUMNS, "changes", *extras), rows
+    return ("run", *_STEP_COLUMNS, "changes", *map(_metric_column, extras)), rows
+
+
+def _metric_column(name: str) -> str:
+    return _METRIC + name if name in _TAKEN or name.startswith((_PARAM, _METRIC)) else name
 
 
 def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:
@@ -96,7 +104,7 @@ def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[
         )
         for document in documents
     )
-    names = [*(f"param.{name}" for name in params), *(f"forward.{tool}" for tool in tools)]
+    names = [*(_PARAM + name for name in params), *(f"forward.{tool}" for tool in tools)]
     return (*plain, *names, "attempts"), rows
 
 

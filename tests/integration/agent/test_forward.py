@@ -165,6 +165,33 @@ def test_lines_of_one_step_complete_each_other(run: Run, tool: str) -> None:
     assert run.curve(tool, "eval/loss") == [(2, 7.5)]
 
 
+@pytest.mark.parametrize(
+    ("tool", "names"),
+    [
+        (
+            "mlflow",
+            {
+                "a,b": "a_b-1eb7c5",
+                "a_b": "a_b",
+                "a=b": "a_b-42144f",
+                "/a": "a-6a50dc",
+                "a//b": "a/b-7a9acf",
+                "..": "-5ec1f7",
+            },
+        ),
+        ("wandb", {"_step": "metric._step", "_timestamp": "metric._timestamp", "metric._step": "metric.metric._step"}),
+        ("tensorboard", {"attempt/nodes": "metric.attempt/nodes", "nodes": "nodes"}),
+    ],
+)
+def test_names_that_a_tool_refuses_or_has_itself_stay_apart(run: Run, tool: str, names: dict[str, str]) -> None:
+    run.begin(1)
+    for value, name in enumerate(names):
+        run.report(1, [1], name=name, value=float(value))
+    run.forward(tool, 1)
+    for value, name in enumerate(names.values()):
+        assert run.curve(tool, name) == [(1, float(value))]
+
+
 @pytest.mark.parametrize("tool", ["mlflow", "tensorboard"])
 def test_what_a_tool_missed_comes_with_the_next_attempt(run: Run, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as that attempt does not make it anew; more than one request takes, and than one read."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dscampaign
 from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
@@ -51,6 +52,37 @@ def test_columns_and_rows_are_those_of_csv(what: str) -> None:
     assert table.num_rows > 0
     for name, column in zip(header, zip(*rows, strict=True), strict=True):
         assert [_as_csv(value) for value in table[name].to_pylist()] == [_same(text) for text in column], name
+
+
+def test_a_metric_with_the_name_of_a_column_has_a_column_of_its_own(world: World) -> None:
+    """In CSV, Parquet and a frame; values and types of the others stay."""
+    names = (
+        "run",
+        "generation",
+        "ts_s",
+        "step_time_s",
+        "changes",
+        "node",
+        "attempt_id",
+        "param.lr",
+        "metric.run",
+        "name",
+        "Loss",
+    )
+    world.attempt("new", 1, lines=[{"step": 1, "ts": 5.0, "loss": 3.0, **dict.fromkeys(names, 7.5)}])
+    table = exported("steps")
+    assert main(["export", "-o", "rows.csv"]) == 0
+    with Path("rows.csv").open() as file:
+        assert next(csv.reader(file)) == table.column_names
+    frame = dscampaign.load().steps
+    for columns_of in (table.column_names, list(frame)):
+        assert len(set(columns_of)) == len(columns_of)
+    [row] = [row for row in table.to_pylist() if row["run"] == "new"]
+    assert (row["generation"], row["loss"], row["step_time_s"]) == (1, 3.0, None)
+    assert frame[frame["run"] == "new"]["param.lr"].item() == 0.1
+    mine = [name if name in ("name", "Loss") else f"metric.{name}" for name in names]
+    assert [row[name] for name in mine] == [7.5] * len(names)
+    assert list(frame[frame["run"] == "new"].iloc[0][mine]) == [7.5] * len(names)
 
 
 def _as_csv(value: Any) -> object:
