@@ -29,6 +29,7 @@ from .campaigns import gc as collect
 from .campaigns import list_campaigns, rm
 from .completion import completing, completion
 from .db import db
+from .diagnose import diagnose
 from .doctor import doctor
 from .export import export
 from .options import Verbs, default_options
@@ -65,7 +66,7 @@ def campaign(ctx: click.Context) -> None:
 
 _RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
 _RESULTS = (export, report, recommend, compare, promote, weights)
-for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, db, completion):
+for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, db, completion):
     campaign.add_command(_verb)
 
 

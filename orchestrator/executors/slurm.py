@@ -338,21 +338,36 @@ def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _His
 def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Jobs:
     out_of_memory = set()
     seen = []
-    for job_id, word, exit_code, submit, start, end, nodes, name in question.answers(text):
-        # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
-        state = "GONE" if word == "CANCELLED" else word.split()[0] if word else ""
-        if "." in job_id.partition("[")[0]:  # a step; `12_[1,...]` is an array
-            if state == "OUT_OF_MEMORY" or exit_code == "0:125":
-                out_of_memory.add(job_id.split(".")[0])
+    for *told, name in question.answers(text):
+        job = recorded_job(*told)
+        if is_step(job.job_id):
+            if ran_out_of_memory(job):
+                out_of_memory.add(job.job_id.split(".")[0])
         else:
-            times = _time(submit), _time(start), _time(end)
-            by = re.fullmatch(r"CANCELLED by (\d+)", word)
-            cancelled_by = int(by[1]) if by else None
-            seen.append((name, JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=cancelled_by)))
+            seen.append((name, job))
     return {
         key: {n: job._replace(step_out_of_memory=True) if n in out_of_memory else job for n, job in views.items()}
         for key, views in task_views(seen, question.wanted, unseen).items()
     }
+
+
+def recorded_job(job_id: str, word: str, exit_code: str, submit: str, start: str, end: str, nodes: str) -> JobView:
+    """Return what a line of sacct shows of a job or step."""
+    # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
+    state = "GONE" if word == "CANCELLED" else word.partition(" ")[0]
+    by = re.fullmatch(r"CANCELLED by (\d+)", word)
+    times = _time(submit), _time(start), _time(end)
+    return JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=int(by[1]) if by else None)
+
+
+def is_step(job_id: str) -> bool:
+    """Return whether the id is that of a step; `12_[1,...]` is an array."""
+    return "." in job_id.partition("[")[0]
+
+
+def ran_out_of_memory(step: JobView) -> bool:
+    """Return whether a step did, which the state of its job may hide."""
+    return step.state == "OUT_OF_MEMORY" or step.exit_code == "0:125"
 
 
 def _time(text: str) -> float | None:
