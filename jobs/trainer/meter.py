@@ -71,6 +71,7 @@ class Meter:
         self._retries = 0
         self._peaks, self._closed_steps = memory.Peaks(device), 0
         self._timed_peak: dict[str, float] = {}
+        self._spent_s, self._spent_steps = 0.0, 0
         self._work = Work(
             config.global_batch * config.seq_len,
             config.world_size,
@@ -135,9 +136,12 @@ class Meter:
         self._read(before)
 
     def flush(self) -> None:
-        """Reports the last closed step now. Before a checkpoint, an evaluation, and at the end."""
+        """Report the last closed step now. Before a checkpoint, an evaluation, and at the end.
+
+        Each of these starts a line, so that the next line covers exactly the steps since this one.
+        """
         before, self._pending = self._pending, None
-        self._read(before)
+        self._read(before, due=True)
 
     def restart_clock(self) -> None:
         """Leaves what happened since the last step (evaluation, checkpoint) out of the next step's time."""
@@ -152,7 +156,7 @@ class Meter:
             known = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
             report.event("speed", **known, **end, alloc_retries=self._retries, **memory.place(self._device))
 
-    def _read(self, pending: _Pending | None) -> None:
+    def _read(self, pending: _Pending | None, *, due: bool = False) -> None:
         if pending is None:
             return
         waited = not pending.end.passed()
@@ -165,26 +169,29 @@ class Meter:
             self._speed.interrupted()
         else:
             self._speed.add(time_s, pending.waited_s, end)
+            self._spent_s, self._spent_steps = self._spent_s + time_s, self._spent_steps + 1
         self._read_steps += 1
         loss, norm, stop = pending.rows.mean(0).tolist()[:3]
         worst = pending.rows.amax(0).tolist()
         if worst[6]:
             self._timed_peak = {"mem_allocated_gb": worst[5], "mem_reserved_gb": worst[6]}
         self.stop_agreed |= stop > 0
-        if pending.step % self._config.log_every == 0 or pending.step == self._steps:
-            self._report(pending, time_s, loss, norm, worst)
+        ends_warm_up = self._read_steps == self._warm_up  # no line covers steps of both kinds
+        if due or ends_warm_up or pending.step % self._config.log_every == 0 or pending.step == self._steps:
+            self._report(pending, loss, norm, worst)
         if self._read_steps == MEMORY_STEP or (pending.step == self._steps and self._read_steps < MEMORY_STEP):
             self._report_memory(worst[3], worst[4])
         if not math.isfinite(loss):
             raise FloatingPointError(f"non-finite loss {loss} at step {pending.step}")
 
-    def _report(self, pending: _Pending, time_s: float, loss: float, norm: float, worst: list[float]) -> None:
-        self._say(pending, loss, self._work.tokens / time_s)
+    def _report(self, pending: _Pending, loss: float, norm: float, worst: list[float]) -> None:
+        pace = self._pace()
+        self._say(pending, loss, pace.get("tokens_per_s"))
         self.reported = {
             "ts": pending.end.wall_s,
             "loss": loss,
             "lr": pending.lr,
-            **({} if pending.step in self._profiled else self._pace(time_s)),
+            **pace,
             "mem_allocated": worst[3],
             "mem_reserved": worst[4],
             "samples_seen": pending.step * self._config.global_batch,
@@ -193,19 +200,27 @@ class Meter:
         }
         report.report(pending.step, **self.reported)
 
-    def _pace(self, time_s: float) -> dict[str, float]:
-        """A step's speed. A profiled step has none: the profiler's work is in its time."""
+    def _pace(self) -> dict[str, float]:
+        """Return the mean speed of the steps since the last line, and start over.
+
+        Profiled steps do not count: the profiler's work is in their time.
+        """
+        if not self._spent_steps:
+            return {}
+        time_s = self._spent_s / self._spent_steps
+        self._spent_s, self._spent_steps = 0.0, 0
         mfu = self._work.mfu(time_s)
         known = {} if mfu is None else {"mfu": mfu}
         return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **known}
 
-    def _say(self, pending: _Pending, loss: float, tokens_per_s: float) -> None:
+    def _say(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
         """A line for `campaign logs`, at most one a second, and one for the last step."""
         now_s = time.monotonic()
         if self._rank == 0 and (now_s - self._said_s >= 1.0 or pending.step == self._steps):
             self._said_s = now_s
             place = f"step {pending.step}/{self._steps}"
-            print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}  {tokens_per_s:,.0f} tokens/s", flush=True)
+            pace = "" if tokens_per_s is None else f"  {tokens_per_s:,.0f} tokens/s"
+            print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}{pace}", flush=True)
 
     def _report_memory(self, allocated_gb: float, reserved_gb: float) -> None:
         """Completes what was said before the first step. On CPUs with a limit, what counts is the address space."""

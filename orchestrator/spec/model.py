@@ -198,7 +198,7 @@ class TrainConfig(SpecSection):
     for layers or states that do not fit into one GPU. With ZeRO 0 to 2. It must divide the ranks, the model's attention
     heads and its inner width ([how](training.md#tensor-parallelism)). Built-in training only."""
     log_every: Positive = 1
-    """Steps between metric lines."""
+    """Steps between metric lines; the speed in a line is the mean over the steps since the line before."""
     untimed_steps: Positive = WARM_UP_STEPS
     """Steps at the start of each attempt that compile, allocate and fill caches: they count in no figure of speed,
     memory or power. Of an attempt with fewer than twice as many, its first half."""

@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from dscampaign.jobs.agent import cleanup
 from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE, Attempt
 from dscampaign.tests.integration.trainer.ranks import Ranks
 
 Launch = Callable[..., Ranks]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from dscampaign.jobs import report
 from dscampaign.jobs.trainer.meter import Meter
@@ -21,14 +20,6 @@ STEPS = 60
 STEP_S, PROFILED_S, PROFILER_S = 0.005, 0.1, 3.0
 
 pytestmark = pytest.mark.training
-
-
-@pytest.fixture
-def _alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class HostClock:
@@ -48,7 +39,7 @@ class HostClock:
         return slow
 
 
-@pytest.mark.usefixtures("_alone")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("first", [1, 40, STEPS - 1])
 def test_what_a_profile_takes_is_in_no_figure_of_speed(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

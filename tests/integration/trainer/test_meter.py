@@ -1,0 +1,74 @@
+"""Lines of metrics that stand for several steps."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dscampaign.db.series import Series
+from dscampaign.jobs import report
+from dscampaign.jobs.trainer.meter import Meter
+from dscampaign.orchestrator.report.measure.timing import lines_of, timing
+from dscampaign.tests.integration.trainer.attempts import train_config
+
+pytestmark = pytest.mark.training
+
+UNTIMED = 7
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("log_every", [1, 4, 10, 25, 1000])
+@pytest.mark.parametrize("first", [1, 13])
+@pytest.mark.parametrize("pause_every", [None, 7])
+@pytest.mark.parametrize("profile_at", [None, 31])
+def test_lines_hold_the_time_of_all_their_steps(
+    log_every: int, first: int, pause_every: int | None, profile_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also around evaluations, checkpoints, the warm-up, a profile and a resumed attempt's first line."""
+    lines: dict[int, dict[str, Any]] = {}
+    events: dict[str, Any] = {}
+    now_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(report, "report", lambda step, **values: lines.update({step: values}))
+    monkeypatch.setattr(report, "event", lambda name, **values: events.update({name: values}))
+    last = 83
+    config = train_config(log_every=log_every, steps=last, world_size=1, untimed_steps=UNTIMED, profile_at=profile_at)
+    profiled = set() if profile_at is None else set(range(profile_at, profile_at + 3))
+    meter = Meter(config, torch.device("cpu"), range(first, last + 1), 1.0)
+    took_s = {step: float(s) for step, s in enumerate(np.random.default_rng(log_every).uniform(0.01, 0.3, last + 1))}
+
+    def pause() -> None:
+        meter.flush()
+        now_s[0] += 5.0
+        meter.restart_clock()
+
+    for step in range(first, last + 1):
+        if step == profile_at:
+            pause()
+        now_s[0] += took_s[step] + (step < first + UNTIMED)
+        meter.close(step, 1e-3, None, {})
+        if step == max(profiled, default=0) or (pause_every and step % pause_every == 0):
+            pause()
+    meter.flush()
+    meter.finish()
+
+    steps = sorted(lines)
+    assert {step for step in range(first, last + 1) if step % log_every == 0} <= set(steps)
+    figures = {name: [lines[step].get(name, np.nan) for step in steps] for name in ("step_time", "tokens_per_s", "mfu")}
+    columns = {name.replace("step_time", "step_time_s"): array("d", figure) for name, figure in figures.items()}
+    columns["ts_s"] = array("d", [lines[step]["ts"] for step in steps])
+    series = Series(array("q", steps), array("q", [1] * len(steps)), columns, {})
+    found = timing(series, lines_of(series, {1: first - 1}, log_every, untimed=UNTIMED))
+    counted_s = [took_s[step] for step in range(first + UNTIMED, last + 1) if step not in profiled]
+    assert found
+    assert found.steps == len(counted_s) == events["speed"]["steps"]
+    assert found.window_s == pytest.approx(sum(counted_s))
+    tokens = config.global_batch * config.seq_len
+    assert found.tokens_per_s == pytest.approx(tokens * len(counted_s) / sum(counted_s))
+    assert found.tokens_per_s == pytest.approx(events["speed"]["tokens_per_s"])
+    assert found.warm_up_s == pytest.approx(sum(took_s[step] + 1 for step in range(first, first + UNTIMED)))
