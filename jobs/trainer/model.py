@@ -43,14 +43,20 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What speed is judged by: parameters without padding, and ``6 N + 12 layers width seq_len`` FLOPs a token.
+    """What speed is judged by; without padding of the vocabulary.
 
-    N leaves out the experts of a mixture that do not compute for a token.
+    Attributes:
+        matrix_parameters: weights that multiply for each token: without tables that are only looked up, norms and
+            biases, and without the experts of a mixture that do not compute for the token.
+        attention_width: heads times head size, the mean over layers; a layer with a window counts in proportion.
+        flops_per_token: ``6 matrix_parameters + 12 layers attention_width seq_len``.
     """
 
     parameters: int
+    matrix_parameters: float
     layers: int
     width: int
+    attention_width: float
     vocab_size: int
     flops_per_token: float
 
@@ -275,14 +281,47 @@ def _require_plain_output(model: PreTrainedModel) -> None:
 
 
 def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
-    """Of the model before its vocabulary is padded."""
-    layers, width, vocab_size = model.config.num_hidden_layers, model.config.hidden_size, model.config.vocab_size
-    parameters = sum(whole_shape(p).numel() for p in model.parameters())
-    idle = _idle_share(model.config) * sum(
-        whole_shape(p).numel() for name, p in model.named_parameters() if ".experts." in name
-    )
-    flops = 6.0 * (parameters - idle) + 12.0 * layers * width * seq_len
-    return ModelFacts(parameters, layers, width, vocab_size, flops)
+    """Return the facts of a model before its vocabulary is padded."""
+    config = model.config
+    shapes = {name: whole_shape(p) for name, p in model.named_parameters()}
+    matrices = _matrix_parameters(model, shapes)
+    attention = _attention_width(config, seq_len)
+    flops = 6.0 * matrices + 12.0 * config.num_hidden_layers * attention * seq_len
+    parameters = sum(shape.numel() for shape in shapes.values())
+    sizes = config.num_hidden_layers, config.hidden_size, attention, config.vocab_size
+    return ModelFacts(parameters, matrices, *sizes, flops)
+
+
+def _matrix_parameters(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> float:
+    """Count the weights that multiply. A table counts only as the output layer, once also if it is the input's too."""
+    output = model.get_output_embeddings()
+    multiplies = None if output is None else output.weight
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)} - {id(multiplies)}
+    counted = {
+        name: shapes[name].numel()
+        for name, p in model.named_parameters()
+        if len(shapes[name]) > 1 and id(p) not in tables and not name.endswith("bias")
+    }
+    experts = sum(size for name, size in counted.items() if ".experts." in name)
+    return sum(counted.values()) - _idle_share(model.config) * experts
+
+
+def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
+    """Return heads times head size, the mean over layers.
+
+    All pairs of positions count, also those that a causal mask hides, as in the PaLM paper. A window counts as its part
+    of the sample. Layers without attention, or with linear attention, count nothing.
+    """
+    heads = getattr(config, "num_attention_heads", None) or 0
+    size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
+    queries, values = (getattr(config, name, None) or size for name in ("qk_head_dim", "v_head_dim"))
+    window = getattr(config, "sliding_window", None) or seq_len
+    chunk = getattr(config, "attention_chunk_size", None) or seq_len
+    reach = {"full_attention": seq_len, "sliding_attention": window, "chunked_attention": chunk}
+    kinds = getattr(config, "layer_types", None)
+    each = [window] if kinds is None else [reach.get(kind, 0) for kind in kinds]
+    seen = sum(min(one, seq_len) for one in each) / len(each)
+    return heads * (queries + values) / 2 * seen / seq_len
 
 
 def _idle_share(config: PreTrainedConfig) -> float:

@@ -1,7 +1,7 @@
 """How fast an attempt trains, over a window that begins after warm-up and compilation.
 
-Model FLOPs utilisation is ``tokens/s/GPU x (6 N + 12 layers width seq_len) / peak`` (Chowdhery et al. 2022, PaLM,
-appendix B), with the dense half-precision peak of the GPU's data sheet.
+Model FLOPs utilisation is ``tokens/s/GPU x FLOP per token / peak`` (Chowdhery et al. 2022, PaLM, appendix B), with the
+dense half-precision peak of the GPU's data sheet. `model_flops` has the FLOP of a token.
 """
 
 from __future__ import annotations

@@ -183,6 +183,7 @@ def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
         "devices": [asdict(device) for device in details.devices.get(run.name, ())],
         "mfu_inputs": {
             **{name: run.start.get(name) for name in ("parameters", "layers", "width")},
+            **{name: run.start[name] for name in ("matrix_parameters", "attention_width") if name in run.start},
             **{name: run.speed.get(name) for name in ("flops_per_token", "peak_flops")},
         },
     }

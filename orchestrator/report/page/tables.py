@@ -32,9 +32,10 @@ _SPEED_TEXT: Final = (
     "An epoch is one pass over the text, its steps alone."
 )
 _MFU_TEXT: Final = (
-    "MFU = tokens/s of a rank × FLOP a token / peak. FLOP a token = 6 × parameters + 12 × layers × width × length; "
-    "parameters without padding of the vocabulary. The peak is the GPU's data sheet's for dense bf16, whatever the "
-    "precision: conditions in fp32 and tf32 are measured against the same peak, which they cannot reach."
+    "MFU = tokens/s of a rank × FLOP a token / peak. FLOP a token = 6 × parameters + 12 × layers × width × length: the "
+    "parameters that multiply, the width of the attention (heads × head size). The peak is the GPU's data sheet's for "
+    "dense bf16, whatever the precision: conditions in fp32 and tf32 are measured against the same peak, which they "
+    "cannot reach."
 )
 _SCALING_TEXT: Final = (
     "Conditions that differ only in their number of ranks, and in the batch where it grows with them: they keep the "
@@ -172,6 +173,10 @@ def speed(results: Results) -> Section:
     return _section("Speed", _SPEED_TEXT, table, pictures("step_time", results) + pictures("speed", results))
 
 
+_WORK: Final = {"matrix_parameters": "parameters", "layers": "layers", "attention_width": "width"}
+"""Facts of a model that its work follows from, and those of which earlier versions counted it."""
+
+
 def mfu_inputs(results: Results) -> Section:
     """What MFU was calculated from: a row for each condition that has one."""
     header = (
@@ -191,7 +196,7 @@ def _mfu_rows(results: Results) -> Iterator[tuple[str, ...]]:
                 str(run.speed.get("device") or run.start.get("device") or ""),
                 str(condition.field("precision") or ""),
                 _whole(tokens / condition.ranks) if tokens is not None else "",
-                *(_whole(run.start.get(name)) for name in ("parameters", "layers", "width")),
+                *(_whole(run.start.get(name, run.start.get(older))) for name, older in _WORK.items()),
                 _whole(condition.field("seq_len")),
                 _whole(run.speed.get("flops_per_token")),
                 f"{peak / 1e12:,.4g}",

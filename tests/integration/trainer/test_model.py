@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from dscampaign.jobs.shared.model_shapes import ATTENTION_FLAGS
@@ -15,6 +16,7 @@ from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.model import (
     NextTokenLoss,
+    _facts,
     _refuse_misspelt,
     build_model,
     find_model_config,
@@ -137,6 +139,60 @@ def test_experts_that_do_not_compute_are_no_work() -> None:
 
     weights_of_one = 2 * 3 * 32 * 48
     assert flops(8) - flops(2) == pytest.approx(6.0 * 6 * weights_of_one)
+
+
+def shape(
+    model_type: str, width: int, inner: int, layers: int, heads: int, kv_heads: int, **more: Any
+) -> dict[str, Any]:
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers}
+    return {"model_type": model_type, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv_heads, **more}
+
+
+QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "tie_word_embeddings": True}
+MLA = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_nope_head_dim": 96, "qk_rope_head_dim": 32, "v_head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("model", "seq_len"),
+    [
+        ({"model_type": "gpt2"}, 1024),
+        ({"model_type": "gpt2", "tie_word_embeddings": False}, 512),
+        (shape("llama", 256, 688, 4, 4, 4, vocab_size=32_000), 512),
+        (shape("llama", 256, 688, 4, 4, 4, vocab_size=32_000, tie_word_embeddings=True), 512),
+        (shape("llama", 4096, 14_336, 32, 32, 8, vocab_size=128_256), 8192),
+        (shape("qwen3", 1024, 3072, 28, 16, 8, **QWEN3), 2048),
+        (shape("qwen3", 2560, 9728, 36, 32, 8, **QWEN3), 8192),
+        (shape("mistral", 512, 1024, 2, 8, 2, head_dim=32, vocab_size=1000, sliding_window=None), 2048),
+        (shape("gemma2", 512, 1024, 2, 8, 2, head_dim=96, vocab_size=1000), 2048),
+        (shape("deepseek_v3", 256, 512, 2, 4, 4, first_k_dense_replace=2, vocab_size=1000, **MLA), 1024),
+    ],
+)
+def test_the_work_of_a_token_is_what_pytorch_counts(model: dict[str, Any], seq_len: int) -> None:
+    """All matrix products and attention in full, forwards and backwards; on the meta device, which holds no memory."""
+    with torch.device("meta"):
+        config = CONFIG_MAPPING[model["model_type"]](**model)
+        built = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        tokens, mask = torch.zeros(1, seq_len, dtype=torch.long), torch.zeros(1, 1, seq_len, seq_len)
+    with FlopCounterMode(display=False) as counter:
+        built(input_ids=tokens, attention_mask=mask, use_cache=False).logits.sum().backward()
+    assert _facts(built, seq_len).flops_per_token == pytest.approx(counter.get_total_flops() / seq_len, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "seen"),
+    [
+        ({"model_type": "mistral", "sliding_window": 128}, 128),
+        ({"model_type": "mistral", "sliding_window": 4096}, 512),
+        ({"model_type": "gemma2", "sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"]}, 320),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]}, 256),
+    ],
+)
+def test_attention_counts_as_far_as_a_layer_sees(model: dict[str, Any], seen: int) -> None:
+    with torch.device("meta"):
+        fields = {**shape("", 32, 64, 2, 4, 2, head_dim=24, vocab_size=100), **model}
+        built = AutoModelForCausalLM.from_config(CONFIG_MAPPING[fields.pop("model_type")](**fields))
+    of_attention = _facts(built, 512).flops_per_token - _facts(built, 1).flops_per_token
+    assert of_attention == pytest.approx(12 * 2 * 4 * 24 * seen, rel=0.01)
 
 
 @pytest.mark.parametrize(("model_type", "field"), [("biogpt", "hidden_dropout_prob"), ("seed_oss", "residual_dropout")])
