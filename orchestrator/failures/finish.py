@@ -25,9 +25,17 @@ _OF_INTERPRETERS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
 def finished(ended: Ended) -> Verdict | None:
-    """Success and an orderly stop need the outcome records of every node: COMPLETED 0:0 alone proves nothing."""
+    """Return success or an orderly stop, which the outcome records of every node prove.
+
+    Without all of these, a job that Slurm calls COMPLETED (every agent saw its launcher exit with 0) is done if the
+    store has its last step. Without that it proves nothing.
+    """
     if len(ended.outcomes) < ended.nodes or any(o.launcher_exit is None for o in ended.outcomes):
-        return None
+        made = ended.target_step is not None and (ended.known_last_step or 0) >= ended.target_step
+        if ended.job is None or ended.job.state != "COMPLETED" or not made:
+            return None
+        reason = "every step was reported and Slurm calls its job completed; not every node's outcome was readable"
+        return Verdict(FailureClass.COMPLETED, reason, rule="slurm-state", sure=Sureness.LIKELY)
     exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
     clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
     interrupted = any(o.ended_by == "signal" for o in ended.outcomes)
@@ -45,10 +53,10 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
     """What an end in good order is where the loss was no longer a number, None where it was.
 
     One such step may be an overflow that fp16 skips: before the end it takes two to say that more steps lead nowhere.
-    An attempt that found nothing left to do is judged by the losses that the run had before it.
+    An attempt without an outcome, or that found nothing left to do, is judged by the losses that the store has.
     """
     over = verdict.kind.policy.run is RunState.COMPLETED
-    before = ended.diverged_before if over and not ended.progressed else None
+    before = ended.diverged_before if over and not (ended.progressed and ended.outcomes) else None
     name, since = next((o.diverged_at for o in ended.outcomes if o.diverged_at), before or ("", 0))
     goes_on = verdict.kind in (FailureClass.STOPPED, FailureClass.TIME_LIMIT) and since < ended.step
     if not name or not (over or goes_on):

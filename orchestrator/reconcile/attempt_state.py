@@ -36,6 +36,10 @@ SIGNAL_EARLY_S = 60.0
 ROOT = 0
 """A user's number."""
 
+COMPLETED_WAIT_S = 180.0
+"""How long to wait for the outcomes of a job that Slurm calls completed: NFS may hide new files for a minute, and to
+execute finished work again costs more."""
+
 HANG = "hang"
 PRUNED = "pruned"
 STRAGGLER = "straggler"
@@ -66,7 +70,7 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     if job is None:
         yield from _observe_absent(view, attempt, snapshot)
     elif job.terminal:
-        if attempt.complete or not _may_still_arrive(attempt, snapshot):
+        if attempt.complete or not _may_still_arrive(view, attempt, snapshot):
             yield _finish(view, attempt, snapshot)
     else:
         yield from _observe_live(view, attempt, job, snapshot)
@@ -83,6 +87,10 @@ def follow_attempt(
         waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
         why = _rivalry(attempt) if attempt.rivals else _unknown(attempt, snapshot)
         yield from set_run(view, state, why if waits else "")
+    elif job.state == "COMPLETED":
+        until = clock_time((job.ended_s or snapshot.now_s) + _outcome_wait_s(view, attempt, snapshot))
+        why = "the record of its end is not visible in the shared folder yet"
+        yield from set_run(view, state, f"job {job.job_id} is completed; {why}: waiting until {until}")
     elif not snapshot.is_desired(view):
         yield from set_run(view, state, f"job {job.job_id} has not ended yet")
     else:
@@ -196,13 +204,21 @@ def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
     return max(_absence(attempt, snapshot).since_s, beat_s or 0.0) + waits_s
 
 
-def _may_still_arrive(attempt: AttemptView, snapshot: Snapshot) -> bool:
+def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> bool:
     """Whether an outcome may have been written but not be seen here yet: shared folders lag.
 
     Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
     """
     ended_s = attempt.job.ended_s if attempt.job and not attempt.job.cancelled_in_queue else None
-    return ended_s is not None and abs(snapshot.now_s - ended_s) < snapshot.outcome_grace_s
+    return ended_s is not None and abs(snapshot.now_s - ended_s) < _outcome_wait_s(view, attempt, snapshot)
+
+
+def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> float:
+    """Return how long after its end the outcomes of a job are waited for."""
+    done = attempt.job is not None and attempt.job.state == "COMPLETED"
+    target, made = view.run.target_step, attempt.row.last_step or 0
+    unproved = done and (target is None or made < target) and not attempt.unreadable
+    return max(COMPLETED_WAIT_S, snapshot.outcome_grace_s) if unproved else snapshot.outcome_grace_s
 
 
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish | SetAside:
@@ -233,6 +249,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         verdict = replace(verdict, host="")  # no machine has it
     finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
+    unproved |= verdict.kind is FailureClass.COMPLETED  # by the other nodes' records, or Slurm's word
     if attempt.unreadable and unproved:
         why = "; ".join([verdict.reason, *attempt.unreadable])  # what is not known could be there
         return SetAside(view.run.id, why, RunState.HELD, replace(finish, verdict=unreadable(why)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from ...db.open_runs import WaitingAttempt
 from ...db.records import AttemptRow, RunRow, StepTimes
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
-from ...files.regular_files import open_regular
+from ...files.regular_files import concerns_one_file, open_regular
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
@@ -248,14 +248,16 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         p99_step_s=p99_s,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
-        diverged_before=metrics.diverged(_same(rows)) if attempts and _found_nothing_to_do(attempts[-1]) else None,
+        diverged_before=metrics.diverged(_same(rows)) if attempts and _by_losses(attempts[-1]) else None,
     )
 
 
-def _found_nothing_to_do(attempt: AttemptView) -> bool:
-    """Whether an attempt that has just ended on every node made no step."""
+def _by_losses(attempt: AttemptView) -> bool:
+    """Whether an attempt that has just ended made no step on any node, or completed without an outcome."""
     made = (outcome.last_step for outcome in attempt.outcomes)
-    return attempt.complete and attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in made)
+    if not attempt.complete:
+        return attempt.job is not None and attempt.job.state == "COMPLETED"
+    return attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in made)
 
 
 def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
@@ -290,14 +292,15 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = folder.paths.run(run.name).attempt(row.generation)
+    names = _names(files)
     claim = job_claim(files, row.token)
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
-    outcomes, unreadable = _outcomes(files, row.nodes)
+    outcomes, unreadable = _outcomes(files, row.nodes, names)
     lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()
-    beats = (Heartbeat.read(files.heartbeat(node)) for node in range(row.nodes))
+    beats = (Heartbeat.read(path) for path in _there(map(files.heartbeat, range(row.nodes)), names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
     start = Start.read(files)
@@ -319,12 +322,34 @@ def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView
     return next(iter(alive or jobs[-1:]), None), ()
 
 
-def _outcomes(files: AttemptPaths, nodes: int) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
+def _names(files: AttemptPaths) -> Collection[str] | None:
+    """Return the names in an attempt's folder; None if it cannot be listed.
+
+    A network file system may answer from memory for minutes that a file is absent which was looked for before. To list
+    the folder asks the server, so a file is looked for only if it is listed.
+    """
+    try:
+        return frozenset(os.listdir(files.dir))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as exc:
+        if concerns_one_file(exc):
+            return None
+        raise
+
+
+def _there(paths: Iterable[Path], names: Collection[str] | None) -> Iterator[Path]:
+    return (path for path in paths if names is None or path.name in names)
+
+
+def _outcomes(
+    files: AttemptPaths, nodes: int, names: Collection[str] | None
+) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
     """What the agents left, and what is wrong with that which cannot be read."""
     found, unreadable = [], []
-    for node in range(nodes):
+    for path in _there(map(files.outcome, range(nodes)), names):
         try:
-            found.append(NodeOutcome.load(files.outcome(node)))
+            found.append(NodeOutcome.load(path))
         except Unreadable as exc:
             unreadable.append(str(exc))
     return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)

@@ -652,6 +652,29 @@ def test_an_outcome_has_time_to_arrive_but_a_wrong_clock_costs_none(clock_s: flo
     assert of_kind(Finish, about(context))
 
 
+def test_finished_work_without_a_visible_outcome_is_done() -> None:
+    every_step = attempt_row(last_step=100)
+    [finish] = about(AttemptView(every_step, job("COMPLETED", ended_s=NOW_S - 30), claimed=True))
+    assert finish.verdict.kind == "completed"
+    lost = AttemptView(every_step, job("FAILED", ended_s=NOW_S - 30), claimed=True)
+    assert [action.verdict.kind for action in of_kind(Finish, about(lost))] == ["crash"]
+
+
+def test_finished_work_without_a_visible_outcome_diverged_if_its_losses_did() -> None:
+    view = AttemptView(attempt_row(last_step=100), job("COMPLETED", ended_s=NOW_S - 30), claimed=True)
+    run = run_view(view, run=run_row(generation=1), diverged_before=("loss", 60))
+    assert [action.verdict.kind for action in of_kind(Finish, decide(snapshot(run)))] == ["diverged"]
+
+
+def test_the_outcome_of_a_completed_job_is_waited_for_but_not_for_ever() -> None:
+    row = attempt_row(last_step=30)
+    view = AttemptView(row, job("COMPLETED", ended_s=NOW_S - 60), claimed=True)
+    [change] = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(change, SetRun)
+    assert "not visible in the shared folder yet: waiting until" in change.reason
+    assert of_kind(Finish, about(AttemptView(row, job("COMPLETED", ended_s=NOW_S - 181), claimed=True)))
+
+
 def test_a_job_that_is_completing_is_not_over() -> None:
     view = AttemptView(attempt_row(), job("COMPLETING"), outcomes=(outcome(),))
     assert about(view) == []

@@ -17,6 +17,7 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files import disk_space
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
+from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Start, announce
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -71,6 +72,16 @@ def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> N
     announce(files, start)
     view = attempt(world)
     assert (view.claimed, view.start, view.start_step) == (True, start, 0)
+
+
+def test_no_outcome_is_looked_for_before_the_folder_lists_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, real, looked = files_of(world), NodeOutcome.load, list[str]()
+    monkeypatch.setattr(NodeOutcome, "load", lambda path: (looked.append(path.name), real(path))[1])
+    assert attempt(world).outcomes == ()
+    assert looked == []
+    write_atomically(files.outcome(0), "{}")
+    assert attempt(world).unreadable
+    assert looked == ["outcome-0.json"]
 
 
 @pytest.mark.parametrize(("text", "claimed"), [("", True), ("{", True), ('{"job_id": "1_0"}', True)])
