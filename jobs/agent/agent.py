@@ -32,7 +32,7 @@ from ..shared.payload import Payload
 from ..shared.process_groups import signal_group, terminate_group
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
-from .evidence import LogLine, NodeOutcome, RankRecord
+from .evidence import RESTORED, LogLine, NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch
@@ -145,13 +145,15 @@ class Agent:
         forwarders = Forwarders(self.payload, self.paths, self.node.rank)
         exit_code, ended_by = self._search_and_train(start, forwarders)
         forwarders.end(exit_code, ended_by)
+        if self._folder.is_restored():
+            ended_by = RESTORED
         outcome = self._write_outcome(exit_code, ended_by, started_s, start)
         self._telemetry.wait()
         pusher.finish()  # late: it may take longer than Slurm lets a cancelled job live
         forwarders.wait()  # until then they had as long as this took
         if self.node.rank == 0:  # what a killed rank left half written takes room that the next attempt may need
             checkpoint_retention.remove_drafts(self._checkpoints, self.payload.generation + 1)
-        return 0 if outcome.launcher_exit == 0 else EXIT_FAILED
+        return 0 if outcome.launcher_exit == 0 and ended_by != RESTORED else EXIT_FAILED
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -162,6 +164,8 @@ class Agent:
         if begun is None:
             return None
         self.payload, self._copy, self._tell = begun.payload, begun.copy, starter.tell
+        rank = self.node.rank
+        self._folder.hold(self.paths.node_claim(rank) if rank else self.paths.claim)
         return begun.start
 
     def _can_enter(self) -> bool:
@@ -276,6 +280,8 @@ class Agent:
             return "signal"
         if self._superseded():
             return "superseded"
+        if self._lasting(RESTORED, self._folder.is_restored(), PEER_GRACE_S):
+            return RESTORED
         return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
 
     def _teardown(self, records: _Records) -> str:
@@ -347,7 +353,9 @@ class Agent:
         """Leaves the outcome, with a word of the agent's own that no log holds."""
         ended_s = time.time()
         own = (LogLine(self.paths.outcome(self.node.rank).name, 0, word),) if word else ()
-        self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")  # with what shows how the ranks ended
+        restored = ended_by == RESTORED
+        if not restored:  # wait for what shows how the ranks ended
+            self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
         outcome = NodeOutcome(
             generation=self.payload.generation,
             job_id=self.node.job_id,
@@ -369,6 +377,9 @@ class Agent:
             variables=self._variables,
             **self._facts.end(),
         )
+        if restored and not self.paths.dir.is_dir():
+            print(f"{self.paths.dir} is no more: the campaign's folder was restored", file=sys.stderr, flush=True)
+            return outcome
         with contextlib.suppress(OSError):
             open_to_readers(self.paths)
         reserve, path = self.paths.reserve(self.node.rank), self.paths.outcome(self.node.rank)

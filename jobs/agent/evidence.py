@@ -57,6 +57,10 @@ NO_WORKDIR: Final = ", where the training starts, is not there"
 """What an agent says after the name of that folder."""
 
 
+RESTORED: Final = "restored"
+"""Why an agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
+
+
 @dataclass(frozen=True)
 class LogLine:
     """A line of a log, with where it stands."""
@@ -144,7 +148,7 @@ class NodeOutcome(Document):
         launcher_exit: exit code; negative is the number of the signal that killed the launcher.
         ended_by: why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node
             failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous",
-            "no_workdir" (the folder where the training starts was not there), or "".
+            "no_workdir" (the folder where the training starts was not there), RESTORED, or "".
         start_step: steps that were done when it began.
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.

@@ -22,9 +22,10 @@ from ..shared.layout import AttemptPaths, CampaignPaths
 from ..shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
 from ..shared.payload import Payload
 from ..shared.spool_steps import events
+from .evidence import RESTORED
 from .node import POLL_S, Node, Start, announce, free_port
 
-OVER: Final = ("signal", "superseded", "peer")
+OVER: Final = ("signal", "superseded", "peer", RESTORED)
 """Why a launch was ended that end the attempt, too."""
 
 Launch = Callable[[Payload, AttemptPaths, Start], tuple[int, str]]

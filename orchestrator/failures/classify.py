@@ -26,7 +26,7 @@ from .evidence import (
     outcome_of,
     silent_ranks,
 )
-from .exits import faulted, how_it_died, never_began, unknown
+from .exits import faulted, folder_restored, how_it_died, never_began, unknown
 from .kinds import UNREADABLE_INPUT, kind_of
 from .log_lines import echoes_input, ends_a_program
 from .places import Place, places
@@ -46,7 +46,8 @@ def classify(ended: Ended) -> Verdict:
 
 def _class_of(ended: Ended) -> Verdict:
     return (
-        finish.finished(ended)
+        folder_restored(ended)
+        or finish.finished(ended)
         or ended_by_slurm(ended)
         or _by_user_rule(ended)
         or _by_root(ended)

@@ -63,6 +63,7 @@ class Ended:
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
         started_again: whether Slurm started its job again.
+        reached_before: the highest step that earlier attempts may have made, known if this one reported none.
     """
 
     job: JobView | None
@@ -79,6 +80,7 @@ class Ended:
     host_memory: tuple[str, str] = ("slurm.mem", "")
     diverged_before: tuple[str, int] | None = None
     started_again: bool = False
+    reached_before: int = 0
 
     @cached_property
     def last_step(self) -> int | None:
@@ -120,7 +122,7 @@ class Ended:
     def short(self) -> bool:
         """Whether it surely ended before the target step; unknown of a script that reports no steps."""
         reached = max((o.step_reached or 0 for o in self.outcomes), default=0)
-        return self.target_step is not None and 0 < max(self.step, reached) < self.target_step
+        return self.target_step is not None and 0 < (max(self.step, reached) or self.reached_before) < self.target_step
 
     @cached_property
     def errors(self) -> tuple[Clue, ...]:

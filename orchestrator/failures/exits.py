@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ...jobs.agent.evidence import NO_WORKDIR, LogLine
+from ...jobs.agent.evidence import NO_WORKDIR, RESTORED, LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
@@ -41,6 +41,14 @@ def never_began(ended: Ended) -> Verdict | None:
         return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
     reason = f"{idle.host} does not have {line.text.removesuffix(NO_WORKDIR)}, where the training starts"
     return Verdict(FailureClass.NODE, reason, _WORKDIR_HINT, line, idle.ended_by, host)
+
+
+def folder_restored(ended: Ended) -> Verdict | None:
+    """Return the verdict on an attempt under which the campaign's folder was restored: its files are gone, or older."""
+    if all(o.ended_by != RESTORED for o in ended.outcomes):
+        return None
+    reason = "the campaign's folder was restored to an earlier state while it ran"
+    return Verdict(FailureClass.STORAGE, reason, rule=RESTORED)
 
 
 def unknown(ended: Ended) -> Verdict:

@@ -42,7 +42,11 @@ def finished(ended: Ended) -> Verdict | None:
     if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
         return Verdict(FailureClass.COMPLETED, "")
     if clean and not ended.steps_decide and not ended.stop_asked and not (interrupted and ended.short):
-        reason = f"the script exited with 0 at step {ended.step:,} of {ended.target_step:,}" if ended.short else ""
+        reason = (
+            f"the script exited with 0 at step {ended.step or ended.reached_before:,} of {ended.target_step:,}"
+            if ended.short
+            else ""
+        )
         return Verdict(FailureClass.COMPLETED_EARLY if ended.short else FailureClass.COMPLETED, reason)
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")

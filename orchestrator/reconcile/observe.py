@@ -22,7 +22,7 @@ from ...files.regular_files import concerns_one_file, open_regular
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
-from ...jobs.shared import checkpoint
+from ...jobs.shared import checkpoint, spool_steps
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.divergence import diverged
 from ...jobs.shared.documents import Unreadable
@@ -30,7 +30,7 @@ from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView, WaitedJob
-from ..executors.job_request import is_copy
+from ..executors.job_request import attempt_paths, is_copy
 from ..executors.storage import trouble as trouble_of
 from ..failures.policy import FailureClass
 from ..memory import config_changes
@@ -239,6 +239,7 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     times = metrics.step_times(run.id) if idle_s >= config.retry.hang_min_s else StepTimes(None, 0)
     # the built-in trainer shows every step, a custom script only those that it reports
     p99_s = times.p99_s if config.command is None else times.between_s
+    idle = bool(attempts) and _by_losses(attempts[-1])
     return RunView(
         run=run,
         attempts=attempts,
@@ -248,7 +249,8 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         p99_step_s=p99_s,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
-        diverged_before=metrics.diverged(_same(rows)) if attempts and _by_losses(attempts[-1]) else None,
+        diverged_before=metrics.diverged(_same(rows)) if idle else None,
+        reached_before=_reached(_same(rows)[:-1]) if idle else 0,
     )
 
 
@@ -263,6 +265,13 @@ def _by_losses(attempt: AttemptView) -> bool:
 def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
     """The attempts of the experiment that the newest one is of."""
     return [row for row in rows if row.config_hash == rows[-1].config_hash]
+
+
+def _reached(rows: Sequence[AttemptRow]) -> int:
+    """Return the highest step that these attempts may have made."""
+    spools = ((attempt_paths(row).metrics, row) for row in rows)
+    steps = (spool_steps.step_reached(spool, row.start_step or 0) or row.last_step or 0 for spool, row in spools)
+    return max(steps, default=0)
 
 
 def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> bool:
@@ -329,7 +338,7 @@ def _names(files: AttemptPaths) -> Collection[str] | None:
     the folder asks the server, so a file is looked for only if it is listed.
     """
     try:
-        return frozenset(os.listdir(files.dir))
+        return frozenset(entry.name for entry in os.scandir(files.dir))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as exc:

@@ -112,6 +112,7 @@ class RunView:
         hopeless: why it is to end early, "" for nothing.
         diverged_before: the loss that is not finite at the end of what its attempts have reported, and since which
             step; looked for only where the newest one has ended without a step.
+        reached_before: the highest step that attempts before the newest one may have made; read in the same case.
     """
 
     run: RunRow
@@ -123,6 +124,7 @@ class RunView:
     steps_known: int = 0
     hopeless: str = ""
     diverged_before: tuple[str, int] | None = None
+    reached_before: int = 0
 
     @property
     def config(self) -> RunConfig:
@@ -161,6 +163,7 @@ class RunView:
             known_last_step=attempt.row.last_step,
             diverged_before=self.diverged_before,
             started_again=attempt.restarted,
+            reached_before=self.reached_before,
             user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 

@@ -410,6 +410,35 @@ def test_an_attempt_that_is_replaced_while_it_runs_ends_itself(attempt: Attempt)
     assert attempt.outcome().ended_by == "superseded"
 
 
+@pytest.mark.parametrize("how", ["older", "copied back"])
+def test_an_attempt_whose_folder_is_restored_while_it_runs_ends_itself(attempt: Attempt, how: str) -> None:
+    write_atomically(attempt.run_paths.campaign_marker, "{}")
+    copied = attempt.folder / "copied"
+    attempt.script(f"""
+        import shutil
+        if rank == 0:
+            shutil.copytree({str(attempt.paths.dir)!r}, {str(copied)!r})
+            shutil.rmtree({str(attempt.paths.dir)!r})
+            if {how == "copied back"}: shutil.move({str(copied)!r}, {str(attempt.paths.dir)!r})
+        {FOREVER}
+    """)
+    assert attempt.run() == 1
+    assert attempt.paths.outcome(0).exists() is (how == "copied back")
+    if how == "copied back":
+        assert attempt.outcome().ended_by == "restored"
+
+
+def test_an_attempt_whose_whole_folder_is_away_goes_on(attempt: Attempt) -> None:
+    away = attempt.folder / "away"
+    attempt.script(f"""
+        if rank == 0:
+            os.rename({str(attempt.folder / "c")!r}, {str(away)!r})
+            time.sleep(0.5)
+            os.rename({str(away)!r}, {str(attempt.folder / "c")!r})
+    """)
+    assert attempt.run() == 0
+
+
 # -- stop -------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.tests.support.policy_world import NOW_S, job, log_lines, outcome, rank_error
-from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, raised
+from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, judge_error, raised
 
 # -- success and stop ------------------------------------------------------------------------------------------
 
@@ -55,6 +55,9 @@ def test_a_script_that_leaves_before_the_target_step_completes_early() -> None:
     own: dict[str, Any] = {"steps_decide": False}
     early = judge(outcome(last_step=7, step_reached=7), **own)
     assert (early.kind, early.reason) == ("completed_early", "the script exited with 0 at step 7 of 100")
+    silent = outcome(last_step=None)
+    assert judge(silent, **own).kind == "completed"
+    assert judge(silent, reached_before=7, **own) == early
     assert judge(outcome(last_step=90, step_reached=100), **own).kind == "completed"  # it reports every tenth step
     assert judge(outcome(last_step=7, target_step=50), target_step=50, **own).kind == "completed_early"
 
@@ -248,3 +251,8 @@ def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
     assert "rank 1 had ended before, without a record" in verdict.reason
     torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
     assert judge(torn_down).kind == "deterministic"
+
+
+def test_a_folder_that_was_restored_under_an_attempt_is_no_fault_of_its_script() -> None:
+    found = judge_error("builtins.FileNotFoundError", "no such file: step-40", ended_by="restored")
+    assert (found.kind, found.rule) == ("storage", "restored")

@@ -439,6 +439,16 @@ def test_a_blind_pass_changes_nothing(world: World) -> None:
     assert world.runs() == before
 
 
+def test_an_attempt_without_a_step_after_too_few_completes_early(world: World) -> None:
+    world.record(matrix={"depth": [1]}, train={"steps": 5})
+    world.run_pass()
+    world.run_jobs("FAILED", exit_code=None)
+    world.run_pass()
+    world.run_jobs(loss=None)
+    world.run_pass()
+    assert [row.failure_class for row in world.attempts("depth-1")] == ["crash", "completed_early"]
+
+
 def test_metrics_arrive_though_the_cluster_does_not_answer(world: World) -> None:
     world.record()
     world.run_pass()
