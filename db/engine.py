@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -32,22 +33,28 @@ _HARMLESS_OPTIONS: Final = frozenset(
     sslsni ssl_max_protocol_version ssl_min_protocol_version target_session_attrs tcp_user_timeout user""".split()  # noqa: SIM905
 )
 _POLL_S: Final = 0.002
+_FORMS: Final = "sqlite:///FILE or postgresql://HOST/NAME"
+_ENCODE: Final = "percent-encode the password: @ is %40, / is %2F, : is %3A; or keep it in ~/.pgpass"
+_MAKE_UTF8: Final = (
+    "make one: `createdb --template=template0 --encoding=UTF8 NAME`; an old store moves by `pg_dump -E UTF8`"
+)
 
 BEGIN: Final = "campaign_begin"
 """The execution option that carries a SQLite transaction's first statement."""
 
 
 def parse_url(text: str) -> URL:
-    """Reads a store's address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
+    """Read a store's address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
     Raises:
-        StoreError: It is neither.
+        StoreError: It is neither, or it has an `@` that may belong to a password.
     """
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        # `from None`: the original could quote a password.
-        raise StoreError("the store's address is not a URL", hint="sqlite:///FILE or postgresql://HOST/NAME") from None
+    url = _parsed(text)
+    if url is None:
+        hint = f"{_FORMS}; {_ENCODE}" if "@" in text else _FORMS
+        raise StoreError("the store's address is not a URL", hint)
+    if _hides_password(url, text):
+        raise StoreError("the store's address has more than one `@`, so its password has no certain end", hint=_ENCODE)
     backend = url.get_backend_name()
     if backend in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
@@ -59,12 +66,9 @@ def parse_url(text: str) -> URL:
 
 
 def sqlite_file(text: str, folder: Path) -> Path | None:
-    """The file of a store's address, as a command in that folder finds it; None if it names no SQLite file."""
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        return None
-    return Path(folder, url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    """Return the file of a store's address, as a command in that folder finds it; None if it names no SQLite file."""
+    url = _parsed(text)
+    return Path(folder, url.database) if url and url.get_backend_name() == "sqlite" and url.database else None
 
 
 def without_password(url: URL) -> str:
@@ -78,12 +82,26 @@ def without_password(url: URL) -> str:
 
 
 def shown_address(text: str) -> str:
-    """A store's address as it was given, for people: without what `without_password` leaves out."""
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
+    """Return a store's address as it was given, for people: without what `without_password` leaves out."""
+    url = _parsed(text)
+    if url is None or _hides_password(url, text):
         return "an address that cannot be read"
-    return without_password(url) if isinstance(url, URL) else text
+    return without_password(url)
+
+
+def _parsed(text: str) -> URL | None:
+    """Return an address in its parts, None if it is none. The error of SQLAlchemy could quote a password."""
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _hides_password(url: URL, text: str) -> bool:
+    """Return whether a part behind the password may be the rest of it, as of `user:p@ss/word@host`."""
+    plain = text.partition("://")[2].partition("?" if url.password is None else "\n")[0]
+    user = re.split("[:/]", plain, maxsplit=1)[0]
+    return plain.count("@") > user.count("@") + (url.password is not None) and url.get_backend_name() != "sqlite"
 
 
 def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
@@ -101,6 +119,7 @@ def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
         url, connect_args=_postgres_settings(), pool_pre_ping=True, use_native_hstore=False, **common
     )
     event.listen(engine, "begin", _limit_waits)
+    event.listen(engine, "connect", _require_utf8)
     return engine
 
 
@@ -128,11 +147,24 @@ def _postgres_settings() -> dict[str, Any]:
     return {
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": "dscampaign",
+        "client_encoding": "utf8",  # whatever the shell, the role or the address asks for
         "prepare_threshold": None,  # behind a pooler the next transaction may be another server process's
         # A server that vanished is noticed.
         "keepalives_idle": 30,
         "tcp_user_timeout": BUSY_TIMEOUT_S * 1000,
     }
+
+
+def _require_utf8(connection: Any, _record: object) -> None:
+    """Refuse a database that cannot hold every text. The server tells its encoding when it takes a connection.
+
+    Raises:
+        StoreError: It is one.
+    """
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ("UTF8", None):
+        message = f"the PostgreSQL database {connection.info.dbname} has the encoding {encoding}; a store needs UTF8"
+        raise StoreError(message, hint=_MAKE_UTF8)
 
 
 def _limit_waits(connection: Connection) -> None:

@@ -12,7 +12,7 @@ import time
 from ...files.private_files import open_private
 from ..shared.layout import AttemptPaths
 
-_PASSWORD = re.compile(r"://[^/\s:@]*:(?!\d+/)[^\s@]+@")
+_PASSWORD = re.compile(r"://(?:[^/\s:@]*:(?!\d+/)\S+|[^/\s:@]+)@")
 _QUERY = re.compile(r"([?&][\w-]*(?:password|token|secret|key)=)[^&\s]+", re.IGNORECASE)
 _LONGEST = 500
 

@@ -21,6 +21,7 @@ from tensorboard.summary.writer import event_file_writer
 from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.jobs.forward import loop, to_mlflow
 from dscampaign.jobs.forward.loop import Forwarding
+from dscampaign.jobs.forward.spool import tell
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support import curves
@@ -402,6 +403,15 @@ def test_a_server_that_does_not_answer_is_tried_again(run: Run, monkeypatch: pyt
         thread.join()
     assert curves.mlflow_curve(server, run.state("mlflow")["run_id"], "loss") == once(FIRST, range(0))
     assert "hidden" not in run.attempt(1).forward_spool.read_text()
+
+
+@pytest.mark.parametrize("user", ["me:hid@den", "me:p@ss/hidden", "hidden", "me:hidden"])
+def test_no_part_of_a_password_reaches_an_event(run: Run, user: str) -> None:
+    run.begin(1)
+    said = f"no response from https://{user}@host:5000/api, nor from http://host:5000/a?x=b@c"
+    tell(run.attempt(1), "failed", "mlflow", said)
+    [event] = run.said(1)
+    assert event["message"] == "no response from https://host:5000/api, nor from http://host:5000/a?x=b@c"
 
 
 def test_what_no_server_took_is_said_at_the_end(run: Run) -> None:

@@ -110,6 +110,14 @@ def test_the_password_stays_out_of_sight() -> None:
         ("postgresql://me:secret@[::1]:99/x", "postgresql://me@[::1]:99/x"),
         ("sqlite:////scratch/my runs/campaign.db", "sqlite:////scratch/my runs/campaign.db"),
         ("me:secret@db", "an address that cannot be read"),
+        ("postgresql://me:p@sec/ret#1@db/x", "an address that cannot be read"),
+        ("postgresql://me:p@sec?ret/1@db/x", "an address that cannot be read"),
+        ("postgresql://me:p@ss:sec/ret@db/x", "an address that cannot be read"),
+        ("postgresql://m/e:secret@db/x", "an address that cannot be read"),
+        ("postgresql://me@corp:secret@db/x?user=a%40b", "postgresql://me%40corp@db/x?user=a%40b"),
+        ("postgresql:///x?user=me@corp", "postgresql:///x?user=me%40corp"),
+        ("sqlite:////home/me@corp/campaign.db", "sqlite:////home/me%40corp/campaign.db"),
+        ("postgresql://me:secret@db/x%40y", "postgresql://me@db/x%40y"),
     ],
 )
 def test_an_address_is_shown_without_any_secret(address: str, shown: str) -> None:
@@ -118,6 +126,46 @@ def test_an_address_is_shown_without_any_secret(address: str, shown: str) -> Non
         Store.open("postgresql://me:secret@127.0.0.1:1/db")
     assert "secret" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
     assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "password", ["p@sec/ret#1%", "sec@ret", "p@ss/sec?ret", "p@ss:sec:ret", "@secret", "a@1/secret"]
+)
+def test_no_part_of_a_password_is_printed_and_the_error_says_what_to_do(password: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        Store.open(f"postgresql://me:{password}@127.0.0.1:1/db")
+    said = f"{caught.value} {caught.value.hint} {caught.value.__cause__} {caught.value.__context__}"
+    assert not isinstance(caught.value, StoreUnreachable)
+    assert ("%40" in said, "sec" in said, "ret" in said) == (True, False, False)
+
+
+@pytest.mark.postgres
+def test_the_encoding_of_a_client_is_utf8_whatever_the_shell_asks_for(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = Store.open(postgres.new_database() + "?client_encoding=LATIN1", check_schema=False)
+    upgrade(store)
+    with store.write() as conn:
+        new_campaign(conn, "日本語 “🤷”")
+    with store.read() as conn:
+        assert [row.name for row in queries.list_campaigns(conn)] == ["日本語 “🤷”"]
+    store.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresServer, encoding: str) -> None:
+    import psycopg
+
+    name = f"is_{encoding.lower()}"
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0")
+    for check_schema in (True, False):
+        with pytest.raises(StoreError, match=f"{name} has the encoding {encoding}") as caught:
+            upgrade(Store.open(postgres.url(name), check_schema=check_schema))
+        assert "--encoding=UTF8" in caught.value.hint
+        assert not isinstance(caught.value, StoreUnreachable)
 
 
 def test_a_transaction_that_raises_leaves_nothing(store: Store) -> None:
