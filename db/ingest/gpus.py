@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
 
 from .. import schema
 from ..store import insert_into
@@ -17,6 +19,14 @@ class GpuSpool(Spool[GpuBatch]):
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:
         """Devices, samples and events."""
         return parse(chunk, offset)
+
+    def newest_row(self, batch: GpuBatch) -> Select[Any] | None:
+        """Return a query for the last sample."""
+        if not batch.samples:
+            return None
+        row, (gpu, ts_s) = schema.gpu_sample.c, next(reversed(batch.samples))
+        of_node = row.attempt_id == self.attempt_id, row.node_rank == self.number
+        return select(row.gpu).where(*of_node, row.gpu == gpu, row.ts_s == ts_s)
 
     def insert(self, conn: Connection, source: Source, batch: GpuBatch) -> None:
         """A row for each GPU that is new and for each sample, and the events."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, case, func, select, update
+from sqlalchemy import Connection, Select, case, func, select, update
 
 from .. import schema
 from ..queries import observe_memory, record_checkpoint
@@ -53,6 +53,15 @@ class MetricSpool(Spool[MetricBatch]):
         row = schema.attempt.c
         unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
         return conn.execute(unmoved.values(spool_offset=offset, **values)).rowcount == 1
+
+    def newest_row(self, batch: MetricBatch) -> Select[Any] | None:
+        """Return a query for the row of the last step."""
+        row = schema.step_metric.c
+        return (
+            select(row.step).where(row.attempt_id == self.attempt_id, row.step == next(reversed(batch.steps)))
+            if batch.steps
+            else None
+        )
 
     def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
         """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""
