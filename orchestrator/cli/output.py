@@ -115,13 +115,29 @@ def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > _INDENTED_ITEMS:
             yield f"  {json.dumps(name)}: [\n"
             for number, item in enumerate(value, 1):
-                line = json.dumps(item, default=_plain, allow_nan=False)
+                line = _dumps(item)
                 yield f"    {line}\n" if number == len(value) else f"    {line},\n"
             yield f"  ]{end}"
         else:
-            text = json.dumps({name: value}, indent=2, default=_plain, allow_nan=False)
+            text = _dumps({name: value}, indent=2)
             yield f"{text[2:-2]}{end}"
     yield "}\n"
+
+
+def _dumps(value: object, indent: int | None = None) -> str:
+    """Return strict JSON, in which NaN and infinities are their names."""
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False, indent=indent)
+    except ValueError:
+        return json.dumps(_finite(value), default=_plain, allow_nan=False, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    from ..campaign.documents import finite
+
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else finite(value)
 
 
 def _plain(value: object) -> object:

@@ -80,6 +80,7 @@ def runs_of_text(
     findings += [f for f in secrets.findings(kept) if not any(_same_cause(f, other) for other in findings)]
     runs: tuple[Run, ...] = ()
     if spec is not None:
+        spec.reworded.update((name, text) for place, text in source.reworded.items() if (name := _placeholder(place)))
         findings += _nowhere(spec, prepared.environ)
         try:
             runs = expand(spec, local_gpus)
@@ -101,6 +102,12 @@ def settings_of(overrides: Iterable[str]) -> dict[tuple[str, ...], Any]:
 def with_inputs_of(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The content of a spec as its runs have it: variables filled in where they are set, and inputs by whole paths."""
     return _Prepared(folder, os.environ).spec(data)
+
+
+def _placeholder(place: FieldPath) -> str:
+    """Return which placeholder a value of the matrix fills, "" if it sets a field."""
+    names = [part for part in place if isinstance(part, str)]
+    return names[-1] if names[0] == "matrix" and field_path(names[-1]) is None else ""
 
 
 def _field(key: str) -> tuple[str, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict, field_validator
 
 from ...db.warm_up import WARM_UP_STEPS
 from ...jobs.shared.ds_config import render
@@ -374,6 +374,13 @@ class Spec(RunConfig):
     """Limits of the whole campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000
     """Upper limit of the number of runs that the matrix expands to."""
+
+    _reworded: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def reworded(self) -> dict[str, str]:
+        """Of each axis whose numbers do not reach a script as they are written, such a number."""
+        return self._reworded
 
     @field_validator("name")
     @classmethod

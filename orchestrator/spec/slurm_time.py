@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from math import ceil
+from typing import Final
 
+MINUTES_SECONDS: Final = re.compile(r"(?P<minutes>\d+):(?P<seconds>\d+)")
+"""A form that people take for hours and minutes."""
 _TIME_FORMS = (
     re.compile(r"(?P<minutes>\d+)(:(?P<seconds>\d+))?"),
     re.compile(r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)"),

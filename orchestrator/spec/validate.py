@@ -17,6 +17,7 @@ from .matrix import field_path
 from .model import RunConfig, Spec
 from .normalize import section
 from .other_names import hint_for, meant, our_name
+from .slurm_time import MINUTES_SECONDS
 from .yaml_source import number_hint, written
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -57,7 +58,22 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return [*found, *_seeds(spec), *rank_groups.remarks(spec)]
+    return [*found, *_seeds(spec), *_misread(spec), *rank_groups.remarks(spec)]
+
+
+def _misread(spec: Spec) -> Iterator[str]:
+    """Values that YAML or Slurm reads otherwise than people may mean them."""
+    for name, text in spec.reworded.items():
+        said = f"{text} is a number and reaches the script as {float(text)}"
+        yield f'axis {name}: {said}; write "{text}" to keep its text'
+    axes = (
+        values for name, values in spec.matrix.items() if name in ("time", "slurm.time") and isinstance(values, list)
+    )
+    times = dict.fromkeys([spec.slurm.time, *(value for values in axes for value in values if isinstance(value, str))])
+    for time in times if spec.executor == "slurm" else ():
+        if found := MINUTES_SECONDS.fullmatch(time):
+            minutes = found["minutes"]
+            yield f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"'
 
 
 def _seeds(spec: Spec) -> Iterator[str]:

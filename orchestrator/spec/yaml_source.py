@@ -7,6 +7,7 @@ leading zero is text, and a key that is given twice is an error.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ class YamlDocument:
         values: Where each value starts.
         keys: Where each key starts.
         overridden: Values that were given on the command line instead, as they were given.
+        reworded: Texts of numbers that lose a part of it as text, such as 3.10 and 1e5.
     """
 
     data: dict[str, Any]
@@ -53,6 +55,7 @@ class YamlDocument:
     values: dict[FieldPath, Position] = field(default_factory=dict)
     keys: dict[FieldPath, Position] = field(default_factory=dict)
     overridden: dict[FieldPath, str] = field(default_factory=dict)
+    reworded: dict[FieldPath, str] = field(default_factory=dict)
 
     def position(self, place: FieldPath, *, at_key: bool = False) -> Position:
         """Where a value, or its key, stands, or the closest thing around it that is in the text."""
@@ -330,13 +333,16 @@ class _Builder:
         if node.style in (None, "|", ">"):
             self._odd(node, place, ", or put the text in quotes if it is meant")
         try:
-            return _plain(node.value, node.tag.rpartition(":")[2])
+            value = _plain(node.value, node.tag.rpartition(":")[2])
         except ValueError as error:
             shown = repr(node.value[:_SHOWN])
             why = str(error) if isinstance(error, _Unfit) else "is not a number"
             hint = None if node.tag.endswith(":str") else "quote it if it is text"
             self._complain(node, place, f"{shown} {why}", hint)
             return None
+        if isinstance(value, float) and _loses_text(node.value, value):
+            self.document.reworded[place] = node.value
+        return value
 
     def _odd(self, node: ScalarNode, place: FieldPath, meant: str = "") -> bool:
         """Whether text without quotes holds a character that looks like another, which nothing would understand."""
@@ -369,8 +375,23 @@ def _plain(text: str, kind: str) -> Any:
             raise _Unfit("is too large a number")
         return number
     if kind == "float":
-        return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+        number = float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+        if math.isinf(number) and "inf" not in text.lower():
+            raise _Unfit("is too large a number")
+        return number
     return _whole(text)
+
+
+def _loses_text(text: str, number: float) -> bool:
+    """Return whether a script that gets the number as text misses something: a zero of a version, an exponent, digits.
+
+    A small number may print with or without its exponent: 1e-4 is 0.0001 to every reader.
+    """
+    plain = text.lower().lstrip("+-")
+    if "e-" in plain or not any(map(str.isdigit, plain)):
+        return False
+    whole, _, fraction = plain.partition(".")
+    return f"{whole or '0'}.{fraction or '0'}" != str(abs(number))
 
 
 def _whole(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -339,3 +340,11 @@ def test_a_document_with_a_long_list_is_the_same_with_a_line_an_item() -> None:
     assert len(text.splitlines()) < 340
     short = {name: value for name, value in document.items() if name != "runs"}
     assert "".join(output.json_pieces(short)) == json.dumps(short, indent=2, default=str) + "\n"
+
+
+def test_a_document_has_an_infinity_by_its_name() -> None:
+    """As an axis may have one: `grad_clip: [1.0, .inf]`."""
+    params = {"params": {"clip": math.inf, "list": [-math.inf, (math.nan, 1.5)]}, "name": "a"}
+    for document in ({"runs": [params]}, {"runs": [params] * 200}):
+        found = json.loads("".join(output.json_pieces(document)))
+        assert found["runs"][-1] == {"params": {"clip": "Infinity", "list": ["-Infinity", ["NaN", 1.5]]}, "name": "a"}

@@ -9,7 +9,7 @@ import yaml
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.spec import model_checks, transformers_source
 from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.load import load_spec, runs_of_text
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
@@ -236,6 +236,48 @@ def test_a_section_that_is_not_used() -> None:
     local = Spec.model_validate({**fields, "executor": "local", "slurm": {"partition": "a"}})
     assert remarks(local) == ["`slurm:` is not used with `executor: local`"]
     assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ("[3.9, 3.10]", 'axis x: 3.10 is a number and reaches the script as 3.1; write "3.10" to keep its text'),
+        ("[1.5, 1e5]", 'axis x: 1e5 is a number and reaches the script as 100000.0; write "1e5" to keep its text'),
+        ("[{x: 0.50, label: a}]", "axis x: 0.50 is a number and reaches the script as 0.5; "),
+        ("[3.14159265358979323846]", "axis x: 3.14159265358979323846 is a number and reaches the script as 3.14159"),
+        ("[1e-4, 3.5E-5, 1.0, 5., .5, -2.5, .inf, .nan, 7, true, 3.1.10]", ""),
+        ("['3.10', \"1e5\"]", ""),
+    ],
+)
+def test_a_number_that_loses_its_text_on_the_way_to_a_script_is_remarked(
+    tmp_path: Path, values: str, said: str
+) -> None:
+    (tmp_path / "a.py").touch()
+    text = f"name: a\ncommand: a.py {{x}}\ntrain: {{steps: 1}}\nmatrix: {{x: {values}, lr: [0.10, 1e3]}}\n"
+    spec, _ = runs_of_text(text, tmp_path / "s.yaml")
+    assert [remark.startswith(said) for remark in remarks(spec)] == ([True] if said else [])
+
+
+def test_a_number_too_large_for_a_float_is_no_infinity() -> None:
+    """As of an abbreviated commit."""
+    text = "name: a\ncommand: a.py {x}\ntrain: {steps: 1}\nmatrix: {x: [12e4567]}\n"
+    with pytest.raises(SpecError, match="too large a number"):
+        runs_of_text(text, Path("s.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("slurm", "matrix", "said"),
+    [
+        ({"time": "24:00"}, {}, ['slurm.time "24:00" is 24 minutes for Slurm; 24 hours are "24:00:00"']),
+        ({}, {"time": ["12:00", "90"]}, ['slurm.time "12:00" is 12 minutes for Slurm; 12 hours are "12:00:00"']),
+        ({"time": "24:00:00"}, {"slurm.time": ["2-12:30", "90"]}, []),
+    ],
+)
+def test_minutes_that_look_like_hours_are_remarked(
+    slurm: dict[str, str], matrix: dict[str, list[str]], said: list[str]
+) -> None:
+    fields = {"name": "x", "command": ["a.py"], "slurm": {"partition": "a", **slurm}, "matrix": matrix}
+    assert remarks(Spec.model_validate(fields)) == said
 
 
 @pytest.mark.parametrize(
