@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,8 +63,9 @@ def drain_attempt(
     spools: AttemptSpools,
     seen: Callable[[int], Source] | None = None,
     renew_lease: Callable[[], None] = lambda: None,
-) -> None:
-    """Takes into the store what it does not hold yet of an attempt's spools.
+    stretches: float = inf,
+) -> bool:
+    """Take into the store what it does not hold yet of an attempt's spools.
 
     Args:
         store: The store.
@@ -72,6 +74,10 @@ def drain_attempt(
             alone. The store is asked where this is not given.
         renew_lease: Called before each spool and each stretch of it, which together may outlast a lease. What it raises
             ends this. Agents act under no lease.
+        stretches: How many to take of each spool at most.
+
+    Returns:
+        Whether something was left of one.
 
     Raises:
         StoreUnreachable: The store did not answer; what was not taken is not lost.
@@ -79,12 +85,14 @@ def drain_attempt(
         OSError, StoreError: A spool cannot be read, or the login may not write its rows; the others were taken.
     """
     failed: OSError | StoreError | None = None
+    left = False
     for spool in spools:
         try:
-            drain(store, spool, seen and seen(spool.number), renew_lease)
+            left |= drain(store, spool, seen and seen(spool.number), renew_lease, stretches)
         except (StoreUnreachable, StaleWrite):
             raise
         except (OSError, StoreError) as exc:
             failed = failed or exc
     if failed:
         raise failed
+    return left

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic
 
@@ -190,14 +191,24 @@ def ingest(
     return IngestResult(batch.lines, source.offset + batch.length, len(bad), len(batch.events), caught_up)
 
 
-def drain(store: Store, spool: Spool[Any], seen: Source | None, renew_lease: Callable[[], None]) -> None:
-    """Takes all that a spool holds, or leaves the rest to another caller who is at it.
+def drain(
+    store: Store,
+    spool: Spool[Any],
+    seen: Source | None,
+    renew_lease: Callable[[], None],
+    stretches: float = inf,
+) -> bool:
+    """Take what a spool holds, or leave the rest to another caller who is at it.
 
     Args:
         store: The store.
         spool: The spool.
         seen: What the store was seen to have of it: nothing is done if the file has just that size.
         renew_lease: Called before the file is looked at, and before each stretch; what it raises ends this.
+        stretches: How many to take at most.
+
+    Returns:
+        Whether something was left.
 
     Raises:
         StoreUnreachable, LookupError, OSError: As of `ingest`.
@@ -205,12 +216,14 @@ def drain(store: Store, spool: Spool[Any], seen: Source | None, renew_lease: Cal
     renew_lease()
     found = read_on(spool.path, 0, 0)
     left = found is not None and (seen is None or found.size != seen.offset)
-    while left:
+    while left and stretches > 0:
         renew_lease()
         result = ingest(store, spool, seen)
+        stretches -= not result.stale
         # Stale by what was seen long ago: another caller may have ended since, and left the rest.
         left = not result.caught_up and (seen is not None or not result.stale)
         seen = None
+    return left
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from ..executors.slurm_commands import before_each_command
 from ..memory.prediction import Ledger
 from ..progress import in_pieces
 from .act import act
-from .actions import Action, Finish, SetAside, SetRun, Submit
+from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
 from .activity import record_activities
 from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
 from .decide import decide, settled
@@ -45,6 +45,9 @@ MOST_TROUBLES = 3
 
 DRAINED_AT_ONCE = 1000
 """Attempts of which the store is asked at a time how much it holds."""
+
+LONGEST_DRAIN_S = 10.0
+"""After so long a pass looks at its runs, whatever their spools still hold; the next one reads on."""
 
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
@@ -65,18 +68,41 @@ class _Before:
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
 
 
+@dataclass
+class _Drained:
+    """What the drains of one pass come to.
+
+    Attributes:
+        until_s: when to leave the rest to the next pass, by this process's steady clock.
+        unread: runs whose spools hold more, by id; what they ended as is judged when all is read.
+    """
+
+    until_s: float
+    troubles: list[Unreachable] = field(default_factory=list)
+    unread: set[int] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class Pass:
-    """What one pass saw and did; `settled` if nothing is left to do, `troubles` are what failed for now."""
+    """What one pass saw and did.
+
+    Attributes:
+        settled: whether nothing is left to do.
+        troubles: what failed for now.
+        unread: whether spools hold more than it read, for as long as it may read.
+    """
 
     snapshot: Snapshot
     actions: tuple[Action, ...]
     settled: bool
     troubles: tuple[Unreachable, ...]
+    unread: bool = False
 
     @property
     def goes_on(self) -> bool:
-        """Whether another pass can begin further runs at once, since this one has found no more than it could begin."""
+        """Whether another pass has something to do at once: spools to read on, or runs to begin, as this one did."""
+        if self.unread and not self.troubles:
+            return True
         fresh = _fresh(self.snapshot)
         taken_up = {one.run.id for one in self.actions if isinstance(one, Submit | SetRun)}
         return self.snapshot.more and not self.troubles and bool(fresh) and fresh <= taken_up
@@ -121,7 +147,8 @@ class Reconciler:
     def _pass(self, writer: FencedWriter) -> Pass:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
-        seen, troubles = self._drain(writer, before)
+        drained = _Drained(time.monotonic() + LONGEST_DRAIN_S)
+        seen = self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(
@@ -129,20 +156,23 @@ class Reconciler:
         )
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
-        decided = decide(snapshot)
+        decided = _without_judgement(decide(snapshot), drained.unread)
         actions, away = self._environments.ready(decided, stored.configs.read, snapshot.workdir_away)
         self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
-        troubles += [*([trouble] if trouble else []), *away]
         self._require_unchanged(seen, actions)
-        troubles += act(actions, writer, self._executor, self.paths)
+        troubles = [*([trouble] if trouble else []), *away, *act(actions, writer, self._executor, self.paths)]
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
-        troubles += drain(writer, self._with_folder(ended), self._executor.outcome_grace_s)
+        drain(writer, self._with_folder(ended), self._executor.outcome_grace_s, drained)
+        troubles = [*drained.troubles, *troubles]
         if not troubles:
-            self._before = _Before(writer.epoch, drained_s=stored.now_s, ledgers=stored.ledgers)
-        over = not actions and not troubles and settled(snapshot)
+            drained_s = before.drained_s if drained.unread else stored.now_s
+            self._before = _Before(writer.epoch, drained_s=drained_s, ledgers=stored.ledgers)
+        over = not actions and not troubles and not drained.unread and settled(snapshot)
         if over and before.drained_s is not None:  # what Slurm forgot may have run on; nobody looks after this pass
-            troubles += self._drain(writer, _Before())[1]
-        return Pass(snapshot, tuple(actions), over and not troubles, tuple(troubles))
+            self._drain(writer, _Before(), drained)
+            troubles = drained.troubles
+        over = over and not troubles and not drained.unread
+        return Pass(snapshot, tuple(actions), over, tuple(troubles), bool(drained.unread))
 
     def watch(
         self, *, sleep: Callable[[float], None] = time.sleep, poll_s: float | None = None
@@ -187,11 +217,8 @@ class Reconciler:
         made = run_folders(self.paths) if rows else set()
         return [row for row in rows if run_folder(row) in made]
 
-    def _drain(self, writer: FencedWriter, before: _Before) -> tuple[Identity, list[Unreachable]]:
-        """Ingests what the agents have not pushed; of runs that are settled for long, once.
-
-        Returns which folder that was, and what cannot be read for now.
-        """
+    def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> Identity:
+        """Ingests what the agents have not pushed; of runs that are settled for long, once. Returns the folder's."""
         with self._store.read() as conn:
             now_s = self._store.now(conn)
             # Since the last pass, hours may have gone by without one, or the clock may have been set back.
@@ -200,7 +227,8 @@ class Reconciler:
         seen = self._folder.require(self._attempts())
         made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
         rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
-        return seen, drain(writer, rows, self._executor.outcome_grace_s)
+        drain(writer, rows, self._executor.outcome_grace_s, drained)
+        return seen
 
     def _attempts(self) -> Iterator[AttemptRow]:
         """The newest of each run, read only where somebody looks at them."""
@@ -253,6 +281,12 @@ def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action
     return len((held | passing) & _fresh(snapshot))
 
 
+def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> list[Action]:
+    """The actions without those on runs that have ended, and whose spools hold more than was read."""
+    later = {run_of(action) for action in decided if isinstance(action, Finish)} & set(unread)
+    return [action for action in decided if run_of(action) not in later]
+
+
 def _has_appeared(finish: Finish) -> bool:
     """Whether a node's outcome is there that was not when the attempt was judged."""
     known = {outcome.node_rank for outcome in finish.ended.outcomes}
@@ -276,29 +310,35 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor(paths.dir)
 
 
-def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float) -> list[Unreachable]:
-    """Ingests what the agents have not pushed into the store, each attempt's by itself.
+def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drained: _Drained) -> None:
+    """Ingest what the agents have not pushed into the store: a stretch of each spool in turn, none more than its share.
 
     Args:
         writer: of the campaign.
         rows: the attempts.
         grace_s: how long files may take to become visible here.
-
-    Returns:
-        The spools that cannot be read for now; one of which that lasts is said in an event, and passed over.
+        drained: what comes of it; of spools that cannot be read for now one that lasts is told in an event, not here.
     """
-    troubles = []
-    for row, offsets in _with_offsets(writer.store, writer.renewing(rows)):
-        paths = attempt_paths(row)
-        gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
-        spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
-        try:
-            drain_attempt(writer.store, spools, partial(_seen, writer, row, offsets), writer.renew)
-        except (StoreUnreachable, StaleLease):
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
-            troubles.append(give_up_spool(row, exc, writer, grace_s))
-    return [trouble for trouble in troubles if trouble]
+    first = True
+    while rows:
+        left = []
+        for row, offsets in _with_offsets(writer.store, writer.renewing(rows)):
+            paths = attempt_paths(row)
+            gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
+            spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
+            seen = partial(_seen, writer, row, offsets) if first else None
+            try:
+                if drain_attempt(writer.store, spools, seen, writer.renew, stretches=1):
+                    left.append(row)
+            except (StoreUnreachable, StaleLease):
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
+                trouble = give_up_spool(row, exc, writer, grace_s)
+                drained.troubles += [trouble] if trouble else []
+        first, rows = False, left
+        if time.monotonic() >= drained.until_s:
+            break
+    drained.unread |= {row.run_id for row in rows}
 
 
 def _seen(writer: FencedWriter, row: AttemptRow, offsets: Mapping[int, int], number: int) -> Source:

@@ -788,6 +788,37 @@ def test_the_lease_is_renewed_while_a_long_spool_is_taken(
     assert world.steps("depth-1") == [1, 2, 3, 4, 5]
 
 
+def test_a_run_that_reports_faster_than_it_is_read_starves_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1, 2]})
+    world.run_pass()
+    busy = world.paths.run("depth-1").attempt(1).metrics
+    world.run_jobs("FAILED", exit_code=1, error="boom")
+    step, most = 3, 20
+
+    def reported(*args: Any) -> IngestResult:
+        nonlocal step
+        if args[1].path == busy and step < most:
+            step += 1
+            with busy.open("a") as file:
+                file.write(json.dumps({"step": step, "ts": 1.0, "loss": 1.0}) + "\n")
+            if step == most:
+                raise Killed("the pass has read on for as long as there was something to read")
+        return ingest(*args, max_bytes=40)
+
+    monkeypatch.setattr(spools, "ingest", reported)
+    monkeypatch.setattr(loop, "LONGEST_DRAIN_S", 0.0, raising=False)
+    others = [world.run_pass() for _ in range(5)]
+    assert [len(world.attempts(name)) for name in ("depth-1", "depth-2")] == [1, 2]  # what is not read is not judged
+    assert all(done.unread and done.goes_on and not done.settled for done in others)
+    most = step  # it has ended, too
+    for _ in range(step):
+        world.run_pass()
+    assert len(world.attempts("depth-1")) == 2
+    assert world.steps("depth-1") == [*range(1, step + 1)]
+
+
 def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_files_took(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
