@@ -16,6 +16,8 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import wraps
+from importlib.machinery import PathFinder
 from itertools import islice
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple, TypeVar
 
@@ -34,6 +36,7 @@ SOURCE_LIMIT = 160
 def main(argv: List[str]) -> None:
     """Runs ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
     record = _Record()
+    _take_place()
     _restore_visible_devices()
     _limit_memory()
     _begin_guard()
@@ -58,6 +61,7 @@ class _Record:
 
     def __init__(self) -> None:
         self.config_was_read = bool  # type: Callable[[], bool]
+        self._groups = _Groups()
         self._ended = False
         self._folders = (
             os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"),
@@ -85,8 +89,59 @@ class _Record:
         with suppress(ValueError):  # not the main thread
             # Python gives a signal that had a handler its deadly default back while it shuts down, which takes seconds.
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        how = {"read_config": self.config_was_read(), "state": "ended", "ended": time.time()}
+        how = {
+            "read_config": self.config_was_read(),
+            "group": self._groups.largest(),
+            "state": "ended",
+            "ended": time.time(),
+        }
         _write({**self._said, **ending, **how}, *self._folders)
+
+
+class _Groups:
+    """Sees how large a group of ranks torch forms, by whatever library it is asked to."""
+
+    _MODULE = "torch.distributed.distributed_c10d"
+    _OTHERS = ("jax", "mpi4py", "horovod", "tensorflow", "paddle", "mindspore", "mxnet")
+    """What forms groups of its own."""
+
+    def __init__(self) -> None:
+        self._formed = 0
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def largest(self) -> Optional[int]:
+        """Return its size, 0 for none; None if this process may not be the one that trains, or uses another library."""
+        trains_here = "torch" in sys.modules or "dscampaign.jobs.report" in sys.modules
+        others = any(name in sys.modules for name in self._OTHERS)
+        return self._formed if self._formed or (trains_here and not others) else None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find the module as Python would, and watch its function once it is loaded."""
+        if name != self._MODULE:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_watch(module: Any) -> None:
+                load(module)
+                with suppress(Exception):
+                    self._watch(module)
+
+            spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
+        return spec
+
+    def _watch(self, module: Any) -> None:
+        form = module.init_process_group
+
+        @wraps(form)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            formed = form(*args, **kwargs)
+            with suppress(Exception):
+                self._formed = max(self._formed, int(module.get_world_size()))
+            return formed
+
+        module.init_process_group = init_process_group
 
 
 def _run(argv: List[str]) -> None:
@@ -238,6 +293,14 @@ def _watch_config() -> Callable[[], bool]:
 
     sys.addaudithook(audit)
     return lambda: bool(opened)
+
+
+def _take_place() -> None:
+    """Give this rank its place in Slurm's words: libraries ask those first, and Slurm's own task is the agent."""
+    if os.environ.get("SLURM_JOB_ID"):
+        for name, own in (("SLURM_PROCID", "RANK"), ("SLURM_LOCALID", "LOCAL_RANK")):
+            if own in os.environ:
+                os.environ.setdefault(name, os.environ[own])
 
 
 def _restore_visible_devices() -> None:

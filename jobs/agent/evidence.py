@@ -102,6 +102,7 @@ class RankRecord:
     exit: Number | None = None
     error: Annotated[dict[str, Any], RankError] | None = None
     read_config: bool | None = None
+    group: Number | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -128,6 +129,7 @@ class RankEnd:
         step: newest step that it had worked on, None if it never said.
         phase: what it said that it did last, "" if it never said.
         read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
+        group: ranks in the largest group that it has formed, 0 for none; None where that is not known.
     """
 
     rank: Number
@@ -138,6 +140,7 @@ class RankEnd:
     step: Whole | None = None
     phase: str = ""
     read_config: bool | None = None
+    group: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,7 @@ def _may_be_progress(text: str) -> bool:
 def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
     said = record or RankRecord()
     gone_s = gone_s if said.exit is None else None
-    return RankEnd(rank, said.exit, said.error, said.pid, gone_s, read_config=said.read_config)
+    return RankEnd(rank, said.exit, said.error, said.pid, gone_s, read_config=said.read_config, group=said.group)
 
 
 def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from ..shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .node import Node
+
+_PLACES = re.compile(
+    r"SLURM_(?:PROCID|LOCALID|GTIDS|NPROCS|NTASKS\w*|TASK_PID|TASKS_PER_NODE|STEP_(?:NUM_TASKS|TASKS_PER_NODE)|PMI\w*)"
+    r"|SLURM_MPI_TYPE|PMI2?_\w+|PMIX_(?!MCA_)\w+|OMPI_(?:COMM_WORLD|UNIVERSE|APP_CTX|NUM_APP|FIRST_RANKS)\w*"
+    r"|OMPI_MCA_(?:ess|orte)_\w+|MPI_LOCALN?RANK\w*|MPI_(?:RANK|SIZE|WORLD_SIZE|NRANKS?)|MV2_COMM_WORLD_\w+"
+    r"|MPIRUN_\w+|PALS_\w+|ALPS_APP_PE|FLUX_TASK_\w+|JSM_NAMESPACE_\w+"
+    r"|(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|TORCHELASTIC_\w+"
+)
+"""The place among processes of the agent, of which Slurm starts one a node, or of the user's shell; never of a rank."""
 
 RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
@@ -66,7 +76,14 @@ def environment(
         cpu_count: cores that the job may use on this node.
         copy: what the attempt's copy of the code holds; None where it has none.
     """
-    env = {**base, **_defaults(payload, cpu_count, base), **payload.env, **_contract(payload, paths, resume)}
+    base = {name: value for name, value in base.items() if not _PLACES.fullmatch(name)}
+    env = {
+        **base,
+        **_slurm_sizes(payload, base),
+        **_defaults(payload, cpu_count, base),
+        **payload.env,
+        **_contract(payload, paths, resume),
+    }
     env |= _places(payload, copy, env)
     env |= allocator_default(payload, env)
     env["CAMPAIGN_AGENT_PID"] = str(os.getpid())
@@ -76,6 +93,17 @@ def environment(
         limited = "CAMPAIGN_MEM_PER_PROCESS" if on_cpu else "CAMPAIGN_GPU_MEM_PER_PROCESS"
         env[limited] = str(payload.mem_per_process_bytes)
     return env
+
+
+def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
+    """The sizes that Slurm would give ranks as its own tasks; `rank.py` adds the place of each among them."""
+    if not base.get("SLURM_JOB_ID"):
+        return {}
+    world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)
+    sizes = dict.fromkeys(("NTASKS", "NPROCS", "STEP_NUM_TASKS"), world) | {"NTASKS_PER_NODE": each}
+    several = f"{each}(x{payload.nodes})" if payload.nodes > 1 else each
+    sizes |= dict.fromkeys(("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"), several)
+    return {f"SLURM_{name}": value for name, value in sizes.items()}
 
 
 def allocator_default(payload: Payload, env: Mapping[str, str]) -> Mapping[str, str]:

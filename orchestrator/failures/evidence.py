@@ -23,6 +23,9 @@ SIGNAL_SLACK_S = 1.0
 KILL_WAIT_S = 30.0
 """What Slurm leaves, by default, between SIGTERM at the time limit and SIGKILL."""
 
+GROUP = "group"
+"""Where an attempt's evidence keeps how many ranks its largest group had."""
+
 READ_CONFIG = "read_config"
 """Where an attempt's evidence keeps whether its script opened the DeepSpeed configuration."""
 
@@ -123,6 +126,18 @@ class Ended:
         """Whether it surely ended before the target step; unknown of a script that reports no steps."""
         reached = max((o.step_reached or 0 for o in self.outcomes), default=0)
         return self.target_step is not None and 0 < (max(self.step, reached) or self.reached_before) < self.target_step
+
+    @cached_property
+    def ranks(self) -> tuple[RankEnd, ...]:
+        """The ranks of all nodes that left an outcome."""
+        return tuple(rank for outcome in self.outcomes for rank in outcome.ranks)
+
+    @property
+    def group(self) -> int | None:
+        """How many ranks the largest group had that was formed; None where that is not known of all."""
+        groups = [rank.group for rank in self.ranks]
+        known = [group for group in groups if group is not None]
+        return max(known, default=None) if len(known) == len(groups) else None
 
     @cached_property
     def errors(self) -> tuple[Clue, ...]:

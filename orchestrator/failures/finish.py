@@ -39,18 +39,27 @@ def finished(ended: Ended) -> Verdict | None:
     exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
     clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
     interrupted = any(o.ended_by == "signal" for o in ended.outcomes)
+    alone = alone_in_words(ended.group, len(ended.ranks))
     if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
-        return Verdict(FailureClass.COMPLETED, "")
+        return Verdict(FailureClass.COMPLETED, alone)
     if clean and not ended.steps_decide and not ended.stop_asked and not (interrupted and ended.short):
         reason = (
             f"the script exited with 0 at step {ended.step or ended.reached_before:,} of {ended.target_step:,}"
             if ended.short
-            else ""
+            else alone
         )
         return Verdict(FailureClass.COMPLETED_EARLY if ended.short else FailureClass.COMPLETED, reason)
     if _stopped(ended, exits):
         return Verdict(FailureClass.STOPPED, f"stopped after a checkpoint at step {ended.step}")
     return _torn_down(ended)
+
+
+def alone_in_words(group: int | None, ranks: int) -> str:
+    """Return what to know of ranks that formed no group of all; "" if they did, or nobody knows."""
+    if group is None or group >= ranks or ranks < 2:
+        return ""
+    formed = f"the largest had {group}" if group > 1 else "each may have trained alone"
+    return f"its {ranks} ranks never formed a group of {ranks}: {formed}"
 
 
 def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
@@ -84,9 +93,11 @@ def _stopped(ended: Ended, exits: set[int | None]) -> bool:
 
 def _torn_down(ended: Ended) -> Verdict | None:
     """All steps were made, and only the clean-up after them failed: a process group, a tracker, an interpreter."""
-    ranks = [rank for o in ended.outcomes for rank in o.ranks]
+    ranks = ended.ranks
     if not ended.reached or not ranks or any(o.oom_kills for o in ended.outcomes):
         return None
+    if len(ranks) > 1 and any(rank.exit != 0 and rank.group is not None and rank.group < len(ranks) for rank in ranks):
+        return None  # a rank that met no other has made none of their steps
     errors = ended.errors
     left = any(rank.exit == 0 for rank in ranks)
     explained = left or errors or death_signal(ended) in _OF_INTERPRETERS

@@ -21,7 +21,7 @@ from ...db.storable import to_json
 from ...db.store import refusal
 from ...db.stored_document import StoredDocument
 from ..executors.base import NO_NODES
-from ..failures.evidence import READ_CONFIG, Ended, frames_of
+from ..failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
 from ..formatting import words
 from ..memory.observations import remember_end
 from ..progress import in_pieces
@@ -222,6 +222,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "line": asdict(verdict.line) if verdict.line else None,
         "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],
         "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
+        GROUP: action.ended.group,
         READ_CONFIG: next(
             (rank.read_config for o in action.ended.outcomes for rank in o.ranks if rank.rank == 0), None
         ),

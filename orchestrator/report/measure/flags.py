@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from ...failures.finish import alone_in_words
 from ...formatting import count
 from .hardware import LEAST_SAMPLES
 from .run import MeasuredRun
@@ -43,6 +44,8 @@ def clock_remark(run: MeasuredRun) -> str:
 def _configuration(run: MeasuredRun) -> Iterator[str]:
     if run.early:
         yield f"completed early: {run.reason}"
+    if alone := alone_in_words(run.group, run.world_size):
+        yield alone
     if run.micro_batch != run.first_micro_batch:
         yield f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept"
     if run.changes:

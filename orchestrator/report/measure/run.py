@@ -14,7 +14,7 @@ from ....db.series import Series
 from ....db.states import RunState, Stage
 from ....db.warm_up import untimed_steps
 from ...campaign.code_text import codes_text
-from ...failures.evidence import READ_CONFIG
+from ...failures.evidence import GROUP, READ_CONFIG
 from ...formatting import clean
 from ...spec.gpu_count import gpus_of_node, gpus_per_rank
 from .cost import Cost, cost_of
@@ -105,6 +105,7 @@ class MeasuredRun:
         start, speed: what the trainer said last of the model and its software, and of its own speed.
         early: it completed before its target step.
         read_config: whether its script opened the DeepSpeed configuration made for it; None where that is not known.
+        group: how many ranks the largest group of its newest attempt had; None where that is not known.
         code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
         machines: by node, what it is and how busy its processors were; nodes that do not say are missing.
@@ -120,6 +121,7 @@ class MeasuredRun:
     state: RunState
     early: bool
     read_config: bool | None
+    group: int | None
     reason: str
     step: int | None
     target_step: int | None
@@ -262,6 +264,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         early=run.state == RunState.COMPLETED and newest is not None and newest.failure_class == COMPLETED_EARLY,
         reason=clean(run.reason),
         read_config=next((read for each in mine[::-1] if (read := each.evidence.get(READ_CONFIG)) is not None), None),
+        group=newest.evidence.get(GROUP) if newest else None,
         step=int(lines.step[-1]) if len(data.series) else None,
         target_step=run.target_step,
         tries=len(data.attempts),

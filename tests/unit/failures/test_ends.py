@@ -256,3 +256,23 @@ def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
 def test_a_folder_that_was_restored_under_an_attempt_is_no_fault_of_its_script() -> None:
     found = judge_error("builtins.FileNotFoundError", "no such file: step-40", ended_by="restored")
     assert (found.kind, found.rule) == ("storage", "restored")
+
+
+@pytest.mark.parametrize(("groups", "alone"), [((0, 0), True), ((1, 1), True), ((2, 2), False), ((None, 0), False)])
+def test_ranks_that_met_no_others_did_not_just_fail_in_their_clean_up(
+    groups: tuple[int | None, ...], alone: bool
+) -> None:
+    """Two ranks in good order are two trainings of one; of one that fails nothing was made."""
+    in_order = judge(
+        outcome(*(RankEnd(rank, 0, None, group=group) for rank, group in enumerate(groups)), last_step=100)
+    )
+    assert in_order.kind == "completed"
+    assert in_order.reason == ("its 2 ranks never formed a group of 2: each may have trained alone" if alone else "")
+    hung_up = {"type": "torch.distributed.DistBackendError", "message": "Connection closed by peer", "ts": 5.0}
+    ends = RankEnd(0, 0, None, group=groups[0]), RankEnd(1, 1, hung_up, group=groups[1])
+    failed = judge(outcome(*ends, launcher_exit=1, last_step=100))
+    assert (failed.kind == "completed") is (groups == (2, 2))
+
+
+def test_one_rank_is_never_alone() -> None:
+    assert judge(outcome(RankEnd(0, 0, None, group=0), last_step=100)).reason == ""

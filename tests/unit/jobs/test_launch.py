@@ -67,3 +67,25 @@ def test_only_ranks_with_gpus_get_devices(tmp_path: Path, gpus: int, devices: st
     assert (env["CAMPAIGN_VISIBLE_DEVICES"], env.get("DS_ACCELERATOR")) == (devices, accelerator)
     limited, other = ("CAMPAIGN_GPU_MEM_PER_PROCESS", "CAMPAIGN_MEM_PER_PROCESS")[:: 1 if gpus else -1]
     assert (env[limited], env.get(other)) == ("5", None)
+
+
+def test_what_places_the_agent_among_processes_places_no_rank(tmp_path: Path) -> None:
+    """Slurm starts one task a node, the agent; a shell may be a rank of something itself."""
+    names = (
+        "SLURM_NTASKS SLURM_PROCID SLURM_LOCALID SLURM_STEP_NUM_TASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_GTIDS"
+        " SLURM_TASKS_PER_NODE SLURM_PMIX_X PMI_RANK PMI_SIZE PMIX_RANK PMIX_SERVER_URI4 MPI_LOCALNRANKS RANK"
+        " WORLD_SIZE OMPI_COMM_WORLD_SIZE OMPI_UNIVERSE_SIZE MV2_COMM_WORLD_RANK LOCAL_WORLD_SIZE GROUP_RANK"
+    )
+    base = dict.fromkeys(names.split(), "1")
+    kept = {"SLURM_NNODES": "2", "SLURM_NODEID": "1", "OMPI_MCA_btl": "tcp", "SLURM_CPUS_PER_TASK": "4"}
+    payload = make_payload(tmp_path, nodes=2, ranks_per_node=4)
+    env = environment(payload, base=base | kept)
+    assert env.keys() & base.keys() == set()
+    assert kept.items() <= env.items()
+    env = environment(payload, base=base | kept | {"SLURM_JOB_ID": "7"})
+    assert {name: env[name] for name in env.keys() & base.keys()} == {
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), "8"),
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_TASKS_PER_NODE": "4(x2)",
+    }
+    assert environment(make_payload(tmp_path, env={"NODE_RANK": "1"}), base={"NODE_RANK": "0"})["NODE_RANK"] == "1"

@@ -364,3 +364,46 @@ def test_a_message_of_any_length_leaves_a_small_record(place: Place) -> None:
     place.run(place.write("fails.py", "raise ValueError('x' * 5_000_000 + '\\n' + 'y' * 5_000_000)"))
     assert place.record["error"]["message"].startswith("xxx")
     assert len(json.dumps(place.record)) < 100_000
+
+
+@pytest.mark.parametrize("job", ["7", ""])
+def test_who_asks_slurm_for_a_rank_s_place_learns_the_rank_s(place: Place, job: str) -> None:
+    """As libraries do that look for Slurm first."""
+    path = place.write("train.py", "import os; print(os.environ.get('SLURM_PROCID'), os.environ.get('SLURM_LOCALID'))")
+    assert place.run(path, SLURM_JOB_ID=job).stdout.split() == (["3", "1"] if job else ["None", "None"])
+
+
+TORCH = """
+def init_process_group(backend=None, world_size=2):
+    global size
+    size = world_size
+def get_world_size():
+    return size
+def destroy_process_group():
+    global size
+    size = -1
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "group"),
+    [
+        ("import torch.distributed as d; d.init_process_group(); d.destroy_process_group()", 2),
+        ("from torch.distributed.distributed_c10d import init_process_group as i; i('gloo', world_size=1)", 1),
+        ("import torch.distributed", 0),
+        ("import torch", 0),
+        ("from dscampaign.jobs.report import report; report(1)", 0),
+        ("import torch, mpi4py", None),
+        ("import subprocess", None),
+    ],
+)
+def test_a_rank_records_how_large_a_group_it_formed(place: Place, script: str, group: int | None) -> None:
+    place.write("torch/__init__.py", "")
+    place.write("torch/distributed/__init__.py", "from .distributed_c10d import *")
+    place.write("torch/distributed/distributed_c10d.py", TORCH)
+    place.write("mpi4py/__init__.py", "")
+    done = place.run(place.write("train.py", script))
+    assert (done.returncode, done.stderr, place.record["group"]) == (0, "", group)
+    read = RankRecord.read(place.folder / "ranks" / "rank-3.json")
+    assert read is not None
+    assert read.group == group
