@@ -65,7 +65,7 @@ def _misread(spec: Spec) -> Iterator[str]:
     """Values that YAML or Slurm reads otherwise than people may mean them."""
     for name, text in spec.reworded.items():
         said = f"{text} is a number and reaches the script as {float(text)}"
-        yield f'axis {name}: {said}; write "{text}" to keep its text'
+        yield f'axis {name}: {said}; quote it ("{text}") to keep its text'
     axes = (
         values for name, values in spec.matrix.items() if name in ("time", "slurm.time") and isinstance(values, list)
     )

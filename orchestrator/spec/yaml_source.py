@@ -375,10 +375,10 @@ def _plain(text: str, kind: str) -> Any:
             raise _Unfit("is too large a number")
         return number
     if kind == "float":
-        number = float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
-        if math.isinf(number) and "inf" not in text.lower():
+        value = float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+        if math.isinf(value) and "inf" not in text.lower():
             raise _Unfit("is too large a number")
-        return number
+        return value
     return _whole(text)
 
 

@@ -241,8 +241,8 @@ def test_a_section_that_is_not_used() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ("[3.9, 3.10]", 'axis x: 3.10 is a number and reaches the script as 3.1; write "3.10" to keep its text'),
-        ("[1.5, 1e5]", 'axis x: 1e5 is a number and reaches the script as 100000.0; write "1e5" to keep its text'),
+        ("[3.9, 3.10]", 'axis x: 3.10 is a number and reaches the script as 3.1; quote it ("3.10") to keep its text'),
+        ("[1.5, 1e5]", 'axis x: 1e5 is a number and reaches the script as 100000.0; quote it ("1e5") to keep its text'),
         ("[{x: 0.50, label: a}]", "axis x: 0.50 is a number and reaches the script as 0.5; "),
         ("[3.14159265358979323846]", "axis x: 3.14159265358979323846 is a number and reaches the script as 3.14159"),
         ("[1e-4, 3.5E-5, 1.0, 5., .5, -2.5, .inf, .nan, 7, true, 3.1.10]", ""),
