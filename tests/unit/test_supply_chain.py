@@ -1,6 +1,8 @@
 """What is installed is what was tested: `requirements.lock` holds the versions of `constraints.txt`, with hashes."""
 
 import re
+import subprocess
+import tomllib
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -35,3 +37,22 @@ def test_the_lock_holds_what_was_tested() -> None:
 
 def test_every_file_is_known_by_its_hash() -> None:
     assert [name for name, (_, hashes) in locked().items() if hashes == 0] == []
+
+
+def test_an_installation_by_hashes_fetches_nothing_without_one_to_build_with() -> None:
+    """As docs/security.md has it: the build backend comes from the lock, and no package is built with another."""
+    guide = (REPOSITORY / "docs/security.md").read_text()
+    [commands] = [block for block in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL) if "requirements.lock" in block]
+    torch, backend, *others = commands.splitlines()
+    assert torch.startswith("pip install torch==")
+    assert all("--no-build-isolation" in command for command in others)
+    taken, _, install = backend.partition(" | ")
+    assert install == "pip install --require-hashes --no-deps -r /dev/stdin"
+    part = subprocess.run(taken, shell=True, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert part.rstrip().count("--hash=") == len(part.splitlines()) - 1
+    assert not part.rstrip().endswith("\\")
+    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]["requires"]
+    for requirement in map(Requirement, build):
+        version = locked()[canonicalize_name(requirement.name)][0].removeprefix("==")
+        assert requirement.name == part.partition("==")[0]
+        assert requirement.specifier.contains(version)
