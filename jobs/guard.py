@@ -100,8 +100,8 @@ def _kill(rank: Process, why: str) -> None:
 
 def _forget_progress() -> None:
     """The dead agent would have removed it, and memory is dear."""
-    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
-    if folder:
+    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR", "")
+    if os.path.basename(folder).startswith("campaign-ranks-"):  # as the agent named it
         shutil.rmtree(folder, ignore_errors=True)
 
 

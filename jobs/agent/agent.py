@@ -225,7 +225,8 @@ class Agent:
         self._variables = variables.digests(os.environ, payload.env)
         line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(env):
-            print(f"removed {lock}: who was building there has ended", file=sys.stderr, flush=True)
+            stays = "stays, remove it if no build ever goes on" if lock.exists() else "was removed"
+            print(f"{lock} {stays}: its build has ended", file=sys.stderr, flush=True)
         self._running, self._meeting, self._since = paths, start, {}
         with open(paths.launcher_log(self.node.rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(

@@ -8,18 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ...files import ours
 from ...files.file_systems import on_local_disk
 from ..shared.layout import SHARED_MEMORY
+from . import node_cache
 
 
 def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
-    """Removes the lock files of builds that no process of this user on this node has open; returns them.
+    """Remove the lock files of builds that no process of this user on this node has open; return all that were left.
 
     DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A lock file exists while it builds, and
     everybody else waits until that is gone: a rank that is killed meanwhile leaves it, and each later attempt on the
     node would wait for the rest of its time.
 
-    Only from a local disk, where `node_cache` has them lie: on a shared one another node's process may be building.
+    Only from a local disk: on a shared one another node's process may be building. And only from the folder that
+    `node_cache` chose: in a folder of the user's own they stay.
 
     Args:
         env: The ranks' environment, which says where they build.
@@ -29,8 +32,8 @@ def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
         return []
     left = [lock for lock in folder.glob("**/lock") if _left(lock)]
     for lock in left:
-        with suppress(OSError):
-            lock.unlink()
+        if node_cache.is_ours(folder):
+            ours.remove(lock, folder)
     return left
 
 
@@ -56,7 +59,7 @@ def _folder(env: Mapping[str, str]) -> Path:
 def _left(lock: Path) -> bool:
     """Whether the process that made the lock file has ended: while it lives, it has the file open."""
     with suppress(OSError):
-        return lock.stat().st_uid == os.getuid() and not any(_same(file, lock) for file in _open_files())
+        return lock.lstat().st_uid == os.getuid() and not any(_same(file, lock) for file in _open_files())
     return False
 
 

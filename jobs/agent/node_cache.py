@@ -22,6 +22,8 @@ _FOLDERS: Final = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
 
+_AT_HOME: Final = Path(".cache", "dscampaign")
+
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The caches' variables that the environment does not set, each with a folder on this node.
@@ -36,11 +38,20 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: str(folder / below) for name, below in missing.items()}
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a cache's folder is one that `variables` chose, and not the user."""
+    return folder.parent.name == _name() or folder.parent.parent == Path.home() / _AT_HOME
+
+
+def _name() -> str:
+    return f"dscampaign-{os.geteuid()}"
+
+
 def _ours(environ: Mapping[str, str]) -> Path:
-    name = f"dscampaign-{os.geteuid()}"
+    name = _name()
     for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
         folder = Path(public) / name
         if not (why := private_folder(folder)):
             return folder
         print(f"what is compiled is not kept there: {why}", file=sys.stderr, flush=True)
-    return Path.home() / ".cache" / "dscampaign" / socket.gethostname()
+    return Path.home() / _AT_HOME / socket.gethostname()

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
+import re
 import tempfile
 import threading
 import time
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...db.storable import is_time
+from ...files import ours
 from ...files.atomic_files import read_json
 from ...files.regular_files import open_regular
 from ..guard import ALIVE
@@ -133,7 +134,7 @@ class RankWatch:
         """Removes the folder."""
         self._closed.set()
         if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            ours.remove(self._folder)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -229,9 +230,9 @@ def _locked(folder: Path) -> int:
 
 def _sweep(parent: Path) -> None:
     """Removes what agents left that were killed together with their ranks."""
-    for folder in parent.glob(f"{PREFIX}*"):
+    for folder in ours.named(parent, re.compile(rf"{PREFIX}\w+")):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and (folder / LOCK).exists():
+            if folder.lstat().st_uid == os.getuid() and not folder.is_symlink() and (folder / LOCK).exists():
                 lock = _locked(folder)
-                shutil.rmtree(folder, ignore_errors=True)
+                ours.remove(folder)
                 os.close(lock)

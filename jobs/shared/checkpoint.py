@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ...files import ours
 from ...files.atomic_files import load_json, sync_dir, write_atomically
 from ...files.ownership import distrust_tree
 from ...files.private_files import make_folder
@@ -107,7 +107,7 @@ def begin(folder: Path, generation: int, step: int) -> Path:
     Raises FileNotFoundError without ``folder``: made anew, it would be in the place of a shared folder that is away.
     """
     draft = folder / f"g{generation:04d}-step{step:08d}{DRAFT_SUFFIX}"
-    shutil.rmtree(draft, ignore_errors=True)
+    ours.remove(draft)
     make_folder(draft)
     return draft
 

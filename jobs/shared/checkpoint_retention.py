@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from ...files import ours
 from ...files.atomic_files import write_atomically
 from ...files.disk_space import require_space
 from .checkpoint import (
     DRAFT_SUFFIX,
+    MANIFEST,
     UNUSABLE,
     CheckpointError,
     Manifest,
@@ -22,6 +25,11 @@ from .checkpoint import (
 
 UNIVERSAL = "universal-"
 """Begins the name of what a checkpoint was converted to, for another number of ranks."""
+
+_NAME = r"g\d{4,}-step\d{8,}"
+_CONVERTED = re.compile(rf"{UNIVERSAL}{_NAME}({re.escape(DRAFT_SUFFIX)})?")
+TEMPORARY = re.compile(rf"{_NAME}{re.escape(DRAFT_SUFFIX)}|{_CONVERTED.pattern}")
+"""The names of drafts and of converted checkpoints, which nobody needs once their attempt has ended."""
 
 MARGIN = 1.02
 """A checkpoint is a little larger than its numbers, and the next one than the last."""
@@ -36,22 +44,33 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
     Args:
         keep_best: the one with the lowest loss on held-out text stays too.
     """
-    old = surplus(folder, keep, step, keep_best=keep_best)
+    old = [path for path in surplus(folder, keep, step, keep_best=keep_best) if is_ours(path)]
     for path in old:
         remove_checkpoint(path)
-    for converted in folder.glob(f"{UNIVERSAL}*"):  # only until there is one of these ranks' own
+    for converted in ours.named(folder, _CONVERTED):  # only until there is one of these ranks' own
         discard(converted)
     return old
 
 
 def surplus(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
-    """The checkpoints that `prune` removes."""
+    """The checkpoints that `prune` removes, if they are ours."""
     reached = [path for path in newest_first(folder) if position(path.name)[0] <= step]
     usable = [path for path in reached if not (path / UNUSABLE).exists()]
     kept = set(usable[: max(keep, 1)])
     if keep_best and (best := _best(usable)):
         kept.add(best)
     return [path for path in reached if path not in kept] if usable else []
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a checkpoint holds only what its manifest names: else somebody has put files of their own into it."""
+    manifest = None if path.is_symlink() else _manifest(path)
+    if manifest is None:
+        return False
+    named = {*manifest.files, MANIFEST, UNUSABLE}
+    named |= {folder.as_posix() for name in manifest.files for folder in PurePath(name).parents}
+    places = ours.walk(path, lambda _: ours.Part.TREE)
+    return all(place.part and place.path.relative_to(path).as_posix() in named for place in places)
 
 
 def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
@@ -71,14 +90,14 @@ def mark_unusable(path: Path, reason: str) -> None:
 
 def remove_drafts(folder: Path, before_generation: int) -> None:
     """Removes what earlier attempts left half written."""
-    for draft in folder.glob(f"g*-step*{DRAFT_SUFFIX}"):
-        if position(draft.name)[1] < before_generation:
+    for draft in ours.named(folder, TEMPORARY):
+        if -1 < position(draft.name)[1] < before_generation:
             discard(draft)
 
 
 def discard(draft: Path) -> None:
-    """Removes as much of a draft as can be removed."""
-    shutil.rmtree(draft, ignore_errors=True)
+    """Remove as much of a draft as can be removed."""
+    ours.remove(draft)
 
 
 def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
@@ -118,8 +137,8 @@ def _manifest(path: Path) -> Manifest | None:
         return None
 
 
-def remove_checkpoint(path: Path) -> None:
-    """Under a draft's name first: an interrupted removal must not look like a checkpoint."""
+def remove_checkpoint(path: Path) -> list[ours.Kept]:
+    """Remove a checkpoint, first renamed to a draft, so that a half removed one never looks whole; report the rest."""
     draft = path.with_name(path.name + DRAFT_SUFFIX)
     path.rename(draft)
-    discard(draft)
+    return ours.remove(draft)

@@ -13,11 +13,13 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ...files.ours import Part, walk
 from ...files.ownership import distrust_tree
 from .documents import Document
 
@@ -101,6 +103,23 @@ class CopyPaths:
         if found.hash != self.folder.name:
             raise DamagedCopy(f"{self.manifest} is that of {found.hash}")
         return found
+
+    def others_files(self) -> list[Path]:
+        """Return the topmost places in the copy that are not of its making, such as what a script has written there.
+
+        Raises:
+            DamagedCopy, OSError: as of `read`.
+        """
+        copy, own, found = self.read(), set[Path](), list[Path]()
+        for place in walk(self.folder.parent, lambda _: Part.TREE, (self.folder.name,)):
+            path = place.path.relative_to(self.folder)
+            linked = stat.S_ISLNK(place.info.st_mode) and os.readlink(place.path) == os.path.join(copy.root, path)  # noqa: PTH115, PTH118
+            compiled = path.parent.name == "__pycache__" and path.suffix == ".pyc"
+            if place.part and (linked or compiled or os.fspath(path) in copy.files or path in own):
+                own |= {path, *path.parents}
+            else:
+                found.append(place.path)
+        return found if found != [self.folder] else []
 
     def verify(self) -> CodeCopy:
         """Reads every file of the copy; returns what it holds.

@@ -37,6 +37,9 @@ def is_reserved(name: str) -> bool:
 
 MARKER: Final = "campaign.json"
 
+BY_HAND: Final = "by-hand"
+"""The folder in a campaign's for the runs that scripts of `campaign render` make."""
+
 FORWARD_ROOT_LEVELS = 3
 """From an attempt's folder up to the campaign's `dir`: {campaign}/runs/{run}/g0001."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...files import ours
 from ...files.atomic_files import alone, sync_dir, write_atomically
 from ...files.ownership import distrust, distrust_tree
 from ...files.private_files import make_folder, open_private
@@ -179,10 +180,10 @@ def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
 
 def _remove_left(folder: Path, now_s: float) -> None:
     """Removes what killed preparations of these tokens have left; ``now_s`` is the file server's time."""
-    for draft in folder.parent.glob(f".{folder.name}.*"):
+    for draft in ours.named(folder.parent, re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}")):
         newest_s = max((path.stat().st_mtime for path in (draft, *draft.glob("*"))), default=now_s)
         if now_s - newest_s > LEFT_S:
-            shutil.rmtree(draft, ignore_errors=True)
+            ours.remove(draft)
 
 
 def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
@@ -198,7 +199,7 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
         write_atomically(draft / "meta.json", json.dumps(asdict(meta)))
         _publish(draft, folder)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        ours.remove(draft)
 
 
 def _publish(draft: Path, folder: Path) -> None:

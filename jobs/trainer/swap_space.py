@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from ...files import ours
 from ...files.ownership import private_folder
 from .config import Job
 
@@ -32,7 +33,7 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
     for section in _sections(config):
         folder = Path(section["nvme_path"])
         if job.local_rank == 0:
-            _remove(folder, f"{_run(job)}-*", keep=_name(job))
+            _remove(folder, rf"{_run(job)}-g\d+", keep=_name(job))
         mine = folder / _name(job)
         folder.mkdir(parents=True, exist_ok=True)
         if why := private_folder(mine):  # its name can be guessed, and what it holds becomes the model's weights
@@ -86,6 +87,6 @@ def _name(job: Job) -> str:
 
 
 def _remove(folder: Path, pattern: str, keep: str = "") -> None:
-    for left in folder.glob(pattern):
+    for left in ours.named(folder, re.compile(pattern)):
         if left.name != keep:
-            shutil.rmtree(left, ignore_errors=True)
+            ours.remove(left)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -21,6 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
+from ...files import ours
 from ..shared.documents import decode
 from .checkpoint_weights import SavedWeights
 from .config import TrainerConfig
@@ -74,7 +74,7 @@ def write(request: WeightsRequest) -> dict[str, Any]:
     }
     model.save_pretrained(str(out), state_dict=state, max_shard_size=FILE_SIZE)
     del state
-    shutil.rmtree(pieces)
+    ours.remove(pieces)
     save_tokenizer(name, out)
     parameters = sum(weight.numel() for weight in model.parameters())
     return {"parameters": parameters, "model": type(model).__name__, "tokenizer": name}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from ...db.records import RunRow
+from ...files import ours
 from ...files.atomic_files import sync_dir
 from ...files.private_files import make_private
 from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
@@ -19,6 +22,9 @@ from ..errors import UserError
 from ..executors.job_request import is_copy
 from ..spec.model import RunConfig
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
+
+DRAFT: Final = re.compile(r"\.[0-9a-f]{32}(\.damaged)?")
+"""The name of a copy that is being made, or removed."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
             if place.trouble():
                 _publish(draft, expected, place)
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            ours.remove(draft)
     for path in tree.left_out:
         _link(place.folder / path, tree.root / path)
     return expected
@@ -157,7 +163,7 @@ def _publish(draft: Path, manifest: CodeCopy, place: CopyPaths) -> None:
     if place.damaged.exists() and place.folder.exists():
         damaged = draft.with_name(f"{draft.name}.damaged")
         place.folder.rename(damaged)
-        shutil.rmtree(damaged, ignore_errors=True)
+        ours.remove(damaged)
     try:
         draft.rename(place.folder)
     except OSError:

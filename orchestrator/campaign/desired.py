@@ -7,7 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from ... import __version__
 from ...db import queries
-from ...db.records import CampaignRow, NewRun, RunRow
+from ...db.records import AttemptRow, CampaignRow, NewRun, RunRow
 from ...db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
 from ...db.store import Store
 from ...files.ownership import distrust
@@ -26,7 +26,7 @@ from ...jobs.shared.layout import Beside, CampaignPaths
 from ..errors import UserError
 from ..executors.job_request import run_config
 from ..progress import in_pieces
-from ..reconcile.campaign_folder import CampaignFolder
+from ..reconcile.campaign_folder import CampaignFolder, require_free
 from ..reconcile.origin import Origin, that_matter
 from ..spec.expand import Run
 from ..spec.model import Spec
@@ -90,9 +90,10 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         known, stored, saved = _read(conn, submission)
     _check_unchanged(known, submission)
     if known is None:
+        require_free(CampaignPaths(submission.dir, submission.spec.name))
         make_private(submission.dir)
     else:
-        CampaignFolder(known).require_or_begin_anew()
+        CampaignFolder(known).require_or_begin_anew(_attempts(store, known))
     _require_trust(submission)
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
@@ -114,6 +115,12 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         if campaign is None:
             CampaignFolder(recorded).create()  # before the commit: a campaign without its folder could never begin
     return recorded
+
+
+def _attempts(store: Store, campaign: CampaignRow) -> Iterator[AttemptRow]:
+    """The campaign's attempts, read only once they are asked for."""
+    with store.read() as conn:
+        yield from queries.attempts(conn, campaign.id)
 
 
 def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None, list[RunRow], set[int]]:

@@ -1,7 +1,8 @@
-"""What can be deleted on the shared folder without losing a result. Never anything of a run that is not settled."""
+"""Finds and deletes files of the shared folder that no result needs. Never anything of a run that is not settled."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,15 +16,18 @@ from ...db import queries
 from ...db.records import AttemptRow, CampaignRow, RunRow
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT
 from ...db.store import Store
+from ...files import ours
+from ...files.ours import Kept
 from ...jobs.shared import checkpoint_retention
-from ...jobs.shared.checkpoint import DRAFT_SUFFIX
-from ...jobs.shared.code_copy import CopyPaths
+from ...jobs.shared.code_copy import CopyPaths, DamagedCopy
 from ...jobs.shared.layout import MARKER, Beside, CampaignPaths
 from ..errors import Unreachable
 from ..executors.job_request import attempt_paths, run_config
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.lease import LeaseHeld
-from .removal import acting_for, folder_bytes, remove_tree
+from .code_copies import DRAFT
+from .parts import ATTEMPT_LEFT
+from .removal import acting_for
 
 SURE_S: Final = 3600.0
 """Age from which a file that nobody names is not one that somebody is about to name."""
@@ -40,10 +44,15 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """Something that can be deleted, from a time on: 0 where age does not matter."""
+    """Something that can be deleted, from a time on: 0 where age does not matter.
+
+    Attributes:
+        root: the folder above it that is this program's.
+    """
 
     kind: GarbageKind
     path: Path
+    root: Path
     size_bytes: int
     from_s: float = 0.0
 
@@ -55,90 +64,113 @@ class Item:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What can be deleted, why some of it was not looked at, and what is too new to be deleted."""
+    """What can be deleted, and what not.
+
+    Attributes:
+        notes: why a campaign or a folder was not looked at.
+        too_new: what becomes garbage if nobody uses it.
+        kept: places that stay, as they are not of this program.
+    """
 
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
     too_new: tuple[Item, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     def of(self, kind: GarbageKind) -> list[Item]:
-        """What is of one kind."""
+        """Return the items of one kind."""
         return [item for item in self.items if item.kind is kind]
 
     @property
     def size_bytes(self) -> int:
-        """Of everything."""
+        """Bytes of all items."""
         return sum(item.size_bytes for item in self.items)
 
 
 def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """What can be deleted of these campaigns, and of the code below their folders and `dir`; deletes nothing."""
-    items, notes = [], []
+    """Find what can be deleted of these campaigns, and of the code below their folders and `dir`; delete nothing."""
+    places, notes = list[Item | Kept](), list[str]()
     for campaign in campaigns:
         try:
-            items += list(_of_campaign(store, campaign))
+            places += _of_campaign(store, campaign)
         except Unreachable as exc:
             notes.append(f"{campaign.name}: {exc.message}")
     for folder in _folders(campaigns, dir):
-        found, why = _unused_code(store, folder)
-        items, notes = [*items, *found], [*notes, *why]
-    due, too_new = list[Item](), list[Item]()
-    for item in items:
-        (due if item.is_due else too_new).append(item)
-    return Garbage(tuple(due), tuple(notes), tuple(too_new))
+        if other := _campaign_of_other_store(store, folder):
+            notes.append(f"code: kept, as {other} in {folder} is a campaign of another store")
+        else:
+            places += _unused_code(store, folder)
+    items = [place for place in places if isinstance(place, Item)]
+    return Garbage(
+        tuple(item for item in items if item.is_due),
+        tuple(notes),
+        tuple(item for item in items if not item.is_due),
+        tuple(place for place in places if isinstance(place, Kept)),
+    )
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Deletes what is garbage still, of each campaign while no reconciler acts for it; returns what went."""
-    asked, gone, notes = {item.path for item in garbage.items}, [], []
+    """Delete what is garbage still, of each campaign while no reconciler acts for it; return what went."""
+    asked = {item.path for item in garbage.items}
+    gone, notes, kept = list[Item](), list[str](), list[Kept]()
+
+    def delete(places: Iterable[Item | Kept]) -> None:
+        for item in places:
+            if isinstance(item, Item) and item.path in asked and item.is_due:
+                stays = _delete(item)
+                kept.extend(stays)
+                gone.extend([] if stays else [item])
+
     for campaign in campaigns:
         try:
             with acting_for(store, campaign) as writer:  # from here on no run of it starts
-                wanted = [item for item in _of_campaign(store, campaign) if item.path in asked and item.is_due]
-                gone += [_deleted(item) for item in writer.renewing(wanted)]
+                delete(writer.renewing(list(_of_campaign(store, campaign))))
         except (LeaseHeld, Unreachable) as exc:
             notes.append(f"{campaign.name}: {exc.message}")
     for folder in _folders(campaigns, dir):
-        gone += [_deleted(item) for item in _unused_code(store, folder)[0] if item.path in asked and item.is_due]
-    return Garbage(tuple(gone), tuple(notes))
+        if not _campaign_of_other_store(store, folder):
+            delete(list(_unused_code(store, folder)))
+    return Garbage(tuple(gone), tuple(notes), kept=tuple(kept))
 
 
 def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
     return sorted({dir, *(Path(campaign.dir) for campaign in campaigns)})
 
 
-def _deleted(item: Item) -> Item:
+def _delete(item: Item) -> list[Kept]:
     if item.kind is GarbageKind.CHECKPOINTS:
-        checkpoint_retention.remove_checkpoint(item.path)
-    else:
-        remove_tree(item.path)
-    return item
+        return checkpoint_retention.remove_checkpoint(item.path)
+    return ours.remove(item.path, item.root)
 
 
-def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item]:
+def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
     with store.read() as conn:
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
         steps = {row.run_id: row.step for row in queries.status(conn, campaign.id)}
         offsets = queries.node_offsets(conn, [row.id for rows in attempts.values() for row in rows])
     CampaignFolder(campaign).require(chain.from_iterable(attempts.values()))
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
+    if paths.dir.is_symlink():
+        yield Kept(paths.dir, "a symbolic link")
+        return
     for run in runs:
         own = attempts.get(run.id, [])
         if run.state not in SETTLED_RUN or any(row.state not in TERMINAL_ATTEMPT for row in own):
             continue
         folder = paths.run(run.name)
-        yield from _items(
-            GarbageKind.CHECKPOINTS, _checkpoints(run, folder.checkpoints(run.config_hash), steps.get(run.id))
-        )
-        drafts = folder.dir.glob(f"checkpoints/*/g*-step*{DRAFT_SUFFIX}")
-        converted = folder.dir.glob(f"checkpoints/*/{checkpoint_retention.UNIVERSAL}*")
-        yield from _items(GarbageKind.TEMPORARY, chain(drafts, converted), aged=True)
+        for path in _checkpoints(run, folder.checkpoints(run.config_hash), steps.get(run.id)):
+            if checkpoint_retention.is_ours(path):
+                yield from _items(GarbageKind.CHECKPOINTS, [path], paths.dir)
+            else:
+                yield Kept(path, "it holds more than its manifest names")
+        for name in {run.config_hash, *(row.config_hash for row in own)}:
+            left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
+            yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
         for row in own:
             place = attempt_paths(row)
-            left = chain(place.dir.glob(".*.*.????????"), place.dir.glob("reserve-*"))
-            yield from _items(GarbageKind.TEMPORARY, left, aged=True)
+            yield from _items(GarbageKind.TEMPORARY, ours.named(place.dir, ATTEMPT_LEFT), paths.dir, aged=True)
             if not run.config.get("forward"):  # else another tool may lack lines
-                yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})), aged=True)
+                yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})), paths.dir, aged=True)
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
@@ -159,28 +191,44 @@ def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:
                 yield path
 
 
-def _unused_code(store: Store, dir: Path) -> tuple[list[Item], list[str]]:
-    """Copies that no run and no attempt of the store names."""
+def _campaign_of_other_store(store: Store, dir: Path) -> str:
+    """The name of a campaign in `dir` that this store does not know, whose code is unknown too; "" if there is none."""
+    with store.read() as conn:
+        known = {row.name for row in queries.list_campaigns(conn) if Path(row.dir) == dir}
+    return min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known, default="")
+
+
+def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
+    """Copies that no run and no attempt of the store names, and what their making has left."""
     with store.read() as conn:
         campaigns = queries.list_campaigns(conn)
         named = {run.code for one in campaigns for run in queries.runs(conn, one.id)}
         named |= {row.code for one in campaigns for row in queries.attempts(conn, one.id)}
-    known = {one.name for one in campaigns if Path(one.dir) == dir}
-    others = {marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known
-    if others:
-        return [], [f"code: kept, as {min(others)} in {dir} is a campaign of another store"]
-    places = [place for place in (dir / Beside.CODE).glob("*") if place.is_dir() and place.name not in named]
-    found: list[Item] = []
-    for place in places:
+    codes = dir / Beside.CODE
+    yield from _items(GarbageKind.TEMPORARY, ours.named(codes, DRAFT), dir, aged=True)
+    for place in ours.named(codes, re.compile(r"[^.]+")):
+        if place.name in named or not (place.is_dir() or place.is_symlink()):
+            continue
         copy = CopyPaths(place)
-        parts = list(_items(GarbageKind.CODE, (place, copy.manifest, copy.damaged), aged=True))
-        found += [replace(part, from_s=max(one.from_s for one in parts)) for part in parts]
-    return found, []
+        try:
+            stays = [] if place.is_symlink() else copy.others_files()
+        except (DamagedCopy, OSError):
+            stays = [place]
+        if stays or place.is_symlink():
+            yield from (Kept(path, "not of this program") for path in stays or [place])
+            continue
+        parts = list(_items(GarbageKind.CODE, (place, copy.manifest, copy.damaged), dir, aged=True))
+        from_s = max((part.from_s for part in parts if isinstance(part, Item)), default=0.0)
+        yield from (replace(part, from_s=from_s) if isinstance(part, Item) else part for part in parts)
 
 
-def _items(kind: GarbageKind, paths: Iterable[Path], *, aged: bool = False) -> Iterator[Item]:
-    """What is there of these files and folders; `aged`: it must have been there, unchanged, for long enough."""
+def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool = False) -> Iterator[Item | Kept]:
+    """What is there of these places; `aged`: it must have been there, unchanged, for long enough."""
     for path in paths:
+        if not path.is_relative_to(root):
+            yield Kept(path, f"not in {root}")
+            continue
         with suppress(OSError):
             from_s = path.lstat().st_mtime + SURE_S if aged else 0.0
-            yield Item(kind, path, folder_bytes(path), from_s)
+            size, kept = ours.measure(path, root)
+            yield from kept or [Item(kind, path, root, size, from_s)]

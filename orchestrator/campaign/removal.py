@@ -1,13 +1,13 @@
-"""Removes a campaign that is over: its folder first, then what the store has of it. A second call finishes a first."""
+"""Removes a campaign that is over: its files first, then its rows in the store. A second call finishes a first."""
 
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from ...db.records import AttemptRow, CampaignRow
 from ...db.rows import pieces
 from ...db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from ...db.store import Store
+from ...files.ours import Kept, sweep, walk
 from ...files.ownership import user_name
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable, UserError
@@ -26,6 +27,7 @@ from ..progress import counted
 from ..reconcile.campaign_folder import CampaignFolder
 from ..reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
 from ..reconcile.loop import make_executor
+from .parts import CampaignParts
 
 _SHOWN: Final = 10
 """Jobs that a hint names."""
@@ -33,13 +35,28 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class Removal:
-    """What would go: runs, attempts, and the folder with its size, None where it is gone already."""
+    """What would go.
+
+    Attributes:
+        size_bytes: of its files; None if its folder is gone already.
+        parts: classifies the places of its folder.
+        kept: places in its folder that stay, as they are not of this program.
+    """
 
     campaign: CampaignRow
     runs: int
     attempts: tuple[int, ...]
     folder: Path
     size_bytes: int | None
+    parts: CampaignParts
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """The topmost places of its folder of which at least a part goes."""
+        if self.size_bytes is None or self.folder.is_symlink():
+            return ()
+        return tuple(sorted({*self.folder.iterdir()} - {kept.path for kept in self.kept}))
 
 
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
@@ -69,8 +86,24 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
         )
     if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
         there.require(attempts)
-    size = folder_bytes(folder) if folder.exists() else None
-    return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size)
+    parts = CampaignParts.of(runs, attempts)
+    size, kept = _measured(folder, parts)
+    return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size, parts, kept)
+
+
+def _measured(folder: Path, parts: CampaignParts) -> tuple[int | None, tuple[Kept, ...]]:
+    """The bytes of what goes, None if the folder is gone, and what stays."""
+    if folder.is_symlink():
+        return 0, (Kept(folder, "a symbolic link"),)
+    if not folder.exists():
+        return None, ()
+    size, kept = 0, list[Kept]()
+    for place in walk(folder, parts):
+        if place.part is None:
+            kept.append(place.kept)
+        elif not stat.S_ISDIR(place.info.st_mode):
+            size += place.info.st_size
+    return size, tuple(kept)
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
@@ -111,15 +144,17 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
     """
     with acting_for(store, campaign) as writer:
         found = removal_of(store, campaign)
+        if found.size_bytes is not None and found.campaign.desired != REMOVED:
+            CampaignFolder(found.campaign).complete()  # an older version made it without a marker
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
-        _remove_folder(found.folder, writer)
+        kept = _remove_folder(found, writer)
         for some in counted("attempts removed", _together(store, found.attempts), len):
             with writer.write() as conn:
                 delete_measurements(conn, some)
         with writer.write() as conn:
             delete_campaign(conn, campaign.id)
-    return found
+    return replace(found, kept=tuple(kept))
 
 
 def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
@@ -144,38 +179,26 @@ def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
         release_lease(store, campaign, holder)
 
 
-def _remove_folder(folder: Path, writer: FencedWriter) -> None:
-    """The marker goes last: as long as it is there, the folder is known to be this campaign's."""
-    if not folder.exists():
-        return
+def _remove_folder(found: Removal, writer: FencedWriter) -> list[Kept]:
+    """Remove what is the campaign's; return what stays. The marker goes last: until then it names the folder's owner.
+
+    Raises:
+        OSError: a file of the campaign cannot be removed.
+    """
+    folder, parts = found.folder, found.parts
     marker = CampaignPaths(folder.parent, folder.name).marker
-    places = sorted(folder.glob("runs/*")) + sorted(folder.iterdir())
-    for place in writer.renewing(counted("folders removed", places)):
-        if place != marker:
-            remove_tree(place)
-    marker.unlink(missing_ok=True)
     if folder.is_symlink():
-        folder.resolve().rmdir()
-        folder.unlink()
-    else:
+        return list(found.kept)
+    kept = list[Kept]()
+    if marker.exists():
+        pieces_of = [*(("runs", run) for run in parts.runs), *(("batches", token) for token in parts.tokens)]
+        for names in writer.renewing(counted("folders removed", pieces_of)):
+            sweep(folder, parts, names)
+        rest = sweep(folder, lambda names: None if names == (marker.name,) else parts(names))
+        kept = [stays for stays in rest if stays.path != marker]
+        if refused := next((stays.error for stays in kept if stays.error), None):
+            raise refused
+        sweep(folder, parts, (marker.name,))
+    with suppress(OSError):  # gone, or something stays in it
         folder.rmdir()
-
-
-def remove_tree(place: Path) -> None:
-    """Removes a file, a link or a folder with all that is in it, unless it is gone."""
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place)
-    else:
-        place.unlink(missing_ok=True)
-
-
-def folder_bytes(place: Path) -> int:
-    """Bytes of a file, or of all files in a folder; what goes meanwhile counts nothing."""
-    total = 0
-    for path in [place] if place.is_file() else place.rglob("*"):
-        try:
-            found = path.lstat()
-        except OSError:
-            continue
-        total += found.st_size
-    return total
+    return kept

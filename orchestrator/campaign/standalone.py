@@ -13,14 +13,13 @@ from typing import Any, Final
 from ...jobs.agent import launch
 from ...jobs.agent.node import Node
 from ...jobs.shared import allocator
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths, RunPaths
+from ...jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
 from ...jobs.shared.payload import Payload
 from ...sbatch import Value, prologue, render
 from ..executors import job_request
 from ..spec.expand import Run
 from .desired import Submission
 
-BY_HAND: Final = "by-hand"
 _OF_AN_AGENT: Final = frozenset({"CAMPAIGN_AGENT_PID", "CAMPAIGN_VISIBLE_DEVICES"})
 _END: Final = "END_OF_FILE"
 _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_delay_s", "additional_parameters"})

@@ -16,6 +16,7 @@ from typing import Any, Final
 from ...db import queries
 from ...db.records import CampaignRow, CheckpointRow, RunRow
 from ...db.store import Store
+from ...files import ours
 from ...files.atomic_files import sync_dir
 from ...jobs.shared import checkpoint
 from ...jobs.shared.checkpoint import Checkpoint, CheckpointError
@@ -214,7 +215,7 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         draft.rename(out)  # takes the place of an empty folder, and of no other
         sync_dir(out.parent)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        ours.remove(draft)
     manifest = plan.source.manifest
     return WrittenWeights(
         campaign=plan.campaign,

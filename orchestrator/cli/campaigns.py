@@ -20,6 +20,7 @@ from .pages.text import Cell, Page, table
 from .progress import progress_shown
 
 if TYPE_CHECKING:
+    from ...files.ours import Kept
     from ..campaign.garbage import Garbage, Item
     from ..campaign.overview import CampaignOverview
 
@@ -56,9 +57,10 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
 def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     """Remove a campaign.
 
-    Deletes its folder, with checkpoints and logs, and all that the store has of it. Only a settled campaign can be
-    removed, or one whose folder was deleted and that has no job left. Says what would go, and asks. If it is
-    interrupted, the same command finishes it.
+    Deletes what campaign has made in its folder, with checkpoints and logs, and all that the store has of it. Other
+    files in that folder, symbolic links and mounts stay, and are listed. Only a settled campaign can be removed, or one
+    whose folder was deleted and that has no job left. Lists what would go, and asks. If it is interrupted, the same
+    command finishes it.
 
     Examples:
       campaign rm sweep
@@ -70,6 +72,8 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
 
     opened, campaign = open_campaign(place, name)
     found = removal_of(opened, campaign)
+    if not as_json:
+        echo_err("\n".join([*(f"deletes {place}" for place in found.places), *_kept(found.kept)]))
     folder = (
         f"{found.folder}, {size(found.size_bytes)}" if found.size_bytes is not None else "its folder is gone already"
     )
@@ -82,14 +86,15 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     with terminated_as_interrupted():
         try:
             with progress_shown(quiet=as_json):
-                remove(opened, campaign)
+                gone = remove(opened, campaign)
         except KeyboardInterrupt:
             echo_err(f"interrupted: a part of {campaign.name} may be gone. `campaign rm {campaign.name}` finishes it")
             raise
     if as_json:
-        echo_json({"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True})
+        done = {"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True}
+        echo_json({**done, "kept": [_kept_document(one) for one in gone.kept]})
     else:
-        echo_err(f"removed {what}")
+        echo_err("\n".join([f"removed {what}", *_kept(gone.kept)]))
     return EXIT_OK
 
 
@@ -104,8 +109,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
 
     These are checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics
     files that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old,
-    as somebody may be about to use them. Says how much each kind takes, and asks. Runs that are not settled are never
-    touched.
+    as somebody may be about to use them. Lists what goes and how much each kind takes, and asks. Runs that are not
+    settled are never touched, nor are files of yours, symbolic links and mounts.
 
     Examples:
       campaign gc --dry-run
@@ -128,7 +133,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
         echo_err("nothing was deleted")
         return EXIT_FAILED
     gone = collect(opened, found, chosen, shared)
-    for note in gone.notes:
+    for note in [*gone.notes, *_kept(gone.kept)]:
         echo_err(note)
     if as_json:
         echo_json(_garbage_document(gone, deleted=True))
@@ -167,7 +172,17 @@ def _garbage(found: Garbage) -> list[str]:
         if (of := found.of(kind))
     ]
     total = f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"
-    return [*lines, total, *_too_new(found), *found.notes]
+    paths = [f"deletes {item.path}" for item in found.items]
+    return [*paths, *lines, total, *_too_new(found), *_kept(found.kept), *found.notes]
+
+
+def _kept(kept: Sequence[Kept]) -> list[str]:
+    """A line for each place that stays though it lies among what campaign has made."""
+    return [f"keeps {one.path}: {one.why}" for one in kept]
+
+
+def _kept_document(kept: Kept) -> dict[str, str]:
+    return {"path": str(kept.path), "why": kept.why}
 
 
 def _too_new(found: Garbage) -> list[str]:
@@ -187,7 +202,7 @@ def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:
     items = [_item_document(item) for item in found.items]
     too_new = [{**_item_document(item), "from_s": item.from_s} for item in found.too_new]
     done = {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}
-    return {**done, "too_new": too_new}
+    return {**done, "too_new": too_new, "kept": [_kept_document(one) for one in found.kept]}
 
 
 def _item_document(item: Item) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ...files import ours
 from ...files.atomic_files import write_atomically
 from ...files.private_files import make_private
 from ...jobs.probe.node_report import NodeReport, Question, Talk
@@ -78,7 +78,7 @@ def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tel
             return found
         finally:
             if found is None or found.folder is None:
-                shutil.rmtree(folder, ignore_errors=True)
+                ours.remove(folder)
 
 
 def _question(required: Requirements, settings: Settings) -> Question:

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...db.records import AttemptRow, CampaignRow
-from ...files.atomic_files import read_json, write_atomically
+from ...files.atomic_files import load_json, write_atomically
 from ...files.private_files import make_below, make_private
-from ...jobs.shared.layout import CampaignPaths
-from ..errors import Unreachable
+from ...jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
+from ..errors import Unreachable, UserError
 from ..executors import storage
 from ..executors.job_request import attempt_paths
+
+_DRAFT: Final = re.compile(rf"\.{re.escape(MARKER)}\.\d+\.[0-9a-f]{{8}}")
+_ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
 
 class Identity(NamedTuple):
@@ -46,6 +52,40 @@ def run_folder(row: AttemptRow) -> str:
     return row.spool_path.rsplit("/", 3)[-3]
 
 
+def require_free(paths: CampaignPaths, *, known: bool = False) -> None:
+    """Make sure that a campaign's folder holds nothing but what `create` makes, and runs by hand.
+
+    Args:
+        known: whether a damaged marker in it is the campaign's own.
+
+    Raises:
+        UserError: it holds files of somebody, or of another campaign.
+        OSError: it cannot be read.
+    """
+    folder = paths.dir
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", _ANOTHER)
+    for place in sorted(folder.iterdir()):
+        if place.name == BY_HAND or _DRAFT.fullmatch(place.name):
+            continue
+        empty = place in (paths.runs, paths.batches) and not place.is_symlink() and not any(place.iterdir())
+        if empty or (place == paths.marker and not place.is_symlink() and (known or _read_marker(paths))):
+            continue
+        if _read_marker(paths):
+            raise UserError(f"{folder} belongs to another campaign {paths.campaign}", _ANOTHER)
+        raise UserError(f"{folder} is not empty: {place.name} is not of this campaign", _ANOTHER)
+
+
+def _read_marker(paths: CampaignPaths) -> dict[str, Any] | None:
+    """The content of the marker; None if it is absent, damaged, or a file of that name that we did not write."""
+    with suppress(ValueError):
+        found = load_json(paths.marker) or {}
+        return found if {"campaign", "created_s"} <= found.keys() else None
+    return None
+
+
 class CampaignFolder:
     """The folder of a campaign that is recorded in the store."""
 
@@ -60,15 +100,18 @@ class CampaignFolder:
         folder = self.paths.dir
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
-    def create(self) -> None:
-        """Makes the folder of a campaign that is being recorded for the first time.
+    def create(self, *, known: bool = False) -> None:
+        """Make the folder of a campaign that is being recorded for the first time.
 
-        One of that name that is there belonged to a campaign that the store does not know, and is taken over.
+        Args:
+            known: the store had recorded it before, so a damaged marker is its own.
 
         Raises:
+            UserError: the folder holds something already.
             Unreachable: it cannot be written.
         """
         try:
+            require_free(self.paths, known=known)
             make_private(self.paths.dir)
             self._make_folders()
             self._mark()
@@ -104,24 +147,44 @@ class CampaignFolder:
         if not self._is_marked():
             self._mark()
 
-    def require_or_begin_anew(self) -> None:
+    def require_or_begin_anew(self, attempts: Iterable[AttemptRow] = ()) -> None:
         """As `require`, for a campaign that its user submits again: an empty folder of its name becomes its own.
 
-        An older version made it, or the user did after the old one was lost.
+        An older version made it, or the user did after the old one was lost. A damaged marker is written anew.
 
         Raises:
+            UserError: the folder holds something of somebody.
             Unreachable: as of `require`, or it cannot be written.
         """
-        if self.paths.dir.is_dir() and not self.paths.marker.exists():
-            self.create()
-        self.require()
+        rows: list[AttemptRow] = []
+        if self.paths.dir.is_dir() and not self._is_marked():
+            rows = list(attempts)
+            if not self._is_another and not self._has_trace_of(rows):
+                self.create(known=True)
+        self.require(rows)
 
     def _is_marked(self) -> bool:
-        found = read_json(self.paths.marker)
+        found = _read_marker(self.paths)
         return found is not None and found.items() >= self._marker.items()
 
+    @property
+    def _is_another(self) -> bool:
+        """Whether the marker is that of another campaign, not only absent or damaged."""
+        return _read_marker(self.paths) is not None and not self._is_marked()
+
     def _has_trace_of(self, attempts: Iterable[AttemptRow]) -> bool:
-        return not self.paths.marker.exists() and any(attempt_paths(row).dir.is_dir() for row in attempts)
+        """Whether a folder without a marker, or with a damaged one, has what an attempt of the campaign has left.
+
+        Beside a damaged marker, a campaign without attempts needs none.
+        """
+        if self._is_another:
+            return False
+        rows, damaged = iter(attempts), os.path.lexists(self.paths.marker)
+        first = next(rows, None)
+        if first is None:
+            return damaged
+        every = chain([first], rows)
+        return any(attempt_paths(row).dir.is_dir() or self.paths.batch(row.token).is_dir() for row in every)
 
     def _make_folders(self) -> None:
         for folder in (self.paths.runs, self.paths.batches):
@@ -132,7 +195,7 @@ class CampaignFolder:
 
     def _away(self) -> Unreachable:
         name, folder = self._marker["campaign"], self.paths.dir
-        if read_json(self.paths.marker):
+        if self._is_another:
             return Unreachable(f"{folder} belongs to another campaign {name}", "give this one another name or --dir")
         hint = (
             f"is {self.paths.root} mounted here? If it is lost for good, `mkdir -p {folder}` and submit to start over"

@@ -13,7 +13,6 @@ finds the job by its token and adopts it. A submitter that has lost its lease by
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from sqlalchemy import Connection
 from ...db import queries
 from ...db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
 from ...db.states import RunState
+from ...files import ours
 from ...files.atomic_files import write_atomically
 from ...files.ownership import distrust
 from ...files.private_files import make_below
@@ -209,7 +209,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
             _withdraw(rows, writer, exc)
-            shutil.rmtree(batch.folder, ignore_errors=True)
+            ours.remove(batch.folder)
             _submit_without_exclusions(group, target)
             return
         _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
@@ -219,16 +219,16 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             return
         with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
-        shutil.rmtree(batch.folder, ignore_errors=True)
+        ours.remove(batch.folder)
         raise
     except SubmissionUnclear as exc:
         raise _left_open(rows, writer, exc) from exc
     except StaleLease:
-        shutil.rmtree(batch.folder, ignore_errors=True)  # whoever has the lease now revokes the intent
+        ours.remove(batch.folder)  # whoever has the lease now revokes the intent
         raise
     except (Unreachable, OSError) as exc:
         _withdraw(rows, writer, exc)
-        shutil.rmtree(batch.folder, ignore_errors=True)
+        ours.remove(batch.folder)
         raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
     else:
         _record_job_ids(rows, job_ids, writer)
@@ -243,7 +243,7 @@ def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
         raise
     except Exception as exc:
         _withdraw(rows, target.writer, exc)
-        shutil.rmtree(batch.folder, ignore_errors=True)
+        ours.remove(batch.folder)
         raise
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +17,7 @@ from sqlalchemy import func, select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.jobs.shared.checkpoint import MANIFEST
+from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.orchestrator.campaign import desired, removal
 from dscampaign.orchestrator.campaign.garbage import SURE_S, Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
@@ -23,9 +25,13 @@ from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.formatting import moment
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
+from dscampaign.tests.support.mounts import may_mount
 from dscampaign.tests.support.world_on_disk import World, make_world
+from dscampaign.tests.unit.jobs.test_checkpoint import make as save
 
 Output = pytest.CaptureFixture[str]
+
+needs_mount = pytest.mark.skipif(not may_mount(), reason="LEFT OUT: to mount needs root")
 
 
 @pytest.fixture
@@ -130,9 +136,78 @@ def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
 
 
 def test_a_folder_that_its_user_removed_is_no_obstacle(world: World) -> None:
-    removal.remove_tree(world.paths.dir)
+    shutil.rmtree(world.paths.dir)
     removal.remove(world.store, world.campaign)
     assert rows(world) == {}
+
+
+def theirs(folder: Path) -> Path:
+    """A folder of the user's own."""
+    file = folder / "src" / "model.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import torch")
+    return file
+
+
+def test_files_that_the_campaign_did_not_make_stay_and_are_listed(world: World, capsys: Output) -> None:
+    run = world.paths.run("depth-1")
+    mine = [theirs(folder / "mine") for folder in (world.paths.dir, world.paths.runs, run.dir, run.attempt(1).dir)]
+    assert cli(world, "rm", "c", "--yes", "--json") == 0
+    kept = {item["path"] for item in json.loads(capsys.readouterr().out)["kept"]}
+    assert kept == {str(file.parents[1]) for file in mine}
+    left = {path for path in world.paths.dir.rglob("*") if path.is_file()}
+    assert left == set(mine)
+    with pytest.raises(UserError, match="is not empty: mine is not of this campaign"):
+        world.record()
+
+
+def test_the_prompt_lists_what_goes_and_what_stays(world: World, capsys: Output) -> None:
+    mine = theirs(world.paths.dir / "mine").parents[1]
+    assert cli(world, "rm", "c") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert f"deletes {world.paths.runs}" in lines
+    assert f"keeps {mine}: not of this program" in lines
+    assert not any(line.startswith(f"deletes {mine}") for line in lines)
+
+
+@pytest.mark.parametrize("linked", ["c", "c/runs", "c/runs/depth-1", "c/batches"])
+def test_nothing_behind_a_link_is_removed(world: World, tmp_path: Path, linked: str) -> None:
+    place, disk = world.folder / linked, tmp_path / "disk"
+    shutil.move(place, disk)
+    place.symlink_to(disk)
+    before = {theirs(disk / "other"), *disk.rglob("*")}
+    gone = removal.remove(world.store, world.campaign)
+    assert place in {kept.path for kept in gone.kept}
+    assert place.is_symlink()
+    assert {path for path in before if not path.exists()} == set()
+
+
+@needs_mount
+@pytest.mark.parametrize("place", ["c/runs/depth-1/checkpoints", "c/runs/depth-1/g0001/logs/disk", "c/disk"])
+def test_what_is_mounted_in_the_folder_stays(world: World, tmp_path: Path, place: str) -> None:
+    at, file = world.folder / place, theirs(tmp_path / "disk")
+    at.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "--bind", str(tmp_path / "disk"), str(at)], check=True)
+    try:
+        gone = removal.remove(world.store, world.campaign)
+        assert file.exists()
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+    assert at in {kept.path for kept in gone.kept}
+
+
+@pytest.mark.parametrize("name", ["src", "runs/depth-1", "campaign.json"])
+def test_a_folder_that_was_there_before_is_never_taken_over(tmp_path: Path, name: str) -> None:
+    made = make_world(tmp_path)
+    file = made.paths.dir / name / "model.py" if name != "campaign.json" else made.paths.marker
+    file.parent.mkdir(parents=True)
+    file.write_text('{"mine": 1}')
+    with pytest.raises(UserError, match="is not empty") as refused:
+        made.record()
+    assert "another name" in (refused.value.hint or "")
+    assert [path for path in made.paths.dir.rglob("*") if path.is_file()] == [file]
+    assert rows(made) == {}
+    made.store.close()
 
 
 @pytest.fixture
@@ -143,7 +218,7 @@ def unsettled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World
     monkeypatch.setattr(removal, "make_executor", lambda *_: made.cluster)
     made.record()
     made.run_pass()
-    removal.remove_tree(made.paths.dir)
+    shutil.rmtree(made.paths.dir)
     yield made
     made.store.close()
 
@@ -201,18 +276,18 @@ def test_a_mount_point_without_anything_is_no_removed_campaign(unsettled: World,
     assert rows(unsettled)["run"] == 2
 
 
-@pytest.mark.parametrize("at", ["remove_tree", "delete_measurements", "delete_campaign"])
+@pytest.mark.parametrize("at", ["sweep", "delete_measurements", "delete_campaign"])
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_removal_that_was_killed_is_finished_by_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch, at: str, after: int
 ) -> None:
     original, calls = getattr(removal, at), []
 
-    def killed(*arguments: object) -> None:
+    def killed(*arguments: object) -> object:
         calls.append(at)
         if len(calls) > after:
             raise KeyboardInterrupt
-        original(*arguments)
+        return original(*arguments)
 
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(removal, at, killed)
@@ -268,17 +343,27 @@ def garbage(world: World) -> Garbage:
     return find_garbage(world.store, [world.campaign], world.folder)
 
 
+def unused_copy(world: World) -> Path:
+    """A copy of code, whole, that nobody names."""
+    copy = CodeCopy("/elsewhere", {"train.py": "0"})
+    folder = world.paths.code(copy.hash)
+    folder.mkdir(parents=True)
+    (folder / "train.py").touch()
+    copy.write(folder.with_name(f"{folder.name}.json"))
+    return folder
+
+
 def kinds(world: World) -> set[GarbageKind]:
     return {item.kind for item in garbage(world).items}
 
 
 def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) -> None:
-    folder = world.paths.code("0123456789abcdef")
-    folder.mkdir(parents=True)
+    folder = unused_copy(world)
     found = garbage(world)
     assert found.items == ()
-    [code] = [item for item in found.too_new if item.kind is GarbageKind.CODE]
-    assert (code.path, code.from_s) == (folder, folder.stat().st_mtime + SURE_S)
+    code, _manifest = [item for item in found.too_new if item.kind is GarbageKind.CODE]
+    newest_s = folder.with_name(f"{folder.name}.json").stat().st_mtime
+    assert (code.path, code.from_s) == (folder, newest_s + SURE_S)
     assert collect(world.store, replace(found, items=found.too_new), [world.campaign], world.folder).items == ()
     assert folder.exists()
 
@@ -318,10 +403,8 @@ def test_ingested_spools_and_what_was_left_over_go(world: World) -> None:
 
 def test_code_that_no_attempt_ran_goes(world: World) -> None:
     used = world.paths.code(world.runs()["depth-1"].code)
-    unused = world.paths.code("0123456789abcdef")
-    unused.mkdir(parents=True)
+    unused = unused_copy(world)
     manifest = unused.with_name(f"{unused.name}.json")
-    manifest.write_text("{}")
     age(used, used.with_name(f"{used.name}.json"), unused, manifest)
     found = garbage(world)
     assert {item.path for item in found.items} == {unused, manifest}
@@ -330,6 +413,49 @@ def test_code_that_no_attempt_ran_goes(world: World) -> None:
     (other / "campaign.json").write_text("{}")  # of a store that is not seen here
     assert "other" in garbage(world).notes[0]
     assert garbage(world).items == ()
+
+
+def test_only_copies_of_code_go(world: World, tmp_path: Path, capsys: Output) -> None:
+    """Neither folders of the user's, whatever their name, nor copies with files of theirs, nor what links lead to."""
+    codes = world.paths.code("x").parent
+    mine = [theirs(codes / name) for name in ("thesis", "0123456789abcdef", "fedcba9876543210")]
+    (codes / "0123456789abcdef.json").write_text("{}")
+    mine.append(theirs(unused_copy(world) / "outputs"))
+    linked = theirs(tmp_path / "linked")
+    (codes / "a123456789abcdef").symlink_to(tmp_path / "linked")
+    age(*codes.iterdir(), *codes.glob("*/*"))
+    kept = {item.path for item in garbage(world).kept}
+    assert {codes / "thesis", mine[-1].parents[1], codes / "a123456789abcdef"} <= kept
+    assert cli(world, "gc", "--yes") == 0
+    assert f"keeps {codes / 'thesis'}: not of this program" in capsys.readouterr().out.splitlines()
+    assert all(file.exists() for file in (*mine, linked))
+
+
+def test_only_temporary_files_of_the_campaign_go(world: World) -> None:
+    attempt = attempt_paths(world.attempts("depth-1")[0])
+    checkpoints = world.paths.run("depth-1").checkpoints(world.runs()["depth-1"].config_hash)
+    mine = [attempt.dir / ".notes.txt.12345678", attempt.dir / "reserve-me", checkpoints / "universal-theory" / "x"]
+    mine += [
+        checkpoints / "g0001-step-mine.tmp",
+        world.paths.run("depth-1").dir / "checkpoints/mine/g0001-step00000001.tmp",
+    ]
+    for place in mine:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    age(*mine)
+    assert garbage(world).of(GarbageKind.TEMPORARY) == []
+
+
+def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
+    run = world.runs()["depth-1"]
+    folder = world.paths.run("depth-1").checkpoints(run.config_hash)
+    first, *_ = [save(folder, step) for step in (1, 2, 3)]
+    (first / "notes.txt").touch()
+    config = {name: value for name, value in run.config.items() if name != "command"}
+    with world.store.write() as conn:
+        queries.update_run(conn, run.id, config=config)
+    assert [kept.path for kept in garbage(world).kept] == [first]
+    assert kinds(world) == set()
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
@@ -355,9 +481,9 @@ def test_a_campaign_that_is_being_reconciled_is_left_alone(world: World) -> None
 def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world: World) -> None:
     run = world.runs()["depth-1"]
     folder = world.paths.run("depth-1").checkpoints(run.config_hash)
+    folder.mkdir(parents=True)
     for step in (1, 2, 3, 9):
-        (folder / f"g0001-step{step:08d}").mkdir(parents=True)
-        (folder / f"g0001-step{step:08d}" / MANIFEST).write_text("{}")
+        save(folder, step)
     assert kinds(world) == set()  # it has a script of its own
     config = {name: value for name, value in run.config.items() if name != "command"}
     with world.store.write() as conn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.plan import make_plan
-from dscampaign.orchestrator.errors import EXIT_UNREACHABLE, Unreachable
+from dscampaign.orchestrator.errors import EXIT_UNREACHABLE, Unreachable, UserError
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World
 
@@ -206,12 +207,42 @@ def test_the_folder_of_another_campaign_of_that_name_is_not_taken_for_it(tmp_pat
         world.record()
         world.run_pass()
         other = World(world.folder, Store.open(f"sqlite:///{tmp_path}/other.db", create=True))
-        other.record()
+        with pytest.raises(UserError, match="belongs to another campaign c"):
+            other.record()
+        assert world.run_pass().troubles == ()
+        world.paths.marker.write_text(json.dumps({"campaign": "c", "created_s": 1.0}))
         with pytest.raises(Unreachable, match="belongs to another campaign c"):
             world.run_pass()
         with pytest.raises(Unreachable, match="belongs to another campaign c"):
             world.record()
         other.store.close()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"campaign'])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_damaged_marker_is_written_anew(tmp_path: Path, content: str, begun: bool) -> None:
+    with shared_world(tmp_path) as (world, _):
+        world.record()
+        if begun:
+            world.run_pass()
+        world.paths.marker.write_text(content)
+        assert world.run_pass().troubles == ()
+        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
+        world.paths.marker.write_text(content)
+        world.record()
+        settle(world)
+        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
+
+
+def test_a_damaged_marker_of_another_campaign_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    with shared_world(tmp_path) as (world, _):
+        world.record()
+        world.run_pass()
+        shutil.move(world.paths.dir, tmp_path / "moved")
+        world.paths.dir.mkdir()
+        world.paths.marker.touch()
+        with pytest.raises(Unreachable, match="is not the folder of campaign c"):
+            world.run_pass()
 
 
 def test_a_campaign_of_an_older_version_gets_its_marker(tmp_path: Path) -> None:
