@@ -231,4 +231,6 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
         with suppress(OSError):
             from_s = path.lstat().st_mtime + SURE_S if aged else 0.0
             size, kept = ours.measure(path, root)
-            yield from kept or [Item(kind, path, root, size, from_s)]
+            yield from kept
+            if not kept:
+                yield Item(kind, path, root, size, from_s)

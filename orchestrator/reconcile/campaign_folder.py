@@ -74,7 +74,10 @@ def require_free(paths: CampaignPaths, *, known: bool = False) -> None:
         if empty or (place == paths.marker and not place.is_symlink() and (known or _read_marker(paths))):
             continue
         if _read_marker(paths):
-            raise UserError(f"{folder} belongs to another campaign {paths.campaign}", _ANOTHER)
+            hint = (
+                f"give this one another name or --dir; if its store was deleted and nobody needs it, `rm -r {folder}`"
+            )
+            raise UserError(f"{folder} belongs to another campaign {paths.campaign}", hint)
         raise UserError(f"{folder} is not empty: {place.name} is not of this campaign", _ANOTHER)
 
 

@@ -13,17 +13,29 @@ from torch.utils.file_baton import FileBaton
 from dscampaign.jobs.agent import cleanup
 from dscampaign.jobs.agent.cleanup import clear_build_locks, clear_shared_memory
 
+OURS = f"dscampaign-{os.geteuid()}"
+"""The folder in which `node_cache` lets ranks build."""
 BUILD = "import sys; from torch.utils.file_baton import FileBaton; FileBaton(sys.argv[1]).try_acquire(); "
 
 
 def test_the_lock_of_a_killed_build_goes(tmp_path: Path) -> None:
-    lock = tmp_path / "cpu_adam" / "lock"
-    lock.parent.mkdir()
+    builds = tmp_path / OURS / "extensions"
+    lock = builds / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
     killed = subprocess.run([sys.executable, "-c", BUILD + "import os; os.kill(os.getpid(), 9)", lock], check=False)
     assert killed.returncode == -9
     assert lock.exists()
-    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [lock]
+    assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(builds)}) == [lock]
     assert FileBaton(str(lock)).try_acquire()
+
+
+@pytest.mark.parametrize("variable", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"])
+def test_in_a_folder_of_the_user_s_a_lock_is_named_and_stays(tmp_path: Path, variable: str) -> None:
+    lock = tmp_path / ("thesis" if variable.startswith("TORCH") else "torch_extensions/py311_cpu/cpu_adam") / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert clear_build_locks({variable: str(tmp_path)}) == [lock]
+    assert lock.exists()
 
 
 def test_the_lock_of_a_build_that_goes_on_stays(tmp_path: Path) -> None:
@@ -36,13 +48,6 @@ def test_the_lock_of_a_build_that_goes_on_stays(tmp_path: Path) -> None:
         assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == []
         building.kill()
     assert clear_build_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [lock]
-
-
-def test_where_nothing_is_said_it_is_pytorch_s_own_folder(tmp_path: Path) -> None:
-    lock = tmp_path / "torch_extensions" / "py311_cpu" / "cpu_adam" / "lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    assert clear_build_locks({"XDG_CACHE_HOME": str(tmp_path)}) == [lock]
 
 
 def test_on_a_shared_disk_another_node_may_be_building(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

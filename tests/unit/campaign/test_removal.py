@@ -435,10 +435,7 @@ def test_only_temporary_files_of_the_campaign_go(world: World) -> None:
     attempt = attempt_paths(world.attempts("depth-1")[0])
     checkpoints = world.paths.run("depth-1").checkpoints(world.runs()["depth-1"].config_hash)
     mine = [attempt.dir / ".notes.txt.12345678", attempt.dir / "reserve-me", checkpoints / "universal-theory" / "x"]
-    mine += [
-        checkpoints / "g0001-step-mine.tmp",
-        world.paths.run("depth-1").dir / "checkpoints/mine/g0001-step00000001.tmp",
-    ]
+    mine += [checkpoints / "g0001-step-mine.tmp", checkpoints.parent / "mine" / "g0001-step00000001.tmp"]
     for place in mine:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
