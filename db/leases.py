@@ -36,7 +36,8 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
             "epoch": case((mine, lease.c.epoch), else_=lease.c.epoch + 1),
             "expires_s": new.excluded.expires_s,
         },
-        where=or_(mine, lease.c.expires_s <= now),
+        # none lasts as long as twice: it was taken before the clock was set back
+        where=or_(mine, lease.c.expires_s <= now, lease.c.expires_s > now + 2 * ttl_s),
     )
     return conn.execute(taken.returning(lease.c.epoch)).scalar_one_or_none()
 

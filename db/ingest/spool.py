@@ -290,7 +290,7 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int, *, 
             data = {"size": size, "offset": source.offset, "replaced": replaced}
             source.tell(conn, spool.truncated_kind, message, data)
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
-        recent = told is None or database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0)
+        recent = told is None or 0 <= database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0)
         if recent and size < source.offset and state in ACTIVE_ATTEMPT and not store.is_sqlite:
             return IngestResult(0, source.offset, 0, 0, caught_up=True)
         stale = not spool.move(conn, source, 0)

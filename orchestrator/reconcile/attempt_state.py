@@ -189,19 +189,23 @@ def _elsewhere(attempt: AttemptView, snapshot: Snapshot) -> bool:
 def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
     """Since when nothing has been heard of an attempt without a job. A node's clock may be days off: it only ticks."""
     before, now = Absence.of(attempt.row), Absence(snapshot.now_s, attempt.signs, snapshot.complete)
-    return before if before and replace(now, since_s=before.since_s) == before else now
+    if before and before.since_s <= now.since_s and replace(now, since_s=before.since_s) == before:
+        return before
+    return now
 
 
 def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
     """Until when the job of an attempt may be absent, by the store's clock."""
-    row, beat_s = attempt.row, attempt.row.heartbeat_s  # of its submitter, then of its agent
+    row, beat_s = attempt.row, attempt.row.heartbeat_s or 0.0  # of its submitter, then of its agent
+    told_s = beat_s or row.created_s
+    beat_s, told_s = (at_s if at_s <= snapshot.now_s else 0.0 for at_s in (beat_s, told_s))  # the clock was set back
     elsewhere_s = ELSEWHERE_S if _elsewhere(attempt, snapshot) else 0.0
     if row.job_id is None and not attempt.claimed:
-        return (beat_s or row.created_s) + max(snapshot.intent_grace_s, elsewhere_s)
+        return told_s + max(snapshot.intent_grace_s, elsewhere_s)
     # who interrupted an attempt the accounting may still say; where it responds, that takes it moments
     soon = attempt.complete and snapshot.complete
     waits_s = snapshot.outcome_grace_s if soon else max(snapshot.lost_grace_s, elsewhere_s)
-    return max(_absence(attempt, snapshot).since_s, beat_s or 0.0) + waits_s
+    return max(_absence(attempt, snapshot).since_s, beat_s) + waits_s
 
 
 def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> bool:

@@ -124,7 +124,7 @@ def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
     if job is not None:
         return job.terminal
     silent_s = snapshot.now_s - max(row.heartbeat_s or 0.0, row.started_s or row.created_s)
-    return snapshot.listed and snapshot.complete and silent_s > snapshot.lost_grace_s
+    return snapshot.listed and snapshot.complete and not 0 <= silent_s <= snapshot.lost_grace_s
 
 
 def _planned(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:

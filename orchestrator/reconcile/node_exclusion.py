@@ -26,14 +26,14 @@ ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
     """The nodes to exclude now, by name, given the ended attempts of all runs.
 
-    A strike counts for at most `exclude_h` hours. `nodes` is the size of the cluster; if unknown (None), at most one
-    node is excluded.
+    A strike counts for at most `exclude_h` hours; one that lies ahead, as the clock was set back, does not. `nodes` is
+    the size of the cluster; if unknown (None), at most one node is excluded.
     """
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)
     for attempt in ended:
         strike = attempt.kind.policy.strike
-        if strike and attempt.host and now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
+        if strike and attempt.host and 0 <= now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
             weights[attempt.host] += strike.weight
             newest[attempt.host] = max(newest[attempt.host], attempt.ended_s)
     bad = [host for host, weight in weights.items() if weight >= 1.0]

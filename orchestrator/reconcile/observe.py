@@ -166,13 +166,18 @@ def _waited(stored: Stored) -> Iterator[WaitedJob]:
     """What was in the queue when the executor last answered, or was submitted after that, or has been missed since."""
     now_s, heard_s = stored.now_s, stored.heard_s or 0.0
     for one in stored.waiting:
-        yield WaitedJob(one.token, one.array_index, one.job_id, now_s - max(heard_s, one.created_s))
+        yield WaitedJob(one.token, one.array_index, one.job_id, _ago_s(max(heard_s, one.created_s), now_s))
     for row in stored.active:
         if row.state is AttemptState.QUEUED and row.job_id:
             absence = Absence.of(row)
-            ago_s = math.inf if absence else now_s - max(heard_s, row.created_s)
+            ago_s = math.inf if absence else _ago_s(max(heard_s, row.created_s), now_s)
             missed_s = now_s - absence.since_s if absence and absence.listed_all else 0.0
             yield WaitedJob(row.token, row.array_index or 0, row.job_id, ago_s, missed_s)
+
+
+def _ago_s(seen_s: float, now_s: float) -> float:
+    """How long ago that was; nobody knows if the clock was set back since."""
+    return now_s - seen_s if seen_s <= now_s else math.inf
 
 
 class _Folder:

@@ -40,10 +40,11 @@ class PassContext:
 
 @dataclass(frozen=True)
 class _Next:
-    """How to start the next attempt, and when."""
+    """How to start the next attempt, and when: so long after the last one ended."""
 
     why: str
-    not_before_s: float = 0.0
+    ended_s: float = 0.0
+    wait_s: float = 0.0
     fit: Fit | None = None
     exclude: tuple[str, ...] = ()
 
@@ -116,7 +117,7 @@ def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext
         case NoFit(reason):
             yield from set_run(view, RunState.FAILED, reason)
         case Fit() as fit:
-            yield from _submit(view, history, _Next(fit.why, history[-1].ended_s, fit), context)
+            yield from _submit(view, history, _Next(fit.why, fit=fit), context)
 
 
 def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
@@ -125,7 +126,7 @@ def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContex
     if makes_no_progress(view, history):
         yield from _held(view, last)
     else:
-        yield from _submit(view, history, _Next(f"{last.reason}, {how}", last.ended_s), context)
+        yield from _submit(view, history, _Next(f"{last.reason}, {how}"), context)
 
 
 def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
@@ -138,7 +139,7 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
         elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host else ()
         why = f"{last.reason}, tried again ({tries} of {allowed})"
-        yield from _submit(view, history, _Next(why, last.ended_s + wait_s, exclude=elsewhere), context)
+        yield from _submit(view, history, _Next(why, last.ended_s, wait_s, exclude=elsewhere), context)
 
 
 def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
@@ -158,8 +159,9 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
 
 def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
     """Starts the next attempt, or says when it will start."""
-    if history and context.now_s < how.not_before_s:
-        yield from set_run(view, RunState.PENDING, how.why, how.not_before_s)
+    not_before_s = _not_before_s(view, how, context.now_s)
+    if history and context.now_s < not_before_s:
+        yield from set_run(view, RunState.PENDING, how.why, not_before_s)
         return
     fit = how.fit or oom_policy.starting_fit(
         view, history[-1].row if history else latest_of_configuration(view), context.ledgers
@@ -178,6 +180,16 @@ def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context:
         predicted_gb=fit.predicted_gb,
         exclude=_excluding(view, (*context.excluded, *how.exclude)),
     )
+
+
+def _not_before_s(view: RunView, how: _Next, now_s: float) -> float:
+    """When the next attempt may start; if the clock was set back since the last one ended, one wait from now."""
+    latest_s = now_s + how.wait_s
+    known_s = view.run.not_before_s
+    planned_s = how.ended_s + how.wait_s
+    if planned_s <= latest_s:
+        return planned_s
+    return latest_s if known_s is None or known_s > latest_s else known_s
 
 
 def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def _tell(
     told = [event for event in told if attempt_id in (None, event.attempt_id)]
     if len(told) >= PASSES:
         return True
-    if not told or now_s - told[-1].ts_s >= grace_s:
+    if not told or not 0 <= now_s - told[-1].ts_s < grace_s:
         queries.add_event(conn, writer.campaign_id, kind, message, run_id=run_id, attempt_id=attempt_id, data=data)
         return len(told) + 1 >= PASSES
     return False

@@ -61,7 +61,7 @@ class Outcome:
 
 def due_s(lease: Lease | None, now_s: float) -> float:
     """When a campaign's next pass is due: when its lease runs out, or did; of one whose holder has died, at once."""
-    if lease is None:
+    if lease is None or lease.expires_s > now_s + 2 * LEASE_TTL_S:  # the clock was set back
         return 0.0
     if lease.expires_s > now_s and LeaseHolder.parse(lease.holder).dead:
         return min(now_s, lease.expires_s - LEASE_TTL_S)  # when it was last renewed

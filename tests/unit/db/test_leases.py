@@ -57,6 +57,12 @@ def test_a_released_lease_is_free_at_once(store: Store) -> None:
     assert (found.holder, found.epoch) == ("b", 2)
 
 
+def test_a_lease_from_before_the_clock_was_set_back_keeps_nobody_out(store: Store) -> None:
+    assert _acquire(store, "a", 3600.0) == 1
+    assert _acquire(store, "b") == 2
+    assert _acquire(store, "c") is None
+
+
 def test_the_hosts_clock_does_not_matter(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _acquire(store, "a", 60.0) == 1
     an_hour_on_s = time.time() + 3600

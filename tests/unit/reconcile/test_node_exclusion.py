@@ -34,6 +34,7 @@ def test_strikes_expire_those_of_foreign_memory_sooner() -> None:
     assert excluded([struck("node", ago_h=25), struck("node")], NOW_S, DAY_H, 40) == ()
     assert excluded([struck("foreign_oom", ago_h=3)], NOW_S, DAY_H, 40) == ()
     assert excluded([struck("gpu")], NOW_S, 0.0, 40) == ()
+    assert excluded([struck("gpu", ago_h=-20)], NOW_S, DAY_H, 40) == ()  # the clock was set back
 
 
 def test_runs_share_their_strikes_but_a_node_that_nobody_named_has_none() -> None:

@@ -68,6 +68,7 @@ def test_a_pass_is_due_when_the_lease_is_over_or_its_holder_has_died() -> None:
     assert due_s(lease_of(alive, 1100.0), 1000.0) == 1100.0
     assert due_s(lease_of(elsewhere, 1100.0), 1000.0) == 1100.0  # nobody here can tell that it has died
     assert due_s(lease_of(NOBODY, 1100.0), 1000.0) == 1100.0 - LEASE_TTL_S
+    assert due_s(lease_of(elsewhere, 4600.0), 1000.0) == 0.0  # the clock was set back
     assert due_s(lease_of(NOBODY, 990.0), 1000.0) == 990.0  # it let go before it ended
 
 
