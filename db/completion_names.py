@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any, Final
 
 from .errors import StoreError
-from .read_only import ReadOnlyFile
+from .read_only import ReadOnlyFile, store_doubt
 
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///(?P<file>[^?]+)")
 _POSTGRES: Final = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
@@ -20,6 +20,7 @@ _SERVER_S: Final = 1.0
 _FILE_S: Final = 3.0
 _LOCK_MS: Final = 200
 
+_NAME: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
 _CAMPAIGNS: Final = "SELECT id, name FROM campaign ORDER BY id"
 _RUNS: Final = "SELECT name FROM run WHERE campaign_id = {} ORDER BY ordinal, id"
 
@@ -57,6 +58,8 @@ def read_names(url: str, campaign: str | None = None, *, with_runs: bool) -> dic
 
 
 def _from_file(path: str, campaign: str | None, with_runs: bool) -> dict[str, list[str]]:
+    if doubt := store_doubt(Path(path).absolute()):
+        raise doubt
     file = ReadOnlyFile(Path(path).absolute())
     connection = file.connect()
     try:
@@ -78,6 +81,15 @@ def _from_server(url: str, campaign: str | None, with_runs: bool) -> dict[str, l
 
 
 def _names(connection: Any, campaign: str | None, with_runs: bool) -> dict[str, list[str]]:
-    """What a connection of either driver finds."""
+    """Return what a connection of either driver finds, without names that a shell may not take for one word."""
     known = [(int(key), name) for key, name in connection.execute(_CAMPAIGNS) if campaign in (None, name)]
-    return {name: [run for (run,) in connection.execute(_RUNS.format(key))] if with_runs else [] for key, name in known}
+    return {
+        name: [run for (run,) in connection.execute(_RUNS.format(key)) if is_plain(run)] if with_runs else []
+        for key, name in known
+        if is_plain(name)
+    }
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is one word to a shell, and no option to a command."""
+    return _NAME.fullmatch(name) is not None

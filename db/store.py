@@ -142,6 +142,11 @@ class Store:
         with self.read() as conn:
             return read_version(conn)
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether this user may write it, and nobody else: what it records may be run."""
+        return self._read_only is None
+
     def check_writable(self) -> None:
         """Raises StoreReadOnly if this user may, or should, only read the SQLite file."""
         if self._read_only:

@@ -110,7 +110,12 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Delete what is garbage still, of each campaign while no reconciler acts for it; return what went."""
+    """Delete what is garbage still, of each campaign while no reconciler acts for it; return what went.
+
+    Raises:
+        StoreReadOnly: the store is not this user's to write.
+    """
+    store.check_writable()
     asked = {item.path for item in garbage.items}
     gone, notes, kept = list[Item](), list[str](), list[Kept]()
 

@@ -18,6 +18,7 @@ from ...db.records import CampaignRow, CheckpointRow, RunRow
 from ...db.store import Store
 from ...files import ours
 from ...files.atomic_files import sync_dir
+from ...files.ownership import user_name
 from ...jobs.shared import checkpoint
 from ...jobs.shared.checkpoint import Checkpoint, CheckpointError
 from ...jobs.shared.layout import CampaignPaths
@@ -59,7 +60,8 @@ class WeightsPlan:
 
     Attributes:
         train: the fields of train.json, for one rank: how the run was split does not matter.
-        workdir: where its attempts start, which names of local files are relative to; "" where none is known.
+        python: the run's own; this program's own for a campaign of somebody else.
+        workdir: where its attempts start, which names of local files are relative to; "" if unknown or not own.
         passed_over: checkpoints that are not complete, or not to be trusted, each with why.
     """
 
@@ -119,7 +121,7 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     complete, unfit = _complete(folder)
     if unfit and not complete:
         raise UserError(f"run {run.name} has no checkpoint that can be read. {unfit[0]}")
-    origin = Origin.of(campaign.provenance)
+    origin, own = Origin.of(campaign.provenance), _is_own(store, campaign)
     one_rank = {"sequence_parallel": 1, "tensor_parallel": 1}
     alone = config.model_copy(update={"train": config.train.model_copy(update=one_rank)})
     return WeightsPlan(
@@ -128,10 +130,16 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
         source=choose(run.name, config, wanted, complete, recorded),
         dtype=wanted.dtype or kept_in(config),
         train=alone.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
-        python=shutil.which(config.python or origin.interpreter) or sys.executable,
-        workdir=origin.workdir,
+        python=(own and shutil.which(config.python or origin.interpreter)) or sys.executable,
+        workdir=origin.workdir if own else "",
         passed_over=unfit,
     )
+
+
+def _is_own(store: Store, campaign: CampaignRow) -> bool:
+    """Whether a campaign is this user's own: what somebody else has recorded is never run."""
+    user = campaign.provenance.get("user")
+    return store.is_writable and (store.is_sqlite or user == user_name(os.geteuid()))
 
 
 def refuse_unreadable(run: str, config: RunConfig) -> None:

@@ -71,6 +71,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     from .watch import terminated_as_interrupted
 
     opened, campaign = open_campaign(place, name)
+    opened.check_writable()
     found = removal_of(opened, campaign)
     if not as_json:
         echo_err("\n".join([*(f"deletes {place}" for place in found.places), *_kept(found.kept)]))

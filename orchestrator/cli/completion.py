@@ -10,7 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import wraps
-from glob import glob
+from glob import escape, glob
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -146,7 +147,9 @@ def conditions(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
 @_silent
 def groups(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
     """Groups of the user."""
-    return [grp.getgrgid(gid).gr_name for gid in os.getgroups()]
+    from ...db.completion_names import is_plain
+
+    return filter(is_plain, (grp.getgrgid(gid).gr_name for gid in os.getgroups()))
 
 
 @_silent
@@ -175,7 +178,10 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
     """By campaign, of the named one or of all, the names of its runs."""
     from ...db.completion_names import read_names
+    from ...files.ownership import distrust
 
+    if name and (file := Path(name)).is_file() and distrust(file):  # it may name any store
+        return {}
     where = locate(PlaceOptions(given.get("dir"), given.get("store")), [name] if name else ())
     return read_names(where.settings.store, where.name, with_runs=with_runs)
 
@@ -185,4 +191,7 @@ def _conditions(runs: Iterable[str]) -> list[str]:
 
 
 def _specs(incomplete: str) -> list[str]:
-    return [path for ending in ("yaml", "yml") for path in glob(f"{incomplete}*.{ending}")]  # noqa: PTH207 - as typed
+    from ...db.completion_names import is_plain
+
+    paths = (path for ending in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{ending}"))  # noqa: PTH207 - as typed
+    return [path for path in paths if is_plain(path)]

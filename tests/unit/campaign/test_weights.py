@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import CheckpointRow
+from dscampaign.db.records import CampaignRow, CheckpointRow, RunRow
+from dscampaign.db.store import Store
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint, Manifest
 from dscampaign.jobs.shared.layout import CampaignPaths
@@ -24,6 +28,7 @@ from dscampaign.orchestrator.campaign.weights import (
     require_free,
     write_weights,
 )
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.campaigns import open_store, submit
@@ -136,6 +141,65 @@ def test_a_plan_passes_over_what_is_not_whole_and_says_so(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="no checkpoint that can be read"):
         plan_weights(store, campaign, run, WeightsChoice())
     store.close()
+
+
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, CampaignRow, RunRow]:
+    """A run whose Python and folder somebody else may have written into its store."""
+    spec, store = tmp_path / "spec.yaml", open_store(f"sqlite:///{tmp_path}/campaign.db")
+    spec.write_text(f"{SPEC}python: {stand_in(tmp_path, 'touch ran')}\n")
+    campaign = submit(spec, tmp_path, store)
+    with store.read() as conn:
+        (run,) = queries.runs(conn, campaign.id)
+    folder = CampaignPaths(tmp_path, "sweep").run(run.name).checkpoints(run.config_hash)
+    folder.mkdir(parents=True)
+    save(folder, 9)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return store, campaign, run
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_only_one_s_own_store_says_which_python_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: bool
+) -> None:
+    store, campaign, run = planted(tmp_path, monkeypatch)
+    store.close()
+    database = tmp_path / "campaign.db"
+    database.chmod(0o666 if theirs else 0o600)
+    with closing(open_store(f"sqlite:///{database}")) as opened:
+        made = plan_weights(opened, campaign, run, WeightsChoice())
+    own = (str(tmp_path / "python"), str(tmp_path))
+    assert (made.python, made.workdir) == ((sys.executable, "") if theirs else own)
+
+
+COMMANDS = (
+    *("status", "list", "explain sweep sweep", "logs sweep sweep", "report", "recommend", "export", "describe"),
+    *("retry sweep --all", "reconcile sweep", "cancel sweep --all", "rm sweep --yes", "gc --yes", "share sweep"),
+    *("db prune --keep-every 10", "promote sweep sweep", "submit spec.yaml --yes", "plan spec.yaml", "doctor"),
+    "weights sweep sweep out",
+)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_no_program_is_started_for_what_a_store_of_others_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    store, _, run = planted(tmp_path, monkeypatch)
+    store.close()
+    (tmp_path / "campaign.db").chmod(0o666)
+    if "spec.yaml" in words:
+        (tmp_path / "spec.yaml").write_text(SPEC)  # the user's own
+    started: list[str] = []
+
+    def start(*given: object, **options: object) -> None:
+        started.append(f"{given} {options.get('cwd')}")
+        raise OSError("nothing is started here")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with suppress(Exception):  # that of a writer which was not started
+        main([*words.replace("sweep sweep", f"sweep {run.name}").split(), "--dir", str(tmp_path)])
+    assert not [line for line in started if str(tmp_path / "python") in line], started
+    assert not [line for line in started if line.endswith(f" {tmp_path}")], started
 
 
 def save(folder: Path, step: int) -> Path:

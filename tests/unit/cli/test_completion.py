@@ -18,6 +18,7 @@ from click.shell_completion import ShellComplete
 from dscampaign.db import queries
 from dscampaign.db.completion_names import read_names
 from dscampaign.db.errors import StoreError
+from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.completion import SHELLS
 from dscampaign.orchestrator.cli.main import campaign, main
@@ -65,6 +66,44 @@ def offered(*words: str) -> list[str]:
 )
 def test_what_is_offered(words: tuple[str, ...], names: list[str]) -> None:
     assert offered(*words) == names
+
+
+HOSTILE = (
+    *("sweep;id>x;:", "sweep$(id)", "sweep`id`", "sweep two", "sweep\nid", "sweep'", "sweep*", "sw\u00e9e"),
+    *("--store=x", "-y", "~root"),
+)
+
+
+@pytest.mark.parametrize("word", ["", "s"])
+def test_no_name_is_offered_that_a_shell_may_run(word: str, tmp_path: Path) -> None:
+    """Not of a campaign, not of a run, not of a file."""
+    store = Store.open(f"sqlite:///{tmp_path}/campaign/campaign.db")
+    for ordinal, name in enumerate(HOSTILE):
+        (tmp_path / f"{name.replace('/', '')}.yaml").touch()
+        with store.write() as conn:
+            key = queries.insert_campaign(conn, name=name, spec="", spec_hash="", dir="/d", executor="local")
+            sweep = queries.campaign_by_name(conn, "sweep")
+            assert sweep is not None
+            for campaign_id in (key, sweep.id):
+                queries.insert_runs(conn, campaign_id, [NewRun(name, {}, {}, name, 10 + ordinal)])
+    store.close()
+    words = [("status", word), ("explain", "sweep", word), ("explain", word), ("compare", word)]
+    for given in [*words, ("recommend", "sweep", "--baseline", word)]:
+        assert not {name for name in offered(*given) if any(bad in name for bad in HOSTILE)}, given
+    assert "sweep" in offered("status", "s")
+
+
+def test_nothing_is_offered_of_a_store_that_others_may_have_written(tmp_path: Path) -> None:
+    assert offered("explain", "sweep", "b") == ["bad"]
+    folder = tmp_path / "campaign"
+    folder.chmod(0o777)
+    assert offered("status", "s") == offered("explain", "sweep", "b") == []
+    folder.chmod(0o700)
+    spec = tmp_path / "mine.yaml"
+    spec.write_text(f"name: sweep\ndir: {folder}\n")
+    assert offered("explain", "mine.yaml", "b") == ["bad"]
+    spec.chmod(0o666)
+    assert offered("explain", "mine.yaml", "b") == []
 
 
 def test_nothing_is_offered_or_said_where_the_store_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
