@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -109,12 +111,21 @@ def _thinned(store: Store, campaign: CampaignRow) -> str:
 
 @contextmanager
 def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
-    if path is None:
-        yield printable_stream()
-        return
-    check_folder_of(path)
+    """A stream to write to inside a transaction: a pager, a pipe or a device, which may wait, gets all after it."""
+    if path:
+        check_folder_of(path)
     try:
-        with whole_file(path, binary=form == "parquet") as stream:
-            yield stream
+        if path is not None and (path.is_file() or not path.exists()):
+            with whole_file(path, binary=form == "parquet") as stream:
+                yield stream
+            return
+        binary: dict[str, Any] = {} if form == "parquet" else {"mode": "w+", "encoding": "utf-8", "newline": ""}
+        with tempfile.TemporaryFile(**binary) as rows:
+            yield rows
+            rows.seek(0)
+            with whole_file(path, binary=not binary) if path else nullcontext(printable_stream()) as stream:
+                shutil.copyfileobj(rows, stream)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path or 'the rows'}: {error.strerror}") from error

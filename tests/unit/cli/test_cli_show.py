@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
+from dscampaign.db import engine, queries
 from dscampaign.db.schema import lease
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
+from dscampaign.orchestrator.cli import export as export_command
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.cli_world import World, make_world
@@ -319,6 +321,29 @@ def test_export_as_json_is_one_strict_document(world: World, tmp_path: Path, wha
     assert (found["what"], len(found["rows"])) == (what, number)
     assert all("run" in row or "name" in row for row in found["rows"])
     assert list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.parametrize("what", ["steps", "attempts", "events"])
+def test_a_pager_that_waits_keeps_no_reconciler_from_writing(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """On a network disk SQLite's readers keep writers waiting for as long as they read."""
+    world.store.close()
+    monkeypatch.setattr(engine, "on_local_disk", lambda _: False)
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    reconciler = Store.open(f"sqlite:///{world.dir}/campaign.db")
+
+    class Pager(io.StringIO):
+        def write(self, text: str) -> int:
+            with reconciler.write() as conn:
+                queries.add_event(conn, world.campaign_id, "pass", "")
+            return super().write(text)
+
+    pager = Pager()
+    monkeypatch.setattr(export_command, "printable_stream", lambda: pager)
+    assert main(["export", "sweep", "--what", what]) == 0
+    assert len(pager.getvalue().splitlines()) > 1
+    reconciler.close()
 
 
 def test_export_of_runs_has_a_column_for_each_parameter(world: World, capsys: Output) -> None:
