@@ -96,34 +96,57 @@ def should_stop() -> bool:
 def sync() -> None:
     """Makes all lines so far survive a crash of the machine. Call it before committing a checkpoint of your own."""
     if _spool is not None:
-        os.fsync(_spool.descriptor)
+        os.fsync(_spool.descriptor())
 
 
-class _Spool:
+class _File:
+    """A file of ours. A script may close its descriptor, as daemons do, and open files of its own by that number."""
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._path, self._flags = path, os.O_WRONLY | os.O_CREAT | flags
+        self._open()
+
+    def descriptor(self) -> int:
+        """Return a descriptor that leads to the file."""
+        try:
+            if os.path.samestat(os.fstat(self._descriptor), self._opened):
+                return self._descriptor
+        except OSError:
+            pass  # it is closed
+        self._open()
+        return self._descriptor
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self._path, self._flags, 0o600)
+        self._opened = os.fstat(self._descriptor)
+
+
+class _Spool(_File):
     """The append-only file of the attempt."""
 
     def __init__(self, path: str) -> None:
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        super().__init__(path, os.O_APPEND)
         self._encode = json.JSONEncoder(default=float).encode
         self._torn = False  # the last line broke off
 
     def write(self, line: Dict[str, Any]) -> None:
         data = (("\n" if self._torn else "") + self._encode(line) + "\n").encode()
         self._torn = True
-        written = os.write(self.descriptor, data)
+        descriptor = self.descriptor()
+        written = os.write(descriptor, data)
         while written < len(data):  # a full disk or a signal; the next write says which
-            written += os.write(self.descriptor, data[written:])
+            written += os.write(descriptor, data[written:])
         self._torn = False
 
 
-class _Record:
+class _Record(_File):
     """How far this rank is, in a file that is only ever overwritten in place. Never a reason to fail."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        super().__init__(path, 0)
         self._step, self._busy_ms = 0, 0.0
         self.phase = "start"
-        if not os.fstat(self._descriptor).st_size:  # else a worker of this rank imports us, and is not the rank
+        if not self._opened.st_size:  # else a worker of this rank imports us, and is not the rank
             self._write()
 
     def enter(self, name: str) -> None:
@@ -143,7 +166,7 @@ class _Record:
     def _write(self) -> None:
         line = '{"step": %d, "phase": "%s", "busy_ms": %.3f}' % (self._step, self.phase, self._busy_ms)
         try:  # contextlib.suppress costs as much as the write
-            os.pwrite(self._descriptor, line.ljust(RECORD_SIZE - 1).encode() + b"\n", 0)
+            os.pwrite(self.descriptor(), line.ljust(RECORD_SIZE - 1).encode() + b"\n", 0)
         except OSError:
             return
 

@@ -129,6 +129,20 @@ for step in (1, 2, 3):
     assert (sorted(found.steps), len(found.bad)) == ([1, 3], 1)
 
 
+@pytest.mark.parametrize("opens", ["", "mine = [open('mine', 'w') for _ in range(20)]\n"])
+def test_a_script_that_closes_all_files_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: str
+) -> None:
+    """As a daemon does; the numbers of what it then opens are those that were ours."""
+    monkeypatch.chdir(tmp_path)
+    script = f"r.report(1, loss=1)\nimport os; os.closerange(3, 50)\n{opens}"
+    script += "r.report(2, loss=1); r.sync(); r.report(3, loss=1)"
+    _, lines = run(tmp_path, script, CAMPAIGN_PROGRESS_DIR=str(tmp_path))
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert json.loads((tmp_path / "rank-0").read_text())["step"] == 3
+    assert not opens or (tmp_path / "mine").read_text() == ""
+
+
 def test_the_package_offers_it_lazily() -> None:
     script = "import sys, dscampaign; print('dscampaign.jobs' in sys.modules, dscampaign.report.__module__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
