@@ -51,7 +51,7 @@ def promote(
 ) -> int:
     """Write the spec of one longer run of the recommended condition.
 
-    It is the campaign's spec as it was submitted, comments included, with that condition's settings fixed, without
+    It is the campaign's spec as it was submitted, without comments, with that condition's settings fixed, without
     matrix, repeats and screening, and under a name of its own. Says what depends on the number of steps. Where nothing
     is established, name a condition.
 

@@ -41,6 +41,14 @@ _KNOWN: Final = re.compile(
 
 _ADDRESS: Final = re.compile(r"://[^/\s:@'\"]*:(?!\$|\d+/)[^\s@'\"]+@")
 """A password in an address; `${NAME}` in its place is filled in elsewhere."""
+_USER: Final = re.compile(r"https?://([^/\s:@'\"$]+)@")
+"""The user of an address, which may be a token."""
+_SHORT: Final = re.compile(
+    r"""\b(?:sshpass\s+-p\s*|mysql\w*\s(?:[^;&|]*\s)?-p(?=\S)|(?:curl|wget)\s(?:[^;&|]*\s)?(?:-u|--user)[\s=]*["']?[^\s:"']+:)
+    (?!["']?(?:\$|\{|["']|\s|$))""",
+    re.VERBOSE,
+)
+"""Passwords that well-known commands take behind an option that does not name them."""
 
 _VALUE: Final = r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s"',;&|)}]+)"""
 _GIVEN: Final = re.compile(rf"(?<![\w-])(-{{0,2}}[A-Za-z][\w.-]*)[\"']?\s*[=:]\s*(?={_VALUE})", re.IGNORECASE)
@@ -83,6 +91,10 @@ def secret_in(text: str) -> str:
         return "a part of it"
     if _ADDRESS.search(text):
         return "the password in an address"
+    if any(_random(user) for user in _USER.findall(text)):
+        return "the user in an address"
+    if _SHORT.search(text):
+        return "the password of a command"
     if _LOGIN.search(text):
         return "what follows `login`"
     said = (match for pattern in (_GIVEN, _OPTION) for match in pattern.finditer(text))

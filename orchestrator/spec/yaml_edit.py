@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -9,14 +10,18 @@ from typing import Any, Final
 
 from yaml import YAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.tokens import ScalarToken
 
 from ..errors import SpecError
-from .yaml_source import compose, load, written
+from .yaml_source import compose, load, scan, written
 
 Path = tuple[str, ...]
 """The keys that lead to a value."""
 
 _LITERAL: Final = ("|", ">")
+_COMMENT: Final = re.compile(r"[ \t]*#.*")
+_COMMENT_LINES: Final = re.compile(r"(?<=\n)[ \t]*#.*\n?")
+_FIRST_LINES: Final = re.compile(r"(?:^|(?<=\n))[ \t]*#.*\n?")
 
 
 def edited(text: str, changes: Mapping[Path, Any], removed: Sequence[Path] = ()) -> str:
@@ -39,6 +44,35 @@ def edited(text: str, changes: Mapping[Path, Any], removed: Sequence[Path] = ())
         if load(result, "").data == wanted:
             return result
     return written(wanted)
+
+
+def without_comments(text: str) -> str:
+    """Return a YAML document without its comments, otherwise as people wrote it.
+
+    Raises:
+        SpecError, YAMLError: The text is no YAML document with a mapping.
+    """
+    pieces, at = [], 0
+    for token in scan(text):
+        start, end = token.start_mark.index, max(at, token.end_mark.index)
+        pieces.append(_uncommented(text[at:start], at))
+        value = text[max(at, start) : end]
+        if isinstance(token, ScalarToken) and token.style in _LITERAL:  # behind its indicator there may be a comment
+            head, line_end, rest = value.partition("\n")
+            value = _COMMENT.sub("", head) + line_end + rest
+        pieces.append(value)
+        at = end
+    result = "".join([*pieces, _uncommented(text[at:], at)])
+    wanted = load(text, "").data
+    with suppress(SpecError, YAMLError):
+        if load(result, "").data == wanted:
+            return result
+    return written(wanted)
+
+
+def _uncommented(between: str, at: int) -> str:
+    """Return what stands between two tokens without its comments, and without lines that hold nothing else."""
+    return _COMMENT.sub("", (_COMMENT_LINES if at else _FIRST_LINES).sub("", between))
 
 
 def _in_place(text: str, changes: Mapping[Path, Any], removed: Sequence[Path]) -> str:

@@ -134,6 +134,11 @@ def compose(text: str) -> Node | None:
     return found
 
 
+def scan(text: str) -> Iterator[yaml.Token]:
+    """Return the tokens of a YAML document, none of which is a comment; raises yaml.YAMLError if it is none."""
+    return yaml.scan(text, Loader=_Loader)
+
+
 def written(value: Any, *, flow: bool = False) -> str:
     """A value as YAML that `load` reads as the same; `flow`: on one line."""
     text = yaml.dump(

@@ -25,6 +25,7 @@ from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.spec_file import read_submission
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.yaml_source import load
 from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]
@@ -226,6 +227,20 @@ def test_plan_says_which_settings_change_from_what_to_what(spec: Path, capsys: O
     assert found.pop("depth-1_zero_stage-1") == []  # completed: nothing follows from it
     assert list(found.values()) == [["retry.crash: 3 → 7"]] * 3
     store.close()
+
+
+def test_comments_of_a_spec_are_not_stored(spec: Path) -> None:
+    """They are its user's own, and a colleague who may read the store may read all of it."""
+    text = spec.read_text()
+    spec.write_text(f"# export HF_TOKEN=hf_abcdefghijklmnop\n{text}\n  # curl -u me:pw\n")
+    submission, where = read_submission(spec, ("train.lr=0.001",), PlaceOptions())
+    store = where.open(create=True)
+    stored = record(store, submission).spec
+    store.close()
+    assert "hf_" not in stored
+    assert "curl" not in stored
+    assert stored.endswith("# --set train.lr=0.001\n")
+    assert load(stored, "").data == load(text, "").data
 
 
 def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys: Output) -> None:

@@ -49,6 +49,13 @@ SECRETS = [
     "postgresql://me@db/x?password=abc",
     "mlflow --token=abc",
     '{"api_key": "abc"}',
+    "https://0a1b2c3d4e5f60718293@github.com/me/x.git",
+    "git clone https://me:pw@github.com/me/x.git",
+    "curl -s -u me:pw https://h/x",
+    "curl --user 'me:pw' https://h/x",
+    "sshpass -p pw rsync a b",
+    "sshpass -ppw rsync a b",
+    "mysql -u me -pPW db",
 ]
 NO_SECRETS = [
     "train.py --tokenizer gpt2 --max-tokens 512",
@@ -62,6 +69,15 @@ NO_SECRETS = [
     r"loss[=:] *([\d.eE+-]+)",
     "http://host:8080/x@v2",
     "--password-file ~/.pw",
+    "https://me@github.com/x",
+    "curl -u me:$PW https://h/x",
+    "curl -u me https://h:8080/x",
+    "curl -u me: https://h/x",
+    "sshpass -p $PW rsync a b",
+    "sshpass -f ~/.pw -e rsync a b",
+    "mysql -u me -p db",
+    "mkdir -p a/b; mysqldump -u me db",
+    "python -u train.py:main",
 ]
 PLACES = [
     "env: {X: 'SECRET'}",

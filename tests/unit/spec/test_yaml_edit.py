@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.spec.yaml_edit import edited, value_at
+from dscampaign.orchestrator.spec.yaml_edit import edited, value_at, without_comments
 from dscampaign.orchestrator.spec.yaml_source import load, written
 
 TEXT = """\
@@ -111,6 +111,52 @@ def test_the_result_always_says_what_it_should(text: str, value: Any) -> None:
             wanted.pop(path[0], None)
         wanted |= {"other": value} if ("other",) in changes else {"new": {"deep": value}}
         assert load(edited(text, changes, removed), "").data == wanted
+
+
+COMMENTS = """\
+# first hf_1 "it's
+
+name: "a # b"   # hf_2
+slurm:          # hf_3
+  setup:        # hf_4
+    - |  # hf_5
+      module load cuda  # a comment of the shell
+      # and another
+    # hf_6
+    - 'x # y'   # hf_7
+train: {lr: 1e-4, # hf_8
+  steps: 3}
+env: &e   # hf_9
+  A: a#b
+  B: plain
+    text    # hf_10
+matrix:
+# hf_11
+  x:
+  - {<<: *e} # hf_12
+  - >-
+    folded # text
+
+    # more text
+# hf_13
+"""
+
+
+def test_without_comments_a_document_is_the_same() -> None:
+    left = without_comments(COMMENTS)
+    assert load(left, "").data == load(COMMENTS, "").data
+    assert "hf_" not in left
+    kept = ["a # b", "# a comment of the shell", "# and another", "x # y", "a#b", "folded # text", "# more text"]
+    assert [text for text in kept if text not in left] == []
+    assert left.splitlines()[:4] == ["", 'name: "a # b"', "slurm:", "  setup:"]
+    assert without_comments(left) == left
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1#2 # hf_", "\ufeffa: 1 # hf_\n", "%YAML 1.2 # hf_\n---\na: 1 # hf_\n... # hf_\n", "a: .nan # hf_"]
+)
+def test_no_comment_stays_however_the_document_is_framed(text: str) -> None:
+    assert "hf_" not in without_comments(text)
 
 
 def test_what_an_alias_repeats_is_written_anew() -> None:
