@@ -44,6 +44,11 @@ bit order of the `nonfinite` mask: append, never reorder."""
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 
+STEPS_RESTARTED: Final = "steps.restarted"
+"""The event of an attempt whose script reported a step again that it had passed."""
+STEPS_BEYOND: Final = "steps.beyond"
+"""The event of an attempt whose script reported a step far beyond the target."""
+
 SUBMITTING: Final = "submitting"
 """The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
 

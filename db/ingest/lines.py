@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -80,11 +80,20 @@ class MetricBatch(Batch):
     """What a stretch of metrics says.
 
     Attributes:
-        steps: For each step its values by the names of the metric lines, `step` and `ts` among them. Lines of one step
-            are merged, and the first value of a name counts.
+        rows: The values of each line of a step by their names, `step` and `ts` among them.
     """
 
-    steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+    @cached_property
+    def steps(self) -> dict[int, dict[str, float]]:
+        """The values of each step: its lines are merged, and the first value of a name counts."""
+        steps: dict[int, dict[str, float]] = {}
+        for row in self.rows:
+            first = steps.setdefault(int(row["step"]), row)
+            if first is not row:
+                steps[int(row["step"])] = {**row, **first}
+        return steps
 
 
 def parse(chunk: bytes, offset: int) -> MetricBatch:
@@ -100,8 +109,7 @@ def parse(chunk: bytes, offset: int) -> MetricBatch:
         if rows is None:
             take_lines(block, offset, batch, _take)
             continue
-        for row in rows:
-            _merge(batch, row)
+        batch.rows += rows
         batch.lines += len(rows)
         batch.length += len(block)
     return batch
@@ -165,12 +173,6 @@ def _plain(block: bytes) -> list[dict[str, float]] | None:
     return rows if flat and all(map(_has_step, rows)) and all(map(_has_no_wrong_time, rows)) else None
 
 
-def _merge(batch: MetricBatch, row: dict[str, float]) -> None:
-    first = batch.steps.setdefault(int(row["step"]), row)
-    if first is not row:
-        first.update({name: value for name, value in row.items() if name not in first})
-
-
 def _take(line: bytes, batch: MetricBatch) -> str | None:
     """Adds a line to the batch; returns what is wrong with it, if anything."""
     try:
@@ -187,7 +189,7 @@ def _take(line: bytes, batch: MetricBatch) -> str | None:
     wrong = [name for name, value in row.items() if not (_is_name(name) and isinstance(value, _NUMBERS))]
     if not (row.get("ts") is None or is_time(row["ts"]) or "ts" in wrong):
         wrong.append("ts")
-    _merge(batch, {name: float(value) for name, value in row.items() if name not in wrong and value is not None})
+    batch.rows.append({name: float(value) for name, value in row.items() if name not in wrong and value is not None})
     return f"not a number with a name: {', '.join(wrong)}"[:PREFIX] if wrong else None
 
 

@@ -5,18 +5,22 @@ The bytes of this spool that the store holds are counted with the attempt itself
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, case, func, select, update
+from sqlalchemy import CompoundSelect, Connection, Select, case, func, select, update
 
 from .. import schema
 from ..queries import observe_memory, record_checkpoint
-from ..records import CheckpointRow, MemoryObservation, memory_observation_key
+from ..records import STEPS_BEYOND, STEPS_RESTARTED, CheckpointRow, MemoryObservation, memory_observation_key
 from ..storable import MAX_INT, MAX_WHOLE, is_whole
-from .lines import MetricBatch, parse
-from .spool import Source, Spool
+from .lines import MetricBatch, SpoolEvent, parse
+from .reader import read_on
+from .spool import MAX_BYTES, Source, Spool
+from .step_order import StepOrder, highest_step
 from .upsert import insert_extras, insert_steps, upsert_latest
 
 METRICS: Final = -2
@@ -25,7 +29,35 @@ METRICS: Final = -2
 _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb", "peak_reserved_gb", "usable_gb")
 
 
-class MetricSpool(Spool[MetricBatch]):
+@dataclass
+class _Part(MetricBatch):
+    """What a stretch says, and what of it counts.
+
+    Attributes:
+        begin: Where in the spool it begins.
+        newest: What it reports last by each name; of steps that others were before, nothing.
+        order: What the lines up to its end show, if it had to be asked; then `rows` are those that count.
+    """
+
+    begin: int = 0
+    newest: dict[str, float] = field(default_factory=dict)
+    order: StepOrder | None = None
+    sifted: bool = False
+
+
+_WHY: Final = {
+    STEPS_RESTARTED: (
+        "step {step:,} was reported again after step {newest:,}; steps that were passed before are not taken again:"
+        " let the script count steps over all epochs"
+    ),
+    STEPS_BEYOND: (
+        "step {step:,} is far beyond the target, {target:,}, and such lines are not taken: let the script report"
+        " completed optimizer steps"
+    ),
+}
+
+
+class MetricSpool(Spool[_Part]):
     """What the script of an attempt reports."""
 
     stored_offset = schema.attempt.c.spool_offset
@@ -34,16 +66,17 @@ class MetricSpool(Spool[MetricBatch]):
         super().__init__(attempt_id, path, METRICS)
         self.truncated_kind = "spool.truncated"
 
-    def parse(self, chunk: bytes, offset: int) -> MetricBatch:
+    def parse(self, chunk: bytes, offset: int) -> _Part:
         """Steps and events."""
-        return parse(chunk, offset)
+        return _Part(**vars(parse(chunk, offset)), begin=offset)
 
-    def advance(self, conn: Connection, source: Source, batch: MetricBatch) -> bool:
+    def advance(self, conn: Connection, source: Source, batch: _Part) -> bool:
         """Move the offset and the attempt's steps on, and lock its row; return False if somebody else was first."""
         row = schema.attempt.c
         values: dict[str, Any] = {}
+        self._sift(conn, batch)
         if batch.steps:
-            first, last = min(batch.steps), max(batch.steps)
+            first, last = next(iter(batch.steps)), max(batch.steps)
             values["start_step"] = func.coalesce(row.start_step, max(first - 1, 0))
             values["last_step"] = case((row.last_step > last, row.last_step), else_=last)
         return self.move(conn, source, source.offset + batch.length, **values)
@@ -54,25 +87,83 @@ class MetricSpool(Spool[MetricBatch]):
         unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
         return conn.execute(unmoved.values(spool_offset=offset, **values)).rowcount == 1
 
-    def newest_row(self, batch: MetricBatch) -> Select[Any] | None:
-        """Return a query for the row of the last step."""
-        row = schema.step_metric.c
-        return (
-            select(row.step).where(row.attempt_id == self.attempt_id, row.step == next(reversed(batch.steps)))
-            if batch.steps
-            else None
-        )
+    def newest_row(self, batch: MetricBatch) -> Select[Any] | CompoundSelect[Any] | None:
+        """Return a query for the row of the last step, or for why there may be none."""
+        if not batch.steps:
+            return None
+        row, last = schema.step_metric.c, next(reversed(batch.steps))
+        taken = select(row.step).where(row.attempt_id == self.attempt_id, row.step == last)
+        return taken.union_all(self._told())
 
-    def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
+    def insert(self, conn: Connection, source: Source, batch: _Part) -> None:
         """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""
+        self._sift(conn, batch)
+        if batch.order:
+            self._tell(conn, source, batch.order)
         if batch.steps:
             insert_steps(conn, source.attempt_id, batch.steps)
             insert_extras(conn, source.attempt_id, batch.steps)
-            upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), batch.steps)
+            upsert_latest(conn, (source.run_id, source.attempt_id, source.generation), max(batch.steps), batch.newest)
         for event in batch.events:
             source.tell(conn, f"script.{event.name}", event.message, event.facts, event.ts_s)
             if know := _MEANINGS.get(event.name):
                 know(conn, source, event.data)
+
+    def _sift(self, conn: Connection, batch: _Part) -> None:
+        """Keep the rows that count. Steps that only go on need no look at the lines before them."""
+        if batch.sifted or not batch.rows:
+            return
+        batch.sifted = True
+        attempt, run = schema.attempt.c, schema.run.c
+        known = select(attempt.last_step, run.target_step).join_from(
+            schema.attempt, schema.run, run.id == attempt.run_id
+        )
+        last, target = conn.execute(known.where(attempt.id == self.attempt_id)).one()
+        if target is None:
+            target = next((event.data["steps"] for event in batch.events if _counts_steps(event)), None)
+        steps = [row["step"] for row in batch.rows]
+        goes_on = (
+            last is None
+            or steps[0] > last
+            or (steps[0] == last and not conn.execute(self._told(STEPS_RESTARTED)).first())
+        )
+        if goes_on and steps[-1] <= highest_step(target) and all(map(operator.le, steps, steps[1:])):
+            for row in batch.rows:
+                batch.newest |= row
+            return
+        batch.order = order = StepOrder(target)
+        for row in self._rows_before(batch.begin):
+            order.take(row)
+        rows, batch.rows = batch.rows, []
+        for row in rows:
+            if order.take(row):
+                batch.rows.append(row)
+                if row["step"] == order.newest:
+                    batch.newest |= row
+
+    def _rows_before(self, end: int) -> Iterator[dict[str, float]]:
+        at = 0
+        while at < end and (found := read_on(self.path, at, min(MAX_BYTES, end - at))):
+            lines = found.chunk if found.endless else found.chunk[: found.chunk.rfind(b"\n") + 1]
+            yield from parse(lines, at).rows
+            if not (taken := found.skipped + len(lines)):
+                return
+            at += taken
+
+    def _tell(self, conn: Connection, source: Source, order: StepOrder) -> None:
+        """Report once what does not count, and why."""
+        known = set(conn.execute(self._told().with_only_columns(schema.events.c.kind)).scalars()) if order.found else ()
+        for kind, data in order.found.items():
+            if kind not in known:
+                source.tell(conn, kind, _WHY[kind].format(**data), data)
+
+    def _told(self, *kinds: str) -> Select[Any]:
+        row = schema.events.c
+        return select(row.id).where(row.attempt_id == self.attempt_id, row.kind.in_(kinds or tuple(_WHY)))
+
+
+def _counts_steps(event: SpoolEvent) -> bool:
+    return event.name == "target" and is_whole(event.data.get("steps"), 1)
 
 
 def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, and_, func, select, update
 
 from .. import schema
 from ..driver_errors import first_line
@@ -108,7 +108,7 @@ class Spool(ABC, Generic[B]):
     def insert(self, conn: Connection, source: Source, batch: B) -> None:
         """Puts them into their tables."""
 
-    def newest_row(self, batch: B) -> Select[Any] | None:  # noqa: ARG002 - for those that override it
+    def newest_row(self, batch: B) -> Select[Any] | CompoundSelect[Any] | None:  # noqa: ARG002 - for those that override it
         """Return a query for what the last line of a batch left in the store; None if nothing tells."""
         return None
 

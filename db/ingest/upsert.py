@@ -68,18 +68,16 @@ def insert_gpu_samples(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> Non
     _upsert(conn, gpu_sample, rows)
 
 
-def upsert_latest(conn: Connection, key: tuple[int, int, int], steps: Steps) -> None:
+def upsert_latest(conn: Connection, key: tuple[int, int, int], step: int, newest: Mapping[str, float]) -> None:
     """Moves a run's newest figures on, unless a higher attempt or step is there already.
 
     Args:
         conn: A write transaction.
         key: Run id, attempt id and generation.
-        steps: What the attempt reported.
+        step: The highest that the attempt reported.
+        newest: What it reported last by each name.
     """
-    newest: dict[str, float] = {}
-    for step in sorted(steps):
-        newest.update(steps[step])
-    row = dict(zip(run_latest.c.keys(), (*key, max(steps), *_values(newest)), strict=True))
+    row = dict(zip(run_latest.c.keys(), (*key, step, *_values(newest)), strict=True))
     conn.execute(_moved_on(conn.dialect.name), row)
 
 
@@ -91,7 +89,8 @@ def _moved_on(database: str) -> Any:
     same = old.generation == come.generation
     older = tuple_(old.generation, old.step) <= tuple_(come.generation, come.step)
     merged = _merge(first=come, second=old, also=same)
-    moved = {name: come[name] for name in ("attempt_id", "generation", "step", "ts_s")}
+    moved = {name: come[name] for name in ("attempt_id", "generation", "step")}
+    moved["ts_s"] = func.coalesce(come.ts_s, case((same, old.ts_s)))
     return new.on_conflict_do_update(index_elements=[old.run_id], set_={**moved, **merged}, where=older)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...db.ingest.reader import read_on
+from ...db.ingest.step_order import highest_step
 from ...db.storable import is_whole
 from ...files.regular_files import open_regular
 from .divergence import diverged
@@ -28,19 +29,23 @@ def first_step(spool: Path, default: int, least: int = 1) -> int:
     return default
 
 
-def last_step(spool: Path) -> int | None:
-    """The newest step in the spool. Reads only its end: a spool may hold a million lines."""
-    return next((step for line in reversed(tail(spool)) if (step := _step(line)) is not None), None)
+def last_step(spool: Path, target: int | None = None) -> int | None:
+    """Return the newest step in the spool that is believed of that target; only the end of the spool is read."""
+    most = highest_step(target)
+    steps = (step for line in reversed(tail(spool)) if (step := _step(line)) is not None and step <= most)
+    return next(steps, None)
 
 
-def step_reached(spool: Path, start_step: int) -> int | None:
+def step_reached(spool: Path, start_step: int, target: int | None = None) -> int | None:
     """The highest step that may have been made: a script may report every tenth only, or count them from 0.
 
     Args:
         spool: of an attempt that has ended.
         start_step: steps that were done when it began, 0 if not known.
+        target: of the attempt, None if not known; steps far beyond are not believed.
     """
-    steps = sorted({step for line in tail(spool) if (step := _step(line, least=0)) is not None})
+    found = {step for line in tail(spool) if (step := _step(line, least=0)) is not None}
+    steps = sorted(step for step in found if step <= highest_step(target))
     if not steps:
         return None
     apart = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]

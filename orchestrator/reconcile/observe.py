@@ -255,7 +255,7 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
         diverged_before=metrics.diverged(_same(rows)) if idle else None,
-        reached_before=_reached(_same(rows)[:-1]) if idle else 0,
+        reached_before=_reached(_same(rows)[:-1], run.target_step) if idle else 0,
     )
 
 
@@ -272,10 +272,12 @@ def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
     return [row for row in rows if row.config_hash == rows[-1].config_hash]
 
 
-def _reached(rows: Sequence[AttemptRow]) -> int:
+def _reached(rows: Sequence[AttemptRow], target: int | None) -> int:
     """Return the highest step that these attempts may have made."""
     spools = ((attempt_paths(row).metrics, row) for row in rows)
-    steps = (spool_steps.step_reached(spool, row.start_step or 0) or row.last_step or 0 for spool, row in spools)
+    steps = (
+        spool_steps.step_reached(spool, row.start_step or 0, target) or row.last_step or 0 for spool, row in spools
+    )
     return max(steps, default=0)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from ....db.records import STEPS_RESTARTED
 from ...failures.finish import alone_in_words
 from ...formatting import count
 from .hardware import LEAST_SAMPLES
@@ -34,7 +35,7 @@ def flags_of(run: MeasuredRun) -> list[str]:
 def clock_remark(run: MeasuredRun) -> str:
     """What to know about the step times of a run whose script does not report them; "" of one that does."""
     if run.timing is None:
-        return UNTIMED if run.step is not None else ""
+        return UNTIMED if run.step is not None and STEPS_RESTARTED not in run.not_taken else ""
     if not run.timing.by_clock:
         return ""
     within = f", to within {run.timing.clock_error:.1%}" if run.timing.clock_error else ""
@@ -58,6 +59,7 @@ def _points(run: MeasuredRun) -> Iterator[str]:
     quality = run.quality
     if run.metrics_source:
         yield run.metrics_source
+    yield from run.not_taken.values()
     if quality.kept_every > 1:
         yield f"thinned: one step in {quality.kept_every} is left, and stands for the others"
     if quality.expected and quality.received < quality.expected * (1 - GAPS):

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from ....db import queries
 from ....db.campaigns import METRICS_SOURCE
-from ....db.records import SUBMITTING, CampaignRow, EventRow
+from ....db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
 from ....db.series import extra_highest, run_series
 from ....db.store import Store
 from ...progress import counted
@@ -35,6 +35,10 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         attempts = {run_id: list(own) for run_id, own in by_run}
         events = queries.events(conn, campaign.id)
         said = _said(events)
+        not_taken: dict[int | None, dict[str, str]] = defaultdict(dict)
+        for event in events:
+            if event.kind in (STEPS_RESTARTED, STEPS_BEYOND):
+                not_taken[event.attempt_id][event.kind] = event.message
         sources = {event.attempt_id: event.message for event in events if event.kind == METRICS_SOURCE}
         within_s = _lines_within_s(events)
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
@@ -53,6 +57,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
                 excluded=excluded,
                 skipped_steps=int(skipped[run.id]) if run.id in skipped else None,
                 metrics_source=next((sources[one] for one in mine[::-1] if one in sources), ""),
+                not_taken={kind: message for one in mine for kind, message in not_taken[one].items()},
                 lines_within_s=max((within_s.get(one, 0.0) for one in mine), default=0.0),
                 forwarded={tool: str(data.get("run_id", "")) for tool, data in forwards.get(run.id, {}).items()},
                 until_s=until_s,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, AttemptRow, RunRow, kept_every
+from ....db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every
 from ....db.series import Series
 from ....db.states import RunState, Stage
 from ....db.warm_up import untimed_steps
@@ -38,6 +38,7 @@ class RunData:
         excluded: by id of an attempt, the nodes that it was to do without.
         skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
         metrics_source: where they come from, in a sentence, if its script does not report them.
+        not_taken: by kind of event, which of its lines do not count, in a sentence.
         lines_within_s: how much later than it was written a line of metrics may have got its time.
         forwarded: by tool that it was forwarded to, its id there.
         until_s: when it was last looked at whether attempts run.
@@ -54,6 +55,7 @@ class RunData:
     excluded: Mapping[int | None, Sequence[str]]
     skipped_steps: int | None
     metrics_source: str
+    not_taken: Mapping[str, str]
     lines_within_s: float
     forwarded: Mapping[str, str]
     until_s: float
@@ -106,6 +108,7 @@ class MeasuredRun:
         early: it completed before its target step.
         read_config: whether its script opened the DeepSpeed configuration made for it; None where that is not known.
         group: how many ranks the largest group of its newest attempt had; None where that is not known.
+        not_taken: by kind of event, which of its lines do not count, in a sentence.
         code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
         hosts: nodes of the newest attempt that ended.
         machines: by node, what it is and how busy its processors were; nodes that do not say are missing.
@@ -150,6 +153,7 @@ class MeasuredRun:
     host_limits_gb: Mapping[str, float]
     failures: tuple[FailedAttempt, ...]
     metrics_source: str
+    not_taken: Mapping[str, str]
     forwarded: Mapping[str, str]
     generation: int
     attempt_id: int | None
@@ -272,7 +276,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         parameters=parameters if isinstance(parameters, int) else None,
         tokens_per_step=tokens,
         config=run.config,
-        timing=timing(data.series, lines),
+        timing=None if STEPS_RESTARTED in data.not_taken else timing(data.series, lines),
         loss=loss_of(data.series),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
         gpus=gpus,
@@ -287,6 +291,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         metrics_source=data.metrics_source,
+        not_taken=data.not_taken,
         forwarded=data.forwarded,
         generation=newest.generation if newest else 0,
         attempt_id=newest.id if newest else None,

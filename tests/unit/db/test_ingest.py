@@ -2,17 +2,19 @@
 
 import json
 import math
+import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import STALE_S, drain, ingest
-from dscampaign.db.records import MemoryObservation, MetricRow, RunLatest
+from dscampaign.db.records import MemoryObservation, MetricRow, NewRun, RunLatest
 from dscampaign.db.states import AttemptState
-from dscampaign.tests.support.worlds import World
+from dscampaign.tests.support.worlds import World, as_bytes, new_attempt
 
 _ALL = {
     "loss": 1.0,
@@ -455,3 +457,111 @@ def test_a_target_that_an_earlier_experiment_counted_is_not_the_run_s(world: Wor
     with world.store.read() as conn:
         [run] = queries.runs(conn, world.campaign_id)
     assert run.target_step is None
+
+
+def _stored(world: World, run_id: int) -> list[object]:
+    """All that the store has of a run's attempt, but for the times of its own events."""
+    with world.store.read() as conn:
+        [attempt] = queries.attempts(conn, world.campaign_id, run_id)
+        rows = [replace(row, attempt_id=0) for row in queries.metrics(conn, run_id)]
+        latest = queries.latest(conn, world.campaign_id).get(run_id)
+        events = [
+            (event.kind, event.message, event.data)
+            for event in queries.events(conn, world.campaign_id, run_id)
+            if event.attempt_id == attempt.id
+        ]
+    newest = latest and replace(latest, attempt_id=0, run_id=0)
+    return [repr(rows), repr(newest), attempt.start_step, attempt.last_step, attempt.spool_offset, events]
+
+
+def _taken(
+    world: World, name: str, lines: list[dict[str, object]], cuts: list[int], target: int | None
+) -> list[object]:
+    with world.store.write() as conn:
+        queries.insert_runs(conn, world.campaign_id, [NewRun(name, {}, {"a": 1}, "h1", 1, target_step=target)])
+        run_id = next(run.id for run in queries.runs(conn, world.campaign_id) if run.name == name)
+        [attempt_id] = queries.insert_attempts(conn, [new_attempt(run_id)])
+    path = world.dir / f"{name}.jsonl"
+    for start, end in pairwise([0, *cuts, len(lines)]):
+        with path.open("ab") as file:
+            file.writelines(map(as_bytes, lines[start:end]))
+        drain(world.store, MetricSpool(attempt_id, path), None, lambda: None)
+    return _stored(world, run_id)
+
+
+def _epochs(log_every: int = 1, *, length: int = 10) -> list[dict[str, object]]:
+    return [
+        {"step": step, "ts": 1e9 + 100 * epoch + step, "loss": 3.0 - epoch - step / 100, "epoch": epoch}
+        | ({"acc": float(epoch)} if epoch else {})
+        for epoch in range(3)
+        for step in range(1 + epoch % log_every, length + 1, log_every)
+    ]
+
+
+def test_what_the_store_has_of_steps_is_a_function_of_the_file_alone(world: World) -> None:
+    """Whenever the passes run: no row mixes epochs, and lines that do not count are reported."""
+    chance = random.Random(7)
+    for number in range(15):
+        length = chance.randrange(1, 25)
+        ahead = chance.choice([0, 1, 3, 30])
+        lines = [
+            {"step": max(0, step + chance.randrange(-ahead, ahead + 1)), "ts": 1e9 + step}
+            | {name: chance.random() for name in chance.sample(["loss", "eval_loss", "lr", "own"], chance.randrange(4))}
+            for step in range(length)
+        ]
+        if chance.random() < 0.5:
+            lines = _epochs(chance.choice([1, 3]), length=length)
+        target = chance.choice([None, 10, 20])
+        whole = _taken(world, f"whole-{number}", lines, [], target)
+        cuts = sorted(chance.sample(range(len(lines) + 1), min(4, len(lines))))
+        assert _taken(world, f"cut-{number}", lines, cuts, target) == whole
+        assert _taken(world, f"single-{number}", lines, list(range(1, len(lines))), target) == whole
+
+
+@pytest.mark.parametrize("cuts", [[], [10, 20], [5, 15, 25]])
+@pytest.mark.parametrize("log_every", [1, 3])
+def test_steps_that_are_counted_anew_are_reported_and_mixed_into_none(
+    world: World, cuts: list[int], log_every: int
+) -> None:
+    lines = _epochs(log_every)
+    _taken(world, "epochs", lines, [cut for cut in cuts if cut < len(lines)], 10)
+    with world.store.read() as conn:
+        run_id = queries.runs(conn, world.campaign_id)[-1].id
+        rows = list(queries.metrics(conn, run_id))
+        told = [event for event in queries.events(conn, world.campaign_id) if event.kind == "steps.restarted"]
+    assert [row.step for row in rows] == list(range(1, 11, log_every))
+    assert {row.extra["epoch"] for row in rows} == {0.0}
+    assert {tuple(row.extra) for row in rows} == {("epoch",)}
+    assert [(event.run_id, event.data["newest"]) for event in told] == [(run_id, 10)]
+
+
+def test_steps_go_on_after_a_return_to_a_checkpoint_and_earlier_steps_may_be_added_to(world: World) -> None:
+    back = [*_lines(1, 20), *_lines(15, 25, late=1.0)]
+    _taken(world, "back", back, [22], 30)
+    with world.store.read() as conn:
+        rows = list(queries.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
+    assert [(row.step, "late" in row.extra) for row in rows] == [(step, step > 20) for step in range(1, 26)]
+    evaluated: list[dict[str, object]] = [
+        *_lines(1, 20),
+        {"step": 10, "eval_loss": 2.0},
+        {"step": 20, "eval_loss": 1.0},
+    ]
+    _taken(world, "evaluated", evaluated, [], 30)
+    with world.store.read() as conn:
+        rows = list(queries.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
+        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "steps.restarted"]
+    assert [row.step for row in rows if row.eval_loss is not None] == [10, 20]
+    assert told == [{"step": 15, "newest": 20}]  # of the first alone
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_steps_far_beyond_the_target_are_not_taken(world: World, first: bool) -> None:
+    far: list[dict[str, object]] = [{"step": step, "loss": 1.0} for step in (10**6, 10**9)]
+    lines = [*far, *_lines(1, 40)] if first else [*_lines(1, 40), *far]
+    _taken(world, "far", lines, [1], 40)
+    with world.store.read() as conn:
+        run_id = queries.runs(conn, world.campaign_id)[-1].id
+        [attempt] = queries.attempts(conn, world.campaign_id, run_id)
+        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "steps.beyond"]
+        assert [row.step for row in queries.metrics(conn, run_id)] == list(range(1, 41))
+    assert (attempt.last_step, told) == (40, [{"step": 10**6, "target": 40}])

@@ -391,6 +391,12 @@ def test_the_highest_step_that_a_spool_leaves_room_for(
     assert spool_steps.step_reached(spool(paths, *_steps(*steps)), start) == reached
 
 
+def test_a_step_far_beyond_the_target_was_not_reached(paths: AttemptPaths) -> None:
+    path = spool(paths, *_steps(1, 2, 3, 10**9))
+    assert (spool_steps.last_step(path, 10), spool_steps.step_reached(path, 0, 10)) == (3, 3)
+    assert spool_steps.last_step(path) == 10**9
+
+
 @pytest.mark.parametrize(
     ("lines", "found"),
     [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dscampaign.db import queries
 from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.pages.report import comparison_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, compare, figures, verdict
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
-from dscampaign.tests.support.planted import Plant, Planted, Try
+from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try
 
 FLOORS = (("a", 0.1), ("b", 0.5))
 
@@ -59,3 +62,18 @@ def test_a_narrow_screen_has_one_side_below_the_other(planted: Plant) -> None:
     assert narrow[at + 1 : at + 3] == [f"  {name}: 1 of 1" for name in names]
     assert "tries in all" in narrow
     assert comparison_page(ComparedOperands((one,)), Page(width=80)).startswith("figure")
+
+
+def test_no_speed_is_read_from_steps_that_a_script_counts_anew(planted_url: PlantStore) -> None:
+    store = Store.open(planted_url(*(Planted(name, (0.05,) * 3, (3.0,) * 3) for name in ("a", "b"))))
+    with store.write() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+        assert campaign
+        run_id = queries.runs(conn, campaign.id)[0].id
+        attempt_id = queries.attempts(conn, campaign.id, run_id)[-1].id
+        queries.add_event(conn, campaign.id, "steps.restarted", "step 1 again", run_id=run_id, attempt_id=attempt_id)
+    first, *others = read_runs(store, campaign)
+    assert first.timing is None
+    assert "step 1 again" in flags_of(first)
+    assert all(run.timing and "step 1 again" not in flags_of(run) for run in others)
+    store.close()
