@@ -151,8 +151,8 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
             wrong = [index for index, entry in enumerate(values) if not isinstance(entry, dict) or not entry]
             yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
         else:
-            twice = [i for i, value in enumerate(values) if _among(values[:i], value)]
-            yield from (Finding(((*place, index),), "is given twice") for index in twice)
+            first = _firsts(values)
+            yield from (Finding(((*place, i),), "is given twice") for i in range(len(values)) if i not in first)
     if set(matrix) == {"exclude"}:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
 
@@ -192,8 +192,23 @@ def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
         if name in ("include", "exclude"):
             usable[name] = {i: entry for i, entry in enumerate(values) if isinstance(entry, dict) and entry}
         else:
-            usable[name] = {i: value for i, value in enumerate(values) if not _among(values[:i], value)}
+            usable[name] = _firsts(values)
     return usable
+
+
+def _firsts(values: Sequence[Any]) -> dict[int, Any]:
+    """Return the values by their index, without those that repeat one before them."""
+    known: dict[Any, int] = {}
+    for index, value in enumerate(values):
+        known.setdefault((isinstance(value, bool), _hashable(value)), index)
+    return {index: values[index] for index in known.values()}
+
+
+def _hashable(value: Any) -> Any:
+    """Return what equals that of another value if the two are equal."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _choice(name: str, value: Any, index: int) -> Point:
@@ -299,10 +314,6 @@ def _values(point: Point, key: str) -> Iterator[Any]:
     path = field_path(key)
     yield from (s.value for s in point.settings if s.key == key or (path is not None and s.path == path))
     yield from (label for name, label in point.labels if name == key)
-
-
-def _among(values: Sequence[Any], value: Any) -> bool:
-    return any(_same(value, other) for other in values)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from ...formatting import count
+from ...formatting import count, printable
 from ..compare.results import Results
 from .drawing import Look
 from .elements import Section
@@ -62,7 +62,7 @@ def _render(
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     size = f"{count(len(results.runs), 'run')}, {count(len(results.conditions), 'condition')}"
     style, script = _source("report.css"), _source("report.js") + _source("charts.js")
-    return environment.get_template(name).render(
+    page = environment.get_template(name).render(
         title=f"Campaign {results.campaign.name}",
         subtitle=f"{size} · {made} · dscampaign",
         sections=shown,
@@ -74,6 +74,7 @@ def _render(
         style_hash=_hash(style),
         script_hash=_hash(script),
     )
+    return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
 
 
 def _hash(text: str) -> str:

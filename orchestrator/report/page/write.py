@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ....jobs.shared.layout import CampaignPaths
 from ...errors import UserError
-from ...formatting import spreadsheet_cells
+from ...formatting import printable, spreadsheet_cells
 from ...output_files import refuse_links_of_others, whole_file
 from ..compare.results import Results
 from ..measure.telemetry import GpuDetails
@@ -100,4 +100,4 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(spreadsheet_cells(columns))
     writer.writerows(map(spreadsheet_cells, rows))
-    return stream.getvalue()
+    return printable(stream.getvalue())

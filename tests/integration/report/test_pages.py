@@ -319,14 +319,17 @@ def test_names_with_signs_of_a_formula_are_drawn(planted_url: PlantStore, tmp_pa
     assert (tmp_path / "out" / "figures" / "loss_1.png").exists()
 
 
-def test_a_reason_moves_no_cursor(planted_url: PlantStore, tmp_path: Path) -> None:
+def test_no_text_of_a_store_moves_a_cursor(planted_url: PlantStore, tmp_path: Path) -> None:
     """Not in the terminal either, nor a line."""
+    odd = "\x1b]52;c;x\x07\x1b[2Jm\x9b31m\u202e"
     failed = Planted(
-        "a", (0.1,), (3.0,), state=RunState.FAILED, reason="red \x1b[31m\nline", tries=(Try(ended="crash"),)
+        *("a", (0.1,), (3.0,)), state=RunState.FAILED, reason="red \x1b[31m\nline", tries=(Try(ended="crash"),)
     )
+    said = {"train": {"model": odd, "dataset": odd}, "params": {"model": odd, odd: odd}, "device": odd, "gpu": odd}
+    others = [Planted(name, (0.1,), (3.0,), **said) for name in (odd, "c")]
     printed = io.StringIO()
     with redirect_stdout(printed):
-        assert main(["report", "--store", planted_url(failed), "-o", str(tmp_path / "out")]) == 0
-    assert "\x1b" not in printed.getvalue()
-    for name in ("report.html", "report.md"):
-        assert "\x1b" not in (tmp_path / "out" / name).read_text()
+        assert main(["report", "--store", planted_url(failed, *others), "-o", str(tmp_path / "out")]) == 0
+    texts = [tmp_path / "out" / name for name in ("report.html", "report.md", "conditions.csv", "runs.csv")]
+    for text in (printed.getvalue(), *(path.read_text() for path in texts)):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)

@@ -113,6 +113,25 @@ def test_include_alone_lists_points() -> None:
     assert list(runs({"include": [{"lr": 1e-3}, {"lr": 1e-4}]})) == ["lr-0.001", "lr-0.0001"]
 
 
+def test_a_long_axis_is_refused_without_comparing_each_value_with_each() -> None:
+    compared = 0
+
+    class Counted(float):
+        __hash__ = float.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return float.__eq__(self, other) is True
+
+    values = [Counted(number / 7) for number in range(3000)]
+    spec = Spec.model_validate({"name": "x", "command": ["a.py", "{x}"], "matrix": {"x": values}})
+    with pytest.raises(InvalidSpec) as caught:
+        expand(spec)
+    assert [finding.message for finding in caught.value.findings] == ["expands to 3000 runs, 1000 allowed"]
+    assert compared < 10 * len(values)
+
+
 def test_repeats_have_their_own_seeds_and_the_first_keeps_its_name() -> None:
     once, thrice = runs({"lr": [1e-3]}), runs({"lr": [1e-3]}, repeats=3)
     assert list(thrice) == ["lr-0.001", "lr-0.001-r1", "lr-0.001-r2"]
