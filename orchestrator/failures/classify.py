@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...jobs.agent.evidence import LogLine
-from . import finish, node_evidence
-from . import vocabulary as words
-from .diagnose import diagnosis_of, match, same, scene
+from . import errnos, finish, node_evidence, words
+from .devices import ASSERTION
 from .evidence import (
     Clue,
     Ended,
@@ -27,15 +26,14 @@ from .evidence import (
     silent_ranks,
 )
 from .exits import faulted, folder_restored, how_it_died, never_began, unknown
-from .kinds import UNREADABLE_INPUT, kind_of
+from .groups import gist
+from .kinds import UNREADABLE_INPUT, diagnosis_of, final_at_once, kind_of, match, scene
 from .log_lines import echoes_input, ends_a_program
 from .places import Place, places
 from .policy import FailureClass
-from .prose import says_it_diverged, says_it_waited
-from .rules import HANG_PATTERN, LOG_RULES, USER_ACTIONS, Rule
+from .rules import LOG_RULES, USER_ACTIONS, Rule, gave_up_waiting
 from .slurm_word import ended_by_slurm
 from .verdict import Diagnosis, Sureness, Verdict, headline
-from .vocabulary import of_circumstances
 
 
 def classify(ended: Ended) -> Verdict:
@@ -74,9 +72,9 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
     if job is None or job.state not in ("TIMEOUT", "DEADLINE"):
         return None
     clues = ended.log_clues  # a watchdog may only have said so, while the ranks went on waiting
-    if hung := next((clue for clue in clues if HANG_PATTERN.search(clue.text)), None):
+    if hung := next((clue for clue in clues if gave_up_waiting(clue.text)), None):
         return _hang(hung)
-    if hung := next((clue for clue in clues if says_it_waited(clue.text)), None):
+    if hung := next((clue for clue in clues if words.reports_waiting(clue.text)), None):
         return _hang(hung, Sureness.LIKELY)
     if hung_before := _hung_in_a_collective(ended.errors, ended):
         return hung_before
@@ -121,7 +119,7 @@ def _by_root(ended: Ended) -> Verdict | None:
         if broken:
             return broken
     if found is None:
-        return _out_of_memory(ended) or _unknown_error(root)
+        return _not_finite_before(root, ended) or _out_of_memory(ended) or _unknown_error(root)
     if found.kind is FailureClass.DETERMINISTIC:
         return _mistake(found, root, roots, ended)
     if found.kind is FailureClass.CRASH and (memory := _out_of_memory(ended)):
@@ -130,47 +128,81 @@ def _by_root(ended: Ended) -> Verdict | None:
 
 
 def _unknown_error(root: Clue) -> Verdict:
+    place = "" if words.of_circumstances(root.text) else _place(root)
+    return Verdict(FailureClass.CRASH, headline(root.text), line=root.line, host=root.host, place=place)
+
+
+def _place(clue: Clue) -> str:
+    """The place of an error, by which another attempt shows that it recurs; of a log, its words."""
+    return clue.raised.place or f"{clue.raised.type} {gist(clue.raised.message)}"
+
+
+def _not_finite_before(root: Clue, ended: Ended) -> Verdict | None:
+    """What a kernel's assertion means once training had reported values that are not finite."""
+    if not ended.trained or not ASSERTION.search(root.text):
+        return None
+    lines = (line for outcome in ended.outcomes for line in outcome.lines)
+    proof = next((line for line in lines if words.NAN_STEP.search(line.text)), None)
+    if proof is None:
+        return None
+    hint = "lower train.lr, or warm up longer"
     return Verdict(
-        FailureClass.CRASH,
-        headline(root.text),
-        line=root.line,
-        host=root.host,
-        sure=Sureness.UNSURE,
-        place="" if of_circumstances(root.text) else root.raised.place,
+        FailureClass.DIVERGED, headline(proof.text), hint, proof, "loss-not-finite", root.host, Sureness.LIKELY
     )
 
 
 def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> Verdict:
-    """A deterministic error, unless the node or a rank that died earlier explains it."""
+    """A mistake, unless the node or a rank that died earlier explains it; a likely one takes a second witness."""
     gone = gone_before(ended, root.ts) if root.ts is not None else None
     if gone:
         reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
         return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host, sure=Sureness.LIKELY)
-    if words.DEVICE_MEMORY.search(root.text) and (crowded := node_evidence.crowded(root, ended)):
+    if words.lacks_device_memory(root.text) and (crowded := node_evidence.crowded(root, ended)):
         kind, reason = crowded
         return Verdict(kind, reason, line=root.line, host=root.host, rule="device-memory", sure=Sureness.LIKELY)
-    if found.per_node and _on_one_node_only(found, root, roots, ended):
+    alike = [clue for clue in roots if _same(clue, root)]
+    place = _place(root) if ended.begun else ""
+    if _on_one_node_only(found, root, alike, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
-        return Verdict(FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, sure=Sureness.LIKELY)
-    return _proved(found, root, root.text, ended)
+        return Verdict(
+            FailureClass.NODE, reason, found.hint, root.line, found.name, root.host, Sureness.LIKELY,
+            place=place, suspect=found.kind,
+        )  # fmt: skip
+    if found.sure is Sureness.CERTAIN or _witnessed(found, root, alike, ended):
+        return _proved(found, root, root.text, ended)
+    return Verdict(
+        FailureClass.CRASH, headline(root.text), found.hint, root.line, found.name, root.host, Sureness.UNSURE,
+        place=place, suspect=found.kind,
+    )  # fmt: skip
 
 
-def _on_one_node_only(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) -> bool:
+def _same(one: Clue, other: Clue) -> bool:
+    return one.raised.type == other.raised.type and _place(one) == _place(other)
+
+
+def _witnessed(found: Diagnosis, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
+    """Whether several ranks, on all nodes, show a mistake that nothing outside the program can cause."""
+    hosts = {clue.host for clue in alike}
+    if len({(clue.host, clue.rank) for clue in alike}) < 2 or len(hosts) < len(ended.outcomes):
+        return False
+    return final_at_once(found, scene(root.raised, ended), len(hosts))
+
+
+def _on_one_node_only(found: Diagnosis, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
     """Whether the node is to blame: others had no such error, or earlier attempts had none.
 
     What rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever have:
-    another rank beside it that got further acquits the node.
+    another rank beside it that got further acquits the node. Of logs it is not known how far others got.
     """
     if ended.resumes:
-        return True  # the same environment has trained before
-    if ended.nodes < 2 or len(ended.outcomes) < 2:
+        return found.environment  # it has trained before
+    if ended.nodes < 2 or len(ended.outcomes) < 2 or not root.host or any(clue.host != root.host for clue in alike):
         return False
-
-    if any(same(found, clue, ended) for clue in roots if clue.host != root.host):
-        return False
+    if any(clue.rank != 0 for clue in alike):
+        return True
     beside = outcome_of(ended, root.host)
     others = [rank for rank in beside.ranks if rank.rank != root.rank and rank.exit is not None] if beside else []
-    return not others or any(clue.rank != 0 and same(found, clue, ended) for clue in roots if clue.host == root.host)
+    return root.ts is not None and not others and found.sure is not Sureness.CERTAIN
 
 
 def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
@@ -178,9 +210,11 @@ def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
     for clue in ended.log_clues:
         if clue.is_cascade is not echoes:
             continue
-        if HANG_PATTERN.search(clue.text):
+        if gave_up_waiting(clue.text):
             return _hang(clue)
         rule = match(clue.text, ended, LOG_RULES)
+        if rule is None and (full := errnos.in_other_words(clue.text)):
+            return Verdict(FailureClass.STORAGE, headline(clue.text), "", clue.line, f"errno-{full}", clue.host)
         if rule and not (rule.kind is FailureClass.DETERMINISTIC and _no_mistake(rule, clue, ended)):
             return _told(rule, clue, clue.text, ended)
     return None
@@ -201,32 +235,21 @@ def _by_prose(ended: Ended) -> Verdict | None:
     """The verdict from what the script said of its own end."""
     broke_off = ended.trained and left_by_itself(ended)
     for clue in ended.log_clues:
-        if broke_off and says_it_diverged(clue.text):
+        if broke_off and words.reports_divergence(clue.text):
             return Verdict(
                 FailureClass.DIVERGED, headline(clue.text), "lower train.lr, or warm up longer", clue.line,
                 "loss-not-finite", clue.host, sure=Sureness.LIKELY,
             )  # fmt: skip
-        if says_it_waited(clue.text):
+        if words.reports_waiting(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
 
 
 def _told(found: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
-    """What a line of a log proves; of a mistake that a node may be to blame for, only if no node is."""
-    if found.kind is FailureClass.DETERMINISTIC and found.per_node and _logged_on_one_node_only(found, clue, ended):
-        reason = f"only on {clue.host}: {headline(text)}"
-        return Verdict(FailureClass.NODE, reason, found.hint, clue.line, found.name, clue.host, sure=Sureness.LIKELY)
+    """What a line of a log proves; of a mistake, as a rank's own record would."""
+    if found.kind is FailureClass.DETERMINISTIC:
+        return _mistake(found, clue, ended.log_clues, ended)
     return _proved(found, clue, text, ended)
-
-
-def _logged_on_one_node_only(found: Diagnosis, clue: Clue, ended: Ended) -> bool:
-    """Likewise of logs. Who else got further, they do not tell: what rank 0 says may be what it alone does."""
-    if ended.resumes:
-        return True
-    if len(ended.outcomes) < 2 or not clue.host:
-        return False
-    alike = [other for other in ended.log_clues if same(found, other, ended)]
-    return all(other.host == clue.host for other in alike) and any(other.rank != 0 for other in alike)
 
 
 def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
@@ -243,7 +266,7 @@ def _signal_of_its_own(clue: Clue, ended: Ended) -> int | None:
     """The signal that ended it; not that with which the watchdog of another rank, which had waited, ended that one."""
     number = death_signal(ended)
     others = (other for other in ended.log_clues if other.line.file != clue.line.file or other.rank != clue.rank)
-    if number == signal.SIGABRT and any(HANG_PATTERN.search(other.text) for other in others):
+    if number == signal.SIGABRT and any(gave_up_waiting(other.text) for other in others):
         return None
     return number
 
@@ -269,8 +292,9 @@ def _cascade(ended: Ended) -> Verdict | None:
 
 def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | None:
     """A collective that gave up waiting, or a rank that never met the others."""
-    for clue in echoes:
-        if HANG_PATTERN.search(clue.text):
+    alike = {clue.raised.place or clue.text: clue for clue in reversed(echoes)}
+    for clue in reversed(alike.values()):
+        if gave_up_waiting(clue.text):
             return _hang(clue)
         found = kind_of(scene(clue.raised, ended))
         if found and found.kind in (FailureClass.HANG, FailureClass.NODE):
@@ -291,7 +315,7 @@ def _proved(rule: Diagnosis, clue: Clue, text: str, ended: Ended) -> Verdict:
             return _memory(ended, proof, text, name)
         kind, reason, hint = node_evidence.whose_memory(ended, clue, text)
         return Verdict(kind, reason or headline(text), hint, clue.line, rule.name, clue.host)
-    host = _named(rule, text) if rule.kind is FailureClass.NODE else clue.host
+    host = _named(rule, text) if rule.kind is FailureClass.NODE and not getattr(rule, "here", False) else clue.host
     return Verdict(rule.kind, headline(text), rule.hint, clue.line, rule.name, host, sure=rule.sure)
 
 

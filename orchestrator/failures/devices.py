@@ -76,7 +76,7 @@ NO_KERNEL = (
     rf"|{_named('NoKernelImageForDevice|NoBinaryForGpu|InvalidDeviceFunction', 'NO_BINARY_FOR_GPU')}"
     r"|HSA_STATUS_ERROR_INVALID_(?:ISA\w*|CODE_OBJECT)"
 )
-ASSERTION = rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}"
+ASSERTION = re.compile(rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}")
 
 ARGUMENT = re.compile(
     r"\b(?:CU|HIP|ROC|N)[A-Z]+_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH|VERSION_MISMATCH|INVALID_VALUE"

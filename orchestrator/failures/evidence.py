@@ -12,10 +12,10 @@ from typing import Any
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
-from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of
-from .mistakes import own
+from . import words
+from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of, unfolded
 from .places import Place, places, telling
-from .raised import MESSAGE_LIMIT, Frame, Raised, causes_of_trace, nested, recorded, said
+from .raised import MESSAGE_LIMIT, OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Frame, Raised, causes_of_trace, last_exception, nested, recorded, said
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
@@ -111,6 +111,15 @@ class Ended:
         """Whether this experiment has ever made a step, which proves that its configuration works."""
         return self.step > 0
 
+    @cached_property
+    def begun(self) -> bool:
+        """Whether a rank has started: what fails before the user's code runs is the machine's fault or this program's.
+
+        A rank records that it runs before it runs anything of the user's.
+        """
+        ranks = (rank for outcome in self.outcomes for rank in outcome.ranks)
+        return self.last_step is not None or any(rank.pid is not None or rank.exit is not None for rank in ranks)
+
     @property
     def resumes(self) -> bool:
         """Whether earlier attempts have trained, and this one made no step."""
@@ -197,7 +206,7 @@ class Clue:
     @cached_property
     def is_cascade(self) -> bool:
         """Whether it tells of a consequence of another rank's death."""
-        return lacks_extension(self.text) or (is_cascade(self.text) and not own(self.raised))
+        return lacks_extension(self.text) or (is_cascade(self.text) and not _own(self.raised))
 
     @cached_property
     def causes(self) -> tuple[Raised, ...]:
@@ -208,6 +217,14 @@ class Clue:
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
         return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))
+
+
+def _own(raised: Raised) -> bool:
+    """Whether its class blames the program, though it names what the ranks communicate with."""
+    if raised.is_a(*OF_TEXT, *OF_INPUT, *OF_FILES):
+        return True
+    plain = words.QUOTED.sub("''", raised.message)
+    return raised.is_a(*OF_PROGRAM) and not words.of_circumstances(plain)
 
 
 def _garbled(clue: Clue) -> bool:
@@ -222,12 +239,22 @@ def _garbled(clue: Clue) -> bool:
 def _told(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
     """The lines of logs that may decide; those with which a program ends, with all that is shown of their exception."""
     further: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, str]] = set()
+    lines = unfolded(lines)
     for line in evidence(lines):
         rank = rank_of_log(line.file)
+        if "\n" in line.text:  # a traceback within a JSON record
+            above, text = last_exception(line.text)
+            head = said(text)
+            error = {"type": head.type, "message": head.message, "trace": above}
+            yield Clue(LogLine(line.file, line.number, text), host, rank, error=error)
+            continue
         if (line.file, line.number) in further:
             continue
         if not ends_a_program(line.text):
-            yield Clue(line, host, rank)
+            if (line.file, line.text) not in repeated:
+                yield Clue(line, host, rank)
+            repeated.add((line.file, line.text))
             continue
         shown = traceback_of(line, lines)
         further |= {(line.file, number) for number in shown.further}

@@ -70,6 +70,10 @@ def _by_exits(ended: Ended) -> Verdict:
     if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
         word = how_it_died(ended)
         return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {word}", host=killed.host)
+    left = [(rank, o.host) for o in ended.outcomes for rank in o.ranks if rank.exit and rank.exit > 0]
+    if silent_ranks(ended) and left:  # the launcher ended the others
+        rank, host = left[0]
+        return Verdict(FailureClass.CRASH, f"rank {rank.rank} exited with {rank.exit}", "see its log", host=host)
     if silent_ranks(ended):
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         name, host = first_to_die(ended)

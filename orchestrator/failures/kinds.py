@@ -1,34 +1,50 @@
-"""The kinds of errors: what an exception's class, its place, its errno and the time say, whatever its words. Pure.
+"""What an error is: by its errno, its own words (`rules.py`), or its class, place and time. Pure.
 
-A kind is asked after the rules that know an error's own words (`rules.py`), and before nothing: what no kind knows is a
-crash. Where words count here, they are the vocabulary of a subject (what is not finite, who waited for whom), not
-sentences. The first kind that holds counts.
+Before the first step, an error that nothing else explains is a mistake of the script or of what it was given. Only a
+few are certain: those of the program's text, which no file, node or network can cause. All others are *likely*, and a
+likely mistake takes a second witness (see `classify.py`). So no kind needs to know how a library words its complaints.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from . import devices, errnos, mistakes
-from . import vocabulary as words
+from . import devices, errnos, words
 from .errnos import Fault
+from .evidence import Clue, Ended
 from .places import Place, places
 from .policy import FailureClass
-from .raised import Raised
+from .raised import OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Raised, nested
+from .rules import MEMORY_RULES, RULES, Rule, RuleTable
 from .verdict import Diagnosis, Sureness
+
+_OF_COMPILED = "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError"
+_SIGNATURE = re.compile(
+    r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
+    r"|multiple values for (?:keyword )?argument|required positional|not JSON serializable|[Cc]an(?:'t|not) pickle"
+    r"|abstract class|'(?:module|function|method|type|property|builtin_function_or_method)' object"
+)
+"""How a call is written, whatever it is called with."""
+_HALF_LOADED = re.compile(r"partially initialized|unknown location|null bytes|marshal|bad magic number|torch_extensions")
+"""Of a module that is still being written or imported."""
+_BARRED = re.compile(r"allow_pickle|[Ww]eights only load failed|(?:global|class|function)\b.{0,60}\bnot (?:an )?allowed")
+"""A reader that is careful by its settings refuses a name in the file; every other file has it too."""
+_CORRUPT = "UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error"
+_READING = re.compile(r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE)
+_DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
+_RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
+_READ = frozenset(
+    {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.IMPORT, Place.TRACKER, Place.SHARED_MEMORY}
+)
+"""Where a program works with what others write: files, caches, answers."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """An exception and its circumstances.
-
-    Attributes:
-        trained: whether the experiment has ever made a step, so that its configuration works.
-        resumes: whether it began from a checkpoint and has made no step since.
-        nodes: how many nodes the attempt has.
-    """
+    """An exception and its circumstances: whether the run has ever made a step, or resumes, and on how many nodes."""
 
     raised: Raised
     trained: bool
@@ -40,74 +56,55 @@ class Scene:
         """What the stack was doing, innermost first."""
         return places(self.raised.frames)
 
-    @property
-    def where(self) -> Place | None:
-        """The innermost of them."""
-        return self.places[0] if self.places else None
-
     @cached_property
     def text(self) -> str:
-        """Type and message, or for an assertion without words its source."""
+        """Type and message, or of an assertion without words its source."""
         raised = self.raised
         return raised.text if raised.message.strip() else f"{raised.type}: {raised.statement}"
 
     @cached_property
     def fault(self) -> Fault | None:
-        """Who is at fault by the errno."""
+        """What the errno blames."""
         number = self.raised.errno
-        return None if number is None else errnos.fault(number, self.about_files)
-
-    @cached_property
-    def networked(self) -> bool:
-        """Whether it was about a connection beyond the ranks."""
-        answered = self.where is Place.DOWNLOAD and self.raised.is_a("LookupError", "JSONDecodeError")
-        if self.of_the_program and not answered:
-            return False
-        return (
-            self.raised.is_a("NetworkError", "ConnectionError")
-            or self.raised.module.startswith(words.NETWORK_MODULES)
-            or self.fault is Fault.NETWORK
-            or Place.DOWNLOAD in self.places[:2]
-            or bool(words.NETWORK.search(self.text))
-        )
+        return None if number is None else errnos.fault(number, self._about_files)
 
     @cached_property
     def of_the_program(self) -> bool:
-        """Whether its class says that the program, or what it was given, is wrong."""
-        return mistakes.of_the_program(self.raised)
-
-    @cached_property
-    def of_circumstances(self) -> bool:
-        """Whether its message speaks of what may be otherwise the next time."""
-        return words.of_circumstances(self.raised.message)
-
-    @cached_property
-    def demands(self) -> bool:
-        """Whether it is a demand on the caller, by any class of exception, that another time will not meet either."""
+        """Whether its class blames the program's text or input, and its message no circumstance."""
         raised = self.raised
-        if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit"):
-            return False
-        if raised.module.startswith(words.TRACKERS) or devices.FAILED.search(raised.message) or self.of_circumstances:
-            return False
-        if raised.errno is not None and raised.errno not in errnos.FAULTS:
-            return False  # the system's word for what it is, which nobody knows
-        in_code = self.where in (Place.MODEL, Place.SETUP, Place.ARGUMENTS, Place.IMPORT)
-        own_check = raised.statement.startswith("raise ") and self.where is Place.LIBRARY
-        if in_code or own_check or raised.module.startswith(mistakes.MISTAKEN_MODULES):
+        if raised.is_a(*OF_TEXT, *OF_INPUT):
+            return not raised.is_a("OSError", "NetworkError")
+        return raised.is_a(*OF_PROGRAM) and not words.of_circumstances(raised.message)
+
+    @cached_property
+    def networked(self) -> bool:
+        """Whether it concerns a connection beyond the ranks."""
+        raised, near = self.raised, Place.DOWNLOAD in self.places[:2]
+        if raised.is_a("NetworkError", "ConnectionError"):
             return True
-        operator = raised.name == "RuntimeError" and words.TENSORS.search(raised.message)
-        return bool(operator or words.DEMAND.search(raised.message))
+        if raised.is_a(*OF_TEXT, *OF_INPUT) and not (near and raised.is_a("LookupError")):
+            return False
+        if raised.module.startswith(words.NETWORK_MODULES):
+            return True
+        return near or self.fault is Fault.NETWORK or bool(words.NETWORK.search(words.QUOTED.sub("''", self.text)))
+
+    @cached_property
+    def outside(self) -> bool:
+        """Whether it may be about what others write: every rank reads the same half-written file."""
+        raised = self.raised
+        if raised.is_a("OSError", "EOFError", "JSONDecodeError", "UnicodeDecodeError", "PickleError", "ImportError"):
+            return True
+        if not _READ.isdisjoint(self.places[:2]) or words.PATH.search(raised.message):
+            return True
+        return any(_READING.search(f"{frame.function} {frame.code}") for frame in raised.frames[-2:])
 
     @property
-    def resuming(self) -> bool:
-        """Whether the source on the stack speaks of resuming."""
-        return any(
-            words.RESUMING.search(frame.function) or words.RESUMING.search(frame.code) for frame in self.raised.frames
-        )
+    def stated(self) -> bool:
+        """Whether Python, torch or a script itself raised it, in a class that is not of a library's own world."""
+        return self.of_the_program or self.raised.name == "RuntimeError"
 
     @property
-    def about_files(self) -> bool:
-        """Whether a file was being used: the error names a path, or checkpoints or data were read or written."""
+    def _about_files(self) -> bool:
         busy = {Place.SAVING, Place.LOADING, Place.DATA}
         return bool(words.PATH.search(self.raised.message)) or not busy.isdisjoint(self.places)
 
@@ -119,157 +116,118 @@ class ErrorKind(Diagnosis):
     holds: Callable[[Scene], bool] = lambda _: False
 
 
-def by_errno(scene: Scene) -> ErrorKind | None:
-    """What its errno proves, None if it has none that proves anything."""
-    return next((kind for kind in SYSTEM_KINDS if kind.holds(scene)), None)
+def diagnosis_of(clue: Clue, ended: Ended) -> tuple[Diagnosis | None, str]:
+    """What the error is, and the text that proves it: its own, or that of an exception in its chain.
+
+    What passes comes first, also where it only led to a mistake: without it there would have been none.
+    """
+    found = _judged(clue.raised, clue.text, ended)
+    if found and found.kind is not FailureClass.DETERMINISTIC and found.sure is Sureness.CERTAIN:
+        return found, clue.text
+    causes = [(earlier, cause.text) for cause in clue.causes if (earlier := _judged(cause, cause.text, ended))]
+    for earlier, text in causes:
+        if earlier.kind is not FailureClass.DETERMINISTIC:
+            return earlier, text
+    vague = found is None or found.name == "demand"
+    if vague and causes and (nested(clue.raised) or not words.of_circumstances(clue.text)):
+        return causes[-1]
+    return found, clue.text
+
+
+def _judged(raised: Raised, text: str, ended: Ended) -> Diagnosis | None:
+    seen = scene(raised, ended)
+    by_errno = (kind for kind in SYSTEM_KINDS if kind.holds(seen))
+    return match(text, ended, MEMORY_RULES) or next(by_errno, None) or match(text, ended) or kind_of(seen)
+
+
+def scene(raised: Raised, ended: Ended) -> Scene:
+    """The exception, and its circumstances in that attempt."""
+    return Scene(raised, ended.trained, ended.resumes, ended.nodes)
+
+
+def match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
+    """The rule that the text matches, of those that may hold at this time."""
+    return rules.first(text, trained=ended.trained, resumes=ended.resumes)
 
 
 def kind_of(scene: Scene) -> ErrorKind | None:
-    """What kind of error it is; None if it is of none that is known."""
+    """The kind of error by class, place and time; None if nothing is known of it."""
     return next((kind for kind in KINDS if kind.may_hold(scene.trained, scene.resumes) and kind.holds(scene)), None)
 
 
 # -- what holds -----------------------------------------------------------------------------------------------
 
 
-def _no_room(scene: Scene) -> bool:
-    return words.lacks_device_memory(scene.raised.message)
-
-
 def _diverged(scene: Scene) -> bool:
-    if scene.raised.is_a(*mistakes.OF_TEXT, *mistakes.OF_INPUT, "OSError"):
-        return False  # of a name that sounds so
-    if Place.DATA in scene.places[:2] or scene.where is Place.TRACKER:
-        return False
     raised = scene.raised
-    if raised.is_a("FloatingPointError") or words.OF_NAN.search(raised.name):
+    if raised.is_a("FloatingPointError"):
         return True
-    said = words.without_quotations(raised.message)
-    text = f"{said} {raised.statement}" if not raised.statement.startswith("raise ") else said
-    if not scene.trained:
-        return words.not_finite(text)
-    return (
-        words.near(words.NOT_FINITE, words.TRAINED_VALUE, text)
-        or bool(words.NOT_A_NUMBER.search(said))
-        or words.near(words.SCALE, words.SPENT, text, 40)
-        or words.near(words.LOSS_IS, words.OUT_OF_BOUNDS, text, 60)
-        or (raised.is_a("OverflowError") and bool(words.TRAINED_VALUE.search(raised.statement)))
-    )
+    if raised.is_a(*OF_TEXT, *OF_INPUT, "OSError") or not {Place.DATA, Place.TRACKER}.isdisjoint(scene.places[:1]):
+        return False
+    if Place.DATA in scene.places[:2]:
+        return False
+    return words.diverged(raised.name, raised.message, raised.statement, trained=scene.trained)
 
 
 def _hung(scene: Scene) -> bool:
-    if scene.raised.is_a("NetworkError") or scene.of_the_program or Place.DATA in scene.places[:2]:
+    if scene.raised.is_a("NetworkError", *OF_TEXT, *OF_INPUT) or Place.DATA in scene.places[:2]:
         return False
-    together = Place.COLLECTIVE in scene.places and words.WAITED.search(scene.text)
-    return bool(together and not words.MEETING.search(scene.text)) or words.waited_for_others(scene.text)
-
-
-def _never_met(scene: Scene) -> bool:
-    text = scene.text
-    return (
-        scene.nodes > 1
-        and not scene.of_the_program
-        and bool(words.WAITED.search(text) and words.MEETING.search(text) and words.TOGETHER.search(text))
-    )
-
-
-def _status(scene: Scene) -> int | None:
-    found = words.STATUS.search(scene.text)
-    return int(found[1] or found[2]) if found else None
-
-
-def _refused(scene: Scene) -> bool:
-    tracked = scene.raised.module.startswith(words.TRACKERS) and not scene.of_the_program
-    if not (scene.networked or tracked) or words.PASSING_REFUSAL.search(scene.text):
-        return False
-    status = _status(scene)
-    if status is None:
-        return bool(words.REFUSAL.search(scene.text))
-    return 400 <= status < 500 and status not in words.PASSING_STATUS
-
-
-def _tools(scene: Scene) -> bool:
-    if words.KILLED.search(scene.text):
-        return False
-    if scene.raised.is_a(*words.TOOL_TYPES) or words.TOOL.search(scene.text):
-        return True
-    return scene.where is Place.TOOLCHAIN and not scene.of_circumstances
-
-
-def _barred(scene: Scene) -> bool:
-    """Whether a reader refused a name that a sound file holds; the file before it holds the same."""
-    reading = scene.raised.is_a("PickleError") or (scene.raised.is_a("ValueError") and Place.LOADING in scene.places)
-    return reading and words.near(words.NAMED, words.BARRED, scene.raised.message)
+    if scene.raised.is_a(*OF_PROGRAM):  # may name a setting
+        return words.reports_waiting(scene.text)
+    together = Place.COLLECTIVE in scene.places and words.waited(scene.text)
+    return together or words.waited_for_others(scene.text)
 
 
 def _unreadable(scene: Scene) -> bool:
-    raised = scene.raised
-    if Place.DATA in scene.places[:1]:
+    """A checkpoint, or what a run starts from."""
+    raised, loading = scene.raised, Place.LOADING in scene.places
+    resuming = scene.resumes and any(_RESUMING.search(f"{f.function} {f.code}") for f in raised.frames)
+    if Place.DATA in scene.places[:1] or not (loading or resuming or words.CHECKPOINT.search(raised.text)):
         return False
-    named = bool(words.CHECKPOINT.search(raised.text))
-    if (named or Place.LOADING in scene.places) and (
-        raised.is_a(*words.CORRUPT) or words.UNREADABLE.search(raised.message)
-    ):
+    if raised.is_a(*_CORRUPT) or words.UNREADABLE.search(raised.message):
         return True
-    if not scene.resumes or not (named or Place.LOADING in scene.places or scene.resuming):
-        return False
-    lacking = raised.is_a("LookupError", "ValueError", "AssertionError") or _no_such_request(scene)
-    return lacking or (named and bool(words.DIFFERS.search(raised.message)))
-
-
-def _no_such_request(scene: Scene) -> bool:
-    return scene.fault is Fault.REQUEST or scene.raised.is_a(
-        "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "FileExistsError"
-    )
+    lacking = raised.is_a("LookupError", "ValueError", "AssertionError", *OF_FILES) or scene.fault is Fault.REQUEST
+    return scene.resumes and (lacking or bool(_DIFFERS.search(raised.message)))
 
 
 def _too_late(scene: Scene) -> bool:
-    passing = words.PASSING_FILE.search(scene.raised.message)
-    denied = scene.raised.is_a("PermissionError") or scene.raised.errno in (1, 13)
-    return _no_such_request(scene) and bool(passing) and not (denied and not words.OF_NODE.search(scene.raised.message))
+    files = scene.raised.is_a(*OF_FILES) or scene.fault is Fault.REQUEST
+    denied = scene.raised.is_a("PermissionError") and not words.OF_NODE.search(scene.raised.message)
+    return files and not denied and bool(words.PASSING_FILE.search(scene.raised.message))
 
 
-def _misspelled(scene: Scene) -> bool:
-    """An error of the program's text: neither data nor a machine can cause it, except one with other libraries."""
+def _certain(scene: Scene) -> bool:
+    """An error of the program's text, or of how it was called: neither data nor a machine can cause it."""
     raised = scene.raised
-    if scene.resumes:
+    if _HALF_LOADED.search(raised.message):
         return False
+    if scene.resumes or raised.is_a("NameError", "SyntaxError", "OmegaConfBaseException"):
+        return not scene.resumes or raised.is_a("SyntaxError")
     if raised.is_a("TypeError"):
-        return bool(mistakes.SIGNATURE.search(raised.message))
-    compiled = raised.module.startswith("torch._dynamo.") and raised.is_a(*mistakes.OF_COMPILED)
-    return compiled or raised.is_a("NameError", "OmegaConfBaseException") or _misused(scene)
+        return bool(_SIGNATURE.search(raised.message))
+    return raised.module.startswith("torch._dynamo.") and raised.is_a(*_OF_COMPILED)
 
 
-def _misused(scene: Scene) -> bool:
-    """Whether an operator was given tensors of a kind that it does not take, and that no data decides."""
-    if Place.DATA in scene.places[:2] or not scene.demands:
-        return False
-    return scene.raised.name == "RuntimeError" and bool(
-        words.OPERANDS.search(scene.raised.message) and words.DEMAND.search(scene.raised.message)
-    )
-
-
-def _mistaken(scene: Scene) -> bool:
+def _certain_at_first(scene: Scene) -> bool:
     raised = scene.raised
-    if raised.is_a("JSONDecodeError") and "Expecting value" in raised.message:  # an empty answer, or an empty file
-        return bool({Place.SETUP, Place.USER}.intersection(scene.places)) and Place.DOWNLOAD not in scene.places
-    if Place.TRACKER in scene.places[:1] and not raised.is_a("UsageError"):
+    if _HALF_LOADED.search(raised.message):
         return False
-    if raised.is_a(*mistakes.OF_STATE) and words.PASSING.search(raised.message):
+    imported = raised.is_a("ImportError") and raised.message.startswith("cannot import name")
+    return imported or raised.is_a(*OF_INPUT) or raised.module.startswith(("omegaconf.", "hydra.", "pydantic", "click."))
+
+
+def _likely(scene: Scene) -> bool:
+    """Any other error of the program, unless it speaks of circumstances."""
+    raised = scene.raised
+    if not raised.type or raised.is_a("KeyboardInterrupt", "GeneratorExit", "SystemExit"):
         return False
-    return raised.is_a(*mistakes.MISTAKEN) or bool(mistakes.MISTAKEN_NAME.search(raised.name))
+    if raised.errno is not None and raised.errno not in errnos.FAULTS:
+        return False
+    return scene.of_the_program or not words.of_circumstances(scene.text)
 
 
-def _unfit(scene: Scene) -> bool:
-    """A demand on the machine: its driver, its GPUs or their number."""
-    text = scene.raised.message
-    return bool(devices.ARGUMENT.search(text)) or (scene.demands and bool(words.MACHINE.search(text)))
-
-
-_likely = partial(ErrorKind, sure=Sureness.LIKELY)
-_mistake = partial(_likely, kind=FailureClass.DETERMINISTIC)
-_early_mistake = partial(_mistake, early=True)
-_lacking = partial(_early_mistake, per_node=True, environment=True)
+_kind = partial(ErrorKind, sure=Sureness.LIKELY)
+_mistake = partial(ErrorKind, kind=FailureClass.DETERMINISTIC)
 
 SYSTEM_KINDS: Sequence[ErrorKind] = (
     ErrorKind(
@@ -284,32 +242,62 @@ SYSTEM_KINDS: Sequence[ErrorKind] = (
 """What a system call's errno proves, whatever was made of it."""
 
 KINDS: Sequence[ErrorKind] = (
-    _likely("device-memory", FailureClass.OOM, holds=_no_room),
-    _likely("loss-not-finite", FailureClass.DIVERGED, "lower train.lr, or warm up longer", holds=_diverged),
-    _likely("never-met", FailureClass.NODE, holds=_never_met),
-    _likely("collective", FailureClass.HANG, holds=_hung),
-    _mistake("barred", hint="let the reader accept what the file holds, if you trust it", holds=_barred),
-    _likely("checkpoint-unreadable", FailureClass.CHECKPOINT, holds=_unreadable),
-    _early_mistake("refused", hint="a name or a right is wrong", holds=_refused),
-    _likely("away", FailureClass.CRASH, "fetch it on the login node first", holds=lambda scene: scene.networked),
-    _likely("limit", FailureClass.CRASH, holds=lambda scene: scene.fault is Fault.LIMIT),
-    _likely("passing-file", FailureClass.CRASH, holds=_too_late),
-    _lacking("toolchain", hint="load a compiler and CUDA in `slurm.setup` that fit torch", holds=_tools),
-    _early_mistake(
+    _kind("device-memory", FailureClass.OOM, holds=lambda scene: words.lacks_device_memory(scene.raised.message)),
+    _kind("loss-not-finite", FailureClass.DIVERGED, "lower train.lr, or warm up longer", holds=_diverged),
+    _kind(
+        "never-met",
+        FailureClass.NODE,
+        holds=lambda scene: scene.nodes > 1 and not scene.of_the_program and words.never_met(scene.text),
+    ),
+    _kind("collective", FailureClass.HANG, holds=_hung),
+    _mistake(
+        "barred",
+        hint="let the reader accept what the file holds, if you trust it",
+        holds=lambda scene: bool(_BARRED.search(scene.raised.message)),
+    ),
+    _kind("checkpoint-unreadable", FailureClass.CHECKPOINT, holds=_unreadable),
+    _mistake(
+        "refused",
+        hint="a name or a right is wrong",
+        early=True,
+        sure=Sureness.LIKELY,
+        holds=lambda scene: scene.networked and bool(words.REFUSAL.search(scene.text)),
+    ),
+    _kind("away", FailureClass.CRASH, "fetch it on the login node first", holds=lambda scene: scene.networked),
+    _kind("limit", FailureClass.CRASH, holds=lambda scene: scene.fault is Fault.LIMIT),
+    _kind("passing-file", FailureClass.CRASH, holds=_too_late),
+    _mistake("script-error", holds=_certain),
+    _mistake("script-error", early=True, holds=_certain_at_first),
+    _mistake(
+        "toolchain",
+        hint="load a compiler and CUDA in `slurm.setup` that fit torch",
+        early=True,
+        environment=True,
+        sure=Sureness.LIKELY,
+        holds=lambda scene: Place.TOOLCHAIN in scene.places[:1] and not words.of_circumstances(scene.text),
+    ),
+    _mistake(
         "no-file",
         hint="the path must exist on the compute nodes",
-        per_node=True,
-        sure=Sureness.CERTAIN,
-        holds=_no_such_request,
+        early=True,
+        sure=Sureness.LIKELY,
+        holds=lambda scene: scene.raised.is_a(*OF_FILES) or scene.fault is Fault.REQUEST,
     ),
-    _lacking("unfit-machine", hint="the nodes' GPUs or driver are not what the program wants", holds=_unfit),
-    _mistake("script-error", holds=_misspelled),
-    _early_mistake("script-error", holds=_mistaken),
-    _early_mistake("demand", holds=lambda scene: scene.demands),
+    _mistake("demand", early=True, sure=Sureness.LIKELY, holds=_likely),
 )
 """In the order of what they prove: a value, the machine, others, and only then the program."""
 
 UNREADABLE_INPUT = Diagnosis(
-    "input-unreadable", FailureClass.DETERMINISTIC, "fetch the file again", per_node=True, sure=Sureness.LIKELY
+    "input-unreadable", FailureClass.DETERMINISTIC, "fetch the file again", sure=Sureness.LIKELY
 )
 """What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""
+
+
+def final_at_once(found: Diagnosis, seen: Scene, nodes: int) -> bool:
+    """Whether a likely mistake that ranks of all those nodes witness is one: what all of them read may yet pass."""
+    message = seen.raised.message
+    if found.name == "no-file":
+        return not words.ONE_OF_MANY.search(message) and not words.OF_NODE.search(message)
+    if found.environment or (not seen.of_the_program and devices.NAMED.search(message)):
+        return nodes > 1
+    return isinstance(found, Rule) or (seen.stated and not seen.outside)

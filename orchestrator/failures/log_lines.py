@@ -6,16 +6,20 @@ script caught and went on from, what a destructor says while the interpreter shu
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, islice, takewhile
+from typing import Any
 
 from ...jobs.agent.evidence import LogLine
 from .raised import BREAK
 
 CASCADE = re.compile(
-    r"NCCL|nccl\w*Error|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
+    r"ncclRemoteError|ncclSystemError|remote process exited|NCCL (?:communicator|comm|operation|watchdog|timeout)"
+    r"|detected by watchdog|other ranks|[Aa]borted by|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
     r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
@@ -47,7 +51,7 @@ _NO_EVIDENCE = re.compile(
     r"|Namespace\(\w+=|(?:Config|Arguments)\(\w+="  # arguments and dataclasses, printed
     r"|^(?!\S*Error)[^:]{0,40}[:=]? ?\{.*\w[\"']?\s*[:=]"  # a dictionary, printed
     r"|\w*Warning: "  # Python's warnings quote errors
-    r"|\b(?:retry|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
+    r"|\b(?:retry(?! count exceeded)|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
     r"|recovered|recovering|handled|disabled|disabling)\b"  # whoever wrote that went on
 )
 _MILD = re.compile(
@@ -89,24 +93,70 @@ _SPEAKER = re.compile(r"^\[rank(\d+)\]: ")
 _TRACEBACK = "Traceback (most recent call last)"
 _NEXT = re.compile(rf"{re.escape(_TRACEBACK)}|{BREAK.pattern}")
 _MESSAGE_LINES = 20
+_GROUP = "Exception Group Traceback"
+_MARGIN = re.compile(r"^(\[rank\d+\]: )?\s*(?:[|+] )+")
+_GROUP_LINE = re.compile(r"^\W*(?:Base)?ExceptionGroup: |\+-+\+?-*(?: \d+ -+)?$")
+_RECORD = re.compile(r'"(?:level|levelname|severity|lvl|message|msg|event|exc_info|exception|traceback|stack\w*)"\s*:')
+_LEVELS = "level", "levelname", "severity", "lvl"
+_GRAVE = "ERR", "CRIT", "FATAL", "EMERG", "ALERT", "PANIC", "EXC"
 _OF_RANK = re.compile(r"rank(\d+)\.log$")
 
 _PROGRESS = re.compile(r"\bloss\b\W{1,6}\d|\b(?:global_)?step\W{1,3}\d", re.IGNORECASE)
 _NO_PROGRESS = re.compile(
-    r"error|exception|fail|warn|^wandb:|save|resum"
+    r"error|exception|fail|warn|^wandb:|save|resum|finite|diverg|stopp|abort"
     r"|(?<![a-z])nans?(?![a-z])(?![\w ]*[:=] *0\b)",  # and not how many there were
     re.IGNORECASE,
 )
 
 
+@lru_cache(maxsize=2048)
 def is_cascade(text: str) -> bool:
     """Whether the error is a consequence of another rank's death."""
     return bool(CASCADE.search(_QUOTED_PATH.sub("", text))) and not OWN_FAULT.search(text)
 
 
+@lru_cache(maxsize=2048)
 def lacks_extension(text: str) -> bool:
     """Whether the error is that another rank has built no extension: an ImportError, yet no fault of its own."""
     return bool(_UNBUILT.search(text))
+
+
+def unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """The lines without the margin of exception groups, and JSON records as what they report; a traceback is one line."""
+    grouped = {line.file for line in lines if _GROUP in line.text}
+    return [
+        LogLine(line.file, line.number, _of_json(_MARGIN.sub(r"\1", line.text) if line.file in grouped else line.text))
+        for line in lines
+        if line.file not in grouped or not _GROUP_LINE.search(line.text)
+    ]
+
+
+def _of_json(text: str) -> str:
+    """The text of a JSON log record, "" if it is of no error; any other line as it is."""
+    if not text.startswith("{") or not _RECORD.search(text):
+        return text
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return text
+    level = next((str(record[key]).upper() for key in _LEVELS if key in record), "ERROR")
+    if not level.startswith(_GRAVE) and not (level.isdigit() and int(level) >= 40):
+        return text if _shows_progress(text) else ""
+    said = list(_strings(record))
+    if trace := next((value for _, value in said if _TRACEBACK in value), ""):
+        return trace[trace.index(_TRACEBACK) :].rstrip()
+    named = dict(said)
+    if (kind := named.get("type", "")) and _ERROR_LINE.match(kind):
+        return f"{kind}: {named.get('value', named.get('message', ''))}"
+    return next((named[key] for key in ("error", "message", "msg", "event", "text") if named.get(key)), "")
+
+
+def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _strings(inner, str(name))
 
 
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -115,6 +165,9 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
         of_one_log = list(group)
         handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
         for line in _without_abandoned(_before_the_end(of_one_log)):
+            if line.text.startswith(_TRACEBACK) and "\n" in line.text:
+                yield line
+                continue
             text = bare(line.text)
             uncaught = line.number > handled_until or _SPEAKER.match(line.text)
             if uncaught and not _no_evidence(line.text) and not _INSET.match(text):
@@ -176,11 +229,13 @@ def rank_of_log(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+@lru_cache(maxsize=2048)
 def ends_a_program(text: str) -> bool:
     """Whether the line begins as the last word of a program does that ends for a mistake."""
     return bool(_FATAL_HEAD.match(text))
 
 
+@lru_cache(maxsize=4096)
 def bare(text: str) -> str:
     """The line without what loggers and launchers put before it."""
     while found := _DECORATION.match(text):
@@ -198,6 +253,7 @@ def _shows_progress(text: str) -> bool:
     return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
 
 
+@lru_cache(maxsize=4096)
 def _no_evidence(text: str) -> bool:
     if _NCCL_WARN.search(text):
         return False

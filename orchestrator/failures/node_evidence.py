@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from ...jobs.shared.allocator import joins_fragments
@@ -13,6 +14,8 @@ from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
 from .verdict import Diagnosis, Verdict
 
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
+NEAR_LIMIT = 0.93
+"""Of the memory limit: `systemd-oomd` and the like act before the kernel does; samples miss the last moment."""
 _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
 
@@ -60,6 +63,9 @@ def host_memory(ended: Ended) -> tuple[Clue, str] | None:
     if killed:
         return Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom"
     clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
+    if clue is None and (near := next(filter(_near_its_limit, ended.outcomes), None)) and _killed_in_silence(ended):
+        line = LogLine(f"outcome-{near.node_rank}.json", 0, "memory_peak_bytes")
+        return Clue(line, near.host), "memory-near-limit"
     return (clue, "kernel-oom") if clue else None
 
 
@@ -151,6 +157,16 @@ def _killed_ours(clue: Clue, ended: Ended) -> bool:
         return True
     unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
     return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
+
+
+def _killed_in_silence(ended: Ended) -> bool:
+    return death_signal(ended) == signal.SIGKILL and bool(silent_ranks(ended))
+
+
+def _near_its_limit(outcome: NodeOutcome) -> bool:
+    """Whether its processes took nearly all that they may: then a killer in user space, which the kernel does not log."""
+    peak, limit = outcome.memory_peak_bytes, outcome.memory_limit_bytes
+    return bool(peak and limit and outcome.memory_peak_of == "processes" and peak > NEAR_LIMIT * limit)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

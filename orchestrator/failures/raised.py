@@ -15,6 +15,14 @@ from typing import Any
 
 from . import errnos
 
+OF_TEXT = "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError"
+"""Classes of errors in a program's text: the words of their messages are names in it."""
+OF_INPUT = "YAMLError", "ConfigError", "UsageError", "OmegaConfBaseException", "ValidationError"
+"""Classes of errors in arguments and configurations."""
+OF_PROGRAM = *OF_TEXT, *OF_INPUT, "ValueError", "AssertionError", "NotImplementedError", "ArithmeticError"
+"""Both, and what libraries raise of what they are passed."""
+OF_FILES = "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "FileExistsError"
+
 INNERMOST = 5
 """Frames that tell one place from another."""
 
@@ -24,6 +32,7 @@ MESSAGE_LIMIT = 4000
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
 _OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):.*\n")  # and what `torch.distributed.checkpoint` appends
 BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
 _MARKER = re.compile(r"^[\s~^]+$")
 
@@ -109,12 +118,20 @@ def recorded(error: Mapping[str, Any]) -> Raised:
 
 def nested(raised: Raised) -> Raised | None:
     """The exception of a worker process, whose traceback is the message of one in its parent; None if there is none."""
-    _, mark, trace = raised.message.rpartition("Traceback (most recent call last):\n")
-    if not mark or not raised.module.startswith(_OF_WORKERS):
+    heads = list(_TRACEBACK.finditer(raised.message)) if raised.module.startswith(_OF_WORKERS) else []
+    if not heads:
         return None
+    above, text = last_exception(raised.message[heads[-1].end() :])
+    return said(text, of_trace(above)) if text else None
+
+
+def last_exception(trace: str) -> tuple[list[str], str]:
+    """The lines of a traceback above its last exception, and that exception's type and message."""
     lines = trace.splitlines()
-    last = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), None)
-    return said("\n".join(lines[last:]), of_trace(lines[:last])) if last is not None else None
+    heads = [at for at, line in enumerate(lines) if line and not line[0].isspace() and _HEAD.match(line)]
+    first = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    at = heads[-1] if heads else first
+    return lines[:at], "\n".join(lines[at:])
 
 
 def said(text: str, frames: Sequence[Frame] = ()) -> Raised:
@@ -166,9 +183,10 @@ def _walk(name: str) -> Iterator[str]:
     own = getattr(builtins, name, None)
     if isinstance(own, type) and issubclass(own, BaseException):
         yield from (base.__name__ for base in own.__mro__[:-1])
-    for base in _BASES.get(name, ()):
-        yield base
-        yield from _walk(base)
+    for base, derived in _DERIVED.items():
+        if name in derived:
+            yield base
+            yield from _walk(base)
 
 
 def _frames(raw: object) -> tuple[Frame, ...]:
@@ -183,78 +201,32 @@ def _number(raw: object) -> int:
     return raw if isinstance(raw, int) else 0
 
 
-_BASES: Mapping[str, Sequence[str]] = {
-    # torch
-    "OutOfMemoryError": ("RuntimeError",),
-    "AcceleratorError": ("RuntimeError",),
-    "DistError": ("RuntimeError",),
-    "DistBackendError": ("DistError", "RuntimeError"),
-    "DistStoreError": ("DistError", "RuntimeError"),
-    "DistNetworkError": ("DistError", "RuntimeError"),
-    "BackendCompilerFailed": ("TorchDynamoException", "RuntimeError"),
-    "InductorError": ("BackendCompilerFailed", "TorchDynamoException"),
-    "InternalTorchDynamoError": ("TorchDynamoException", "RuntimeError"),
-    "TorchRuntimeError": ("TorchDynamoException", "RuntimeError"),
-    "Unsupported": ("TorchDynamoException", "RuntimeError"),
-    # the standard library
-    "JSONDecodeError": ("ValueError",),
-    "TOMLDecodeError": ("ValueError",),
-    "UnpicklingError": ("PickleError",),
-    "PicklingError": ("PickleError",),
-    "CalledProcessError": ("SubprocessError",),
-    "TimeoutExpired": ("SubprocessError",),
-    "InvalidVersion": ("ValueError",),
-    "gaierror": ("OSError", "NetworkError"),
-    "herror": ("OSError", "NetworkError"),
-    "SSLError": ("OSError", "NetworkError"),
-    "SSLCertVerificationError": ("SSLError",),
-    "URLError": ("OSError", "NetworkError"),
-    "HTTPError": ("OSError", "NetworkError"),
-    "HTTPException": ("NetworkError",),
-    "IncompleteRead": ("HTTPException",),
-    "RemoteDisconnected": ("ConnectionResetError", "NetworkError"),
-    "BadStatusLine": ("HTTPException",),
-    # requests, urllib3, httpx, aiohttp
-    "RequestException": ("OSError", "NetworkError"),
-    "ConnectTimeout": ("Timeout", "NetworkError"),
-    "ReadTimeout": ("Timeout", "NetworkError"),
-    "ReadTimeoutError": ("Timeout", "NetworkError"),
-    "MaxRetryError": ("NetworkError",),
-    "ProtocolError": ("NetworkError",),
-    "ProxyError": ("NetworkError",),
-    "ChunkedEncodingError": ("NetworkError",),
-    "ConnectError": ("NetworkError",),
-    "RemoteProtocolError": ("NetworkError",),
-    "ClientError": ("NetworkError",),
-    "ClientConnectorError": ("NetworkError",),
-    "ServerDisconnectedError": ("NetworkError",),
-    "HfHubHTTPError": ("HTTPError", "NetworkError"),
-    "RepositoryNotFoundError": ("HfHubHTTPError",),
-    "RevisionNotFoundError": ("HfHubHTTPError",),
-    "RemoteEntryNotFoundError": ("HfHubHTTPError",),
-    "GatedRepoError": ("HfHubHTTPError",),
-    "LocalEntryNotFoundError": ("NetworkError",),
-    # configurations
-    "ValidationError": ("ValueError",),
-    "DeepSpeedConfigError": ("ConfigError",),
-    "ConfigAttributeError": ("AttributeError", "OmegaConfBaseException"),
-    "ConfigKeyError": ("KeyError", "OmegaConfBaseException"),
-    "MissingMandatoryValue": ("OmegaConfBaseException",),
-    "InterpolationKeyError": ("OmegaConfBaseException",),
-    "MissingConfigException": ("ConfigError",),
-    "ConfigCompositionException": ("ConfigError",),
-    "ScannerError": ("YAMLError",),
-    "ParserError": ("YAMLError",),
-    "ComposerError": ("YAMLError",),
-    "ConstructorError": ("YAMLError",),
-    "MissingSectionHeaderError": ("ConfigError",),
-    "NoSectionError": ("ConfigError",),
-    "NoOptionError": ("ConfigError",),
-    "DuplicateOptionError": ("ConfigError",),
-    "ArgumentError": ("UsageError",),
-    "ArgumentTypeError": ("UsageError",),
-    "BadParameter": ("UsageError",),
-    "NoSuchOption": ("UsageError",),
-    "ParsingError": ("UsageError",),
+_DERIVED: Mapping[str, frozenset[str]] = {
+    base: frozenset(names.split())
+    for base, names in {
+        "RuntimeError": "OutOfMemoryError AcceleratorError DistError TorchDynamoException",
+        "DistError": "DistBackendError DistNetworkError DistStoreError",
+        "TorchDynamoException": "BackendCompilerFailed InductorError InternalTorchDynamoError TorchRuntimeError"
+        " Unsupported",
+        "ValidationError": "HFValidationError",
+        "ValueError": "JSONDecodeError TOMLDecodeError InvalidVersion ValidationError ArrowInvalid",
+        "PickleError": "UnpicklingError PicklingError",
+        "SubprocessError": "CalledProcessError TimeoutExpired",
+        "OSError": "gaierror herror SSLError URLError HTTPError RequestException",
+        "HTTPError": "HfHubHTTPError",
+        "HfHubHTTPError": "RepositoryNotFoundError RevisionNotFoundError RemoteEntryNotFoundError GatedRepoError",
+        "NetworkError": "gaierror herror SSLError SSLCertVerificationError URLError HTTPError HTTPException BadStatusLine"
+        " IncompleteRead RemoteDisconnected RequestException ConnectTimeout ReadTimeout ReadTimeoutError MaxRetryError"
+        " ProtocolError ProxyError ChunkedEncodingError ConnectError RemoteProtocolError ClientError"
+        " ClientConnectorError ServerDisconnectedError HfHubHTTPError LocalEntryNotFoundError NameResolutionError",
+        "AttributeError": "ConfigAttributeError",
+        "KeyError": "ConfigKeyError",
+        "OmegaConfBaseException": "ConfigAttributeError ConfigKeyError MissingMandatoryValue InterpolationKeyError",
+        "ConfigError": "DeepSpeedConfigError MissingConfigException ConfigCompositionException"
+        " MissingSectionHeaderError NoSectionError NoOptionError DuplicateOptionError",
+        "YAMLError": "ScannerError ParserError ComposerError ConstructorError",
+        "UsageError": "ArgumentError ArgumentTypeError BadParameter NoSuchOption ParsingError",
+    }.items()
 }
-"""Bases of classes that a record without them, or a log, names; the names that several libraries share come to one."""
+"""Subclasses of a class, as far as a record without bases, or a log, needs them; `NetworkError` and the like stand for
+what several libraries have."""

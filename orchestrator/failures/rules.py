@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from . import devices
 from .policy import FailureClass
-from .verdict import Diagnosis
+from .verdict import Diagnosis, Sureness
 
 
 @dataclass(frozen=True)
 class Rule(Diagnosis):
-    """A pattern of an error's text that proves a class."""
+    """A pattern of an error's text that proves a class; `here` if the node at fault is the one that reports it."""
 
     pattern: re.Pattern[str] = re.compile("(?!)")
+    here: bool = False
 
 
 class RuleTable:
@@ -37,6 +38,7 @@ class RuleTable:
             for resumes in (False, True)
         }
 
+    @lru_cache(maxsize=2048)  # noqa: B019 - the tables live as long as the program, and many ranks report the same
     def first(self, text: str, *, trained: bool, resumes: bool) -> Rule | None:
         """The first rule that matches the text and may hold at this time."""
         return next((rule for rule in self._at[trained, resumes] if rule.pattern.search(text)), None)
@@ -67,9 +69,10 @@ _diverged = partial(_rule, FailureClass.DIVERGED)
 _crash = partial(_rule, FailureClass.CRASH)
 _mistake = partial(_rule, FailureClass.DETERMINISTIC)
 _early_mistake = partial(_mistake, early=True)
-_node_mistake = partial(_mistake, per_node=True)
-_early_node_mistake = partial(_mistake, early=True, per_node=True)
-_lacking = partial(_early_node_mistake, environment=True)
+_environment = partial(_mistake, environment=True)
+_early_environment = partial(_early_mistake, environment=True)
+_likely = partial(_early_mistake, sure=Sureness.LIKELY)
+_lacking = partial(_likely, environment=True)
 
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
@@ -88,7 +91,14 @@ errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fi
 _NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
 _NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
 
+_FABRIC = (
+    r"IBV_WC_(?:RETRY|RNR_RETRY|REM_ABORT|FATAL|LOC_PROT)\w*|(?:[Gg]ot completion|completion) [^\n]{0,80}(?:error|status)[= ]\w*\(?1[0-3]\b"
+    r"|Transport retry count exceeded|RNR retry|UCX +ERROR|UCS_ERR_(?:ENDPOINT_TIMEOUT|UNREACHABLE|CONNECTION_RESET)"
+)
+
 _MEMORY = (
+    # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
+    _node("user-namespaces", r"namespaces?\b[^\n]{0,60}No space left|(?:pyxis|enroot)\S*:[^\n]*namespace", here=True),
     # What watches the host's memory: Ray, Dask, YARN, scripts; Level Zero's and OpenCL's names for it.
     _host_oom(
         "host-monitor",
@@ -141,24 +151,24 @@ _CONFIGURATION = (
         "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
     # torch.nn.Module.load_state_dict: whole files, another model.
-    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for", "the checkpoint belongs to another model"),
+    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for|Missing key in checkpoint", "the checkpoint belongs to another model"),
 )
 
 _ENVIRONMENT = (
     # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
     _crash(
         "extension-race",
-        r"torch_extensions.*(?:cannot open shared object file|file too short|No such file)"
-        r"|lock file .*torch_extensions",
+        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)|lock file .*torch_extensions"
+        r"|does not define module export function|build\.ninja:\d+: (?:unexpected|expected)",
         "build DeepSpeed's extensions once before the campaign",
     ),
     # Python's own words only: libraries log what they can do without.
-    _node_mistake(
+    _environment(
         "no-module",
         r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
         "install it in the environment that `python:` names",
     ),
-    _node_mistake(
+    _environment(
         "no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"
     ),
     # The dynamic linker, in the words that Python gives on.
@@ -168,35 +178,36 @@ _ENVIRONMENT = (
         "the library must be the same on all nodes",
     ),
     # The device's runtime and torch's words for it.
-    _node_mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node"),
+    _mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node", environment=True),
     _lacking(
         "no-gpu",
         devices.ABSENT,
         "ask for GPUs in `slurm:`, and install a torch that can use them",
     ),
-    _lacking(
+    _likely("nccl-usage", r"ncclInvalid(?:Usage|Argument)|no socket interface found", "NCCL_SOCKET_IFNAME and the like"),
+    _early_environment(
         "no-kernel-image",
         devices.NO_KERNEL,
         "build torch or the kernel for this GPU",
     ),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _early_mistake("device-assert", devices.ASSERTION, "a label or token out of range", aborts=True),
+    _likely("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
     # The operating system, before and after Python gives it a class.
-    _early_node_mistake(
+    _early_mistake(
         "no-file",
         r"can't open file",
         "the path must exist on the compute nodes",
     ),
     # The built-in trainer, of DeepSpeed's operators.
-    _lacking(
+    _early_environment(
         "no-operator",
         r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
         "install it on all nodes, or load it in `slurm.setup`",
     ),
     # huggingface_hub and transformers.
-    _early_mistake("no-hub-file", r"Repository Not Found|gated repo|is not a local folder and is not a valid model"),
-    _early_mistake("hub-access", _TYPE + r"(?:GatedRepo|(?:Repository|Entry|Dataset)NotFound)Error\b"),
-    _early_node_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
+    _likely("no-hub-file", r"Repository Not Found|gated repo|is not a local folder and is not a valid model"),
+    _likely("hub-access", _TYPE + r"(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b"),
+    _early_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
     # Nodes without a way out say the same as those of an hour in which the hub is down: that passes.
     _crash(
         "hub-away",
@@ -212,13 +223,12 @@ _ENVIRONMENT = (
     # jobs/trainer/data.py: prepared tokens.
     _early_mistake("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
     # The shell that starts the launcher.
-    _early_node_mistake(
+    _early_mistake(
         "no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"
     ),
 )
 
 _SCRIPT = (
-    _mistake("syntax", _FIRST + r"(?:Syntax|Indentation|Tab)Error\b"),
     # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
     _early_mistake(
         "tensor-shapes",
@@ -282,6 +292,7 @@ _MACHINE = (
         "gpu-xid",
         rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|{devices.LOST}",
     ),
+    _gpu("gpu-xid", r"NVRM: Xid \([^)]*\): \d+,[^\n]*\bFatal\b"),
     _gpu("gpu-ecc", devices.UNCORRECTABLE),
     _gpu("gpu-driver", devices.DRIVER),
     _gpu_fault("gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
@@ -302,6 +313,9 @@ _MACHINE = (
         r"DUE TO NODE FAILURE"
         r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node)(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
     ),
+    # The fabric: InfiniBand's verbs as NCCL and UCX report them, and NVLink's switches.
+    _node("fabric-peer", _FABRIC),
+    _node("fabric", r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)", here=True),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
@@ -309,7 +323,12 @@ _MACHINE = (
 MEMORY_RULES = RuleTable(*_MEMORY)
 """Asked before an errno: memory that is short has many names, one of them a full disk's."""
 
-RULES = RuleTable(*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT)
+_UNNAMED = (
+    # NCCL's result for an error of the rank's own device; what follows it may say which.
+    _gpu_fault("nccl-cuda", r"ncclUnhandledCudaError|unhandled cuda error"),
+)
+
+RULES = RuleTable(*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_UNNAMED)
 """The first that matches counts: what names a cause stands before what only names an exception's class."""
 
 LOG_RULES = RuleTable(
@@ -324,7 +343,7 @@ LOG_RULES = RuleTable(
 )
 """What lines of logs are matched with."""
 
-HANG_PATTERN = re.compile(
+_GAVE_UP = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
     r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
     r"|collective operation timed out"
@@ -332,6 +351,14 @@ HANG_PATTERN = re.compile(
     re.IGNORECASE,
 )
 """A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
+
+
+
+@lru_cache(maxsize=2048)
+def gave_up_waiting(text: str) -> bool:
+    """Whether a collective reports that it waited for as long as it may."""
+    return bool(_GAVE_UP.search(text))
+
 
 KERNEL_STORAGE = re.compile(
     r"I/O error, dev |nfs: server \S+ not responding|Remounting filesystem read-only|lost connection to .* lustre"

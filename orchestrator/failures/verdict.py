@@ -29,7 +29,6 @@ class Diagnosis:
 
     Attributes:
         early: it holds only before the first step: later, the same error may be the machine's fault.
-        per_node: one node can be the reason: seen on a single one of several, it is that node's fault.
         environment: all nodes should have what is lacking: where a run that has trained cannot resume, it is the node's
             fault.
         aborts: it ends a process by SIGABRT, so that the signal is no other cause.
@@ -39,7 +38,6 @@ class Diagnosis:
     kind: FailureClass
     hint: str = ""
     early: bool = False
-    per_node: bool = False
     environment: bool = False
     aborts: bool = False
     sure: Sureness = Sureness.CERTAIN
@@ -61,7 +59,8 @@ class Verdict:
         host: the node whose evidence matched, "" if it points to none.
         sure: how sure it is.
         would_decide: of an unsure one, what would tell.
-        place: of an error that nobody knows, type and innermost frames: the same twice is a mistake.
+        suspect: the class if another attempt ends in the same way: a likely mistake with one witness is tried again.
+        place: type and innermost frames of an error that may be a mistake: the same twice is one.
     """
 
     kind: FailureClass
@@ -73,6 +72,7 @@ class Verdict:
     sure: Sureness = Sureness.CERTAIN
     would_decide: str = ""
     place: str = ""
+    suspect: FailureClass | None = None
 
 
 def headline(text: str) -> str:

@@ -21,7 +21,7 @@ class EndedAttempt:
     """An attempt that is over.
 
     `rule` classified it; `host` is where it failed, "" if not known; `ended_s` is when that was seen, by the store's
-    clock; `place` is that of an error that nobody knows, see `Verdict`.
+    clock; `place` is that of an error that may be a mistake, see `Verdict`; `begun` is whether a rank had started.
     """
 
     row: AttemptRow
@@ -34,6 +34,7 @@ class EndedAttempt:
     last_step: int | None
     ended_s: float
     place: str = ""
+    begun: bool = True
 
     @property
     def progressed(self) -> bool:
@@ -65,6 +66,7 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
         last_step=row.last_step,
         ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
         place=str(told.get("place", "")),
+        begun=bool(told.get("begun", True)),
     )
 
 
@@ -82,6 +84,7 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
         last_step=ended.last_step,
         ended_s=finish.seen_s,
         place=verdict.place,
+        begun=ended.begun,
     )
 
 
@@ -121,12 +124,20 @@ def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
 
 
 def same_end_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
-    """The earlier attempt that the same unknown error ended at the same place and step: then it is a mistake."""
+    """Return the earlier attempt that the same error ended at the same place and step: the second witness of a mistake.
+
+    A node that is suspected is no witness against the script: it takes another one.
+    """
     last = history[-1]
     if not last.place:
         return None
-    alike = (end for end in history[:-1] if end.place == last.place and abs(_step(end) - _step(last)) <= SAME_STEP)
-    return next(alike, None)
+    return next((end for end in history[:-1] if _alike(end, last)), None)
+
+
+def _alike(end: EndedAttempt, last: EndedAttempt) -> bool:
+    suspected = FailureClass.NODE in (end.kind, last.kind)
+    near = abs(_step(end) - _step(last)) <= SAME_STEP
+    return end.place == last.place and near and not (suspected and end.host == last.host)
 
 
 def _step(end: EndedAttempt) -> int:

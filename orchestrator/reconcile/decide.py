@@ -52,7 +52,7 @@ def decide(snapshot: Snapshot) -> list[Action]:
         sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
     )
     everything = [*map(ended_attempt, snapshot.failed), *(end for one in seen for end in one.ended)]
-    nodes = NodeEvidence.of(everything, snapshot.trained_on)
+    nodes = NodeEvidence.of(everything, snapshot.trained_on, snapshot.trained_with)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
     everyone: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
@@ -183,6 +183,7 @@ def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: Pas
     elif is_given_up(view.run):
         return
     elif history:
-        yield from retry_policy.next_attempt(view, [nodes.reattribute(end) for end in history], context)
+        python = str(view.run.config.get("python") or "")
+        yield from retry_policy.next_attempt(view, [nodes.reattribute(end, python) for end in history], context)
     else:
         yield from retry_policy.first_attempt(view, context)

@@ -23,6 +23,10 @@ ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
 """Rules about what is the same on all nodes of a healthy cluster."""
 
 
+REFUSALS: Final = frozenset({"not-trusted"})
+"""Rules by which the agent itself refuses to run: that does not pass."""
+
+
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
     """The nodes to exclude now, by name, given the ended attempts of all runs.
 
@@ -50,11 +54,13 @@ class NodeEvidence:
         shown_by: by rule, the nodes that had such an error of the environment.
         shown_here: the nodes on which one of them has made a step.
         shown_elsewhere: reads those on which any attempt of the campaign has, also those that were not looked at.
+        trained_with: reads the interpreters (`python:`) with which any attempt has made a step.
     """
 
     shown_by: Mapping[str, frozenset[str]]
     shown_here: frozenset[str]
     shown_elsewhere: Callable[[], frozenset[str]] = frozenset
+    trained_with: Callable[[], frozenset[str]] = frozenset
 
     @property
     def trained_on(self) -> frozenset[str]:
@@ -62,21 +68,33 @@ class NodeEvidence:
         return self.shown_here | self.shown_elsewhere()
 
     @classmethod
-    def of(cls, ended: Sequence[EndedAttempt], elsewhere: Callable[[], frozenset[str]] = frozenset) -> NodeEvidence:
+    def of(
+        cls,
+        ended: Sequence[EndedAttempt],
+        elsewhere: Callable[[], frozenset[str]] = frozenset,
+        trained_with: Callable[[], frozenset[str]] = frozenset,
+    ) -> NodeEvidence:
         """What these attempts tell."""
         shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT_RULES}
         trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
-        return cls(shown_by, frozenset(str(node["host"]) for node in trained), cache(elsewhere))
+        return cls(shown_by, frozenset(str(node["host"]) for node in trained), cache(elsewhere), cache(trained_with))
 
-    def reattribute(self, end: EndedAttempt) -> EndedAttempt:
-        """The attempt, classified in the light of all others of the campaign.
+    def reattribute(self, end: EndedAttempt, python: str | None = None) -> EndedAttempt:
+        """Return the attempt, classified in the light of all others of the campaign.
 
         An error of the environment that occurred on one node alone, while runs have trained on others but never on that
-        one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU.
+        one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU. What fails
+        before a rank has started, with an interpreter (`python`, None for not to ask) that has trained, is the
+        machine's fault, too, and passes.
         """
+        if python is not None and not end.begun and self._is_away(end) and python in self.trained_with():
+            return replace(end, kind=FailureClass.NODE, host="", place="")
         if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT_RULES or not end.host:
             return end
         alone = self.shown_by[end.rule] == {end.host}
         if alone and (trained := self.trained_on) and end.host not in trained:
             return replace(end, kind=FailureClass.GPU, reason=f"{end.reason} (on {end.host} alone)", hint="")
         return end
+
+    def _is_away(self, end: EndedAttempt) -> bool:
+        return end.kind in (FailureClass.DETERMINISTIC, FailureClass.CRASH) and end.rule not in REFUSALS

@@ -138,6 +138,7 @@ def observe(
         more=stored.more,
         failed=stored.failed,
         trained_on=stored.trained_on,
+        trained_with=stored.trained_with,
         gpu_seconds=stored.gpu_seconds,
     )
     return snapshot, trouble

@@ -218,6 +218,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "sure": verdict.sure,
         "would_decide": verdict.would_decide,
         "place": verdict.place,
+        "begun": action.ended.begun,
         "seen_s": action.seen_s,
         "line": asdict(verdict.line) if verdict.line else None,
         "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],

@@ -210,6 +210,7 @@ class Snapshot:
         more: whether further runs wait to be begun.
         failed: attempts of runs that are not among ``runs`` which may tell of a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
+        trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
         gpu_seconds: what the runs that are done have used, where that is limited.
     """
 
@@ -235,6 +236,7 @@ class Snapshot:
     more: bool = False
     failed: Sequence[AttemptRow] = ()
     trained_on: Callable[[], frozenset[str]] = frozenset
+    trained_with: Callable[[], frozenset[str]] = frozenset
     gpu_seconds: float = 0.0
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:

@@ -83,6 +83,7 @@ class Stored:
         more: whether others wait to be begun that are not among them.
         failed: attempts of runs that are not among them which may tell of a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step.
+        trained_with: reads the interpreters with which one has.
         gpu_seconds: what the runs that are done have used, where that is limited.
     """
 
@@ -99,6 +100,7 @@ class Stored:
     more: bool = False
     failed: Sequence[AttemptRow] = ()
     trained_on: Callable[[], frozenset[str]] = frozenset
+    trained_with: Callable[[], frozenset[str]] = frozenset
     gpu_seconds: float = 0.0
 
     @property
@@ -156,6 +158,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
             more=more,
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
             trained_on=partial(_trained_on, store, campaign.id),
+            trained_with=partial(_trained_with, store, campaign.id),
             gpu_seconds=_gpu_seconds(conn, campaign.id, stored.configs, cancelled=cancelled) if limited else 0.0,
         )
 
@@ -210,6 +213,11 @@ def _stored(
 def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:
     with store.read() as conn:
         return open_runs.trained_hosts(conn, campaign_id)
+
+
+def _trained_with(store: Store, campaign_id: int) -> frozenset[str]:
+    with store.read() as conn:
+        return open_runs.trained_interpreters(conn, campaign_id)
 
 
 def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:

@@ -128,6 +128,7 @@ def _outcome(raw: Mapping[str, Any], node_rank: int, case: Mapping[str, Any]) ->
     logs = {f"t_rank{rank}.log": text for rank, text in raw.get("rank_logs", {}).items()}
     logs[f"launcher-{node_rank}.log"] = raw.get("log", "")
     kernel = (line.split(" ", 1) for line in raw.get("kernel", []))
+    share = raw.get("memory_peak")
     return NodeOutcome(
         generation=1,
         job_id="local-box-1" if str(case.get("job")).startswith("GONE") else "12_0",
@@ -145,6 +146,9 @@ def _outcome(raw: Mapping[str, Any], node_rank: int, case: Mapping[str, Any]) ->
         ending_s=raw.get("ending"),
         gpus=_gpus(raw["gpus"]) if "gpus" in raw else None,
         kernel=tuple(KernelLine(float(ts), text) for ts, text in kernel),
+        memory_peak_bytes=int(share * 64 * GIB) if share else None,
+        memory_peak_of="processes" if share else "",
+        memory_limit_bytes=64 * GIB if share else None,
     )
 
 
@@ -161,7 +165,7 @@ def _rank(rank: int, value: Any) -> RankEnd:
         return RankEnd(rank, value if value >= 0 else None, None, pid)
     if isinstance(value, str) and (silent := _SILENT.fullmatch(value)):
         return RankEnd(rank, None, None, pid, float(silent[1]) if silent[1] else None)
-    text, trace = (value["error"], value["trace"]) if isinstance(value, dict) else (value, "")
+    text, trace = (value["error"], value.get("trace", "")) if isinstance(value, dict) else (value, "")
     found = _ERROR.fullmatch(text.strip())
     assert found, text
     kind = found[2] if "." in found[2] else f"builtins.{found[2]}"

@@ -1,0 +1,201 @@
+"""Words that only events have: a value that is not finite, a rank that waited, a machine that is away. Pure.
+
+A name, a setting and a quotation sound the same and prove nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    """Whole words, where `_` parts words too; upper or lower case."""
+    return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
+
+
+QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
+PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
+_OF_A_NAME = "(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
+"""What follows a word that is only part of a name, such as `overflow_check`."""
+NOT_FINITE = _words(
+    r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"
+    r"|diverg[a-z]+|explod[a-z]+|blew up)" + _OF_A_NAME
+)
+_NOT_A_NUMBER = _words(r"(?:nans?|non-?finite|not[ _]finite|is_?(?:nan|finite))" + _OF_A_NAME)
+_OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
+_TRAINED_VALUE = _words(
+    r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl"
+    r"|probability|probs?|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
+)
+_DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
+_SCALE = _words(r"loss[_ ]scal\w*|(?:grad|amp|fp16|dynamic)[_ ]?scal\w*|scaler")
+_SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
+_LOSS_IS = _words(
+    r"(?:loss(?:es)?|perplexity|ppl|grad(?:ient)?[_ ]?norm)(?: value)?\W{1,3}"
+    r"(?:[\d.+-]+\w*|is|was|of|at|has|went|rose|jumped|exceed\w*|above|over|too|spik\w*|threshold|limit)"
+)
+_OUT_OF_BOUNDS = _words(r"exceed\w*|above|too (?:large|high|big)|spik\w*|threshold|limit")
+_BROKE_OFF = _words(
+    r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
+)
+_SWITCH = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no|enabled|disabled)\b", re.IGNORECASE)
+NAN_STEP = re.compile(r"\b(?:loss|grad_?norm|gradient norm)\"?\W{1,4}(?:nan|-?inf)\b", re.IGNORECASE)
+"""A progress line with a loss or a norm that is not finite."""
+
+_DEVICE_MEMORY = _words(
+    r"(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
+    r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm"
+)
+_SHORT = _words(r"free|available|insufficient|enough|less than|only|requires?|needs?|needed|remaining|exceed\w*")
+_SIZE = re.compile(r"\d ?(?:[KMGT]i?B|bytes)\b")
+
+_WAITED = _words(
+    r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung"
+    r"|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
+    r"|unresponsive|waited|still waiting|waiting for (?:the )?(?:others?|rest|remain\w+)|DEADLINE_EXCEEDED"
+    r"|(?:did not|failed to) (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
+)
+_HAS_WAITED = re.compile(
+    r"(?<![A-Za-z_])(?:timed[- ]?out|timing out"
+    r"|time-?outs? (?:after|while|waiting|expired|exceeded|reached|error|in|on|during|occurred)"
+    r"|[\w.]*Timeout(?:Error|Exception|Expired)"
+    r"|(?:is|are|was|were|got|gets|still|seems?|ranks? [\d, ]+:?) stuck|stuck (?:in|at|on|for|while|since)"
+    r"|no (?:progress|steps?|heartbeat|activity|output|sign of life)"
+    r"|hung|hangs|hanging|(?:is|are|was|in a) deadlock\w*|deadlock detected|stalled|(?:is|are|has|have) stall\w*"
+    r"|not respond\w*|unresponsive|waited|waiting|DEADLINE_EXCEEDED"
+    r"|(?:did not|failed to) (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl(?:es?|ed|ing))(?![A-Za-z_])",
+    re.IGNORECASE,
+)
+_TOGETHER = _words(
+    r"all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|all_?to_?all\w*|collectives?"
+    r"|nccl\w*|rccl\w*|hccl\w*|oneccl|gloo|horovod|mpi(?:_\w+)?|coordinat(?:ion|or)"
+    r"|process[ _]?groups?\w*|ranks?|watchdog|torch\.distributed\w*|c10d\w*|TCPStore|store|peers?|rendezvous"
+    r"|send|recv|isend|irecv|deepspeed\.comm\w*|comm"
+)
+_DUMP = re.compile(r"Timeout \(\d+:\d\d:\d\d")
+"""faulthandler's, from `dump_traceback_later`."""
+_MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\w*|node)|join\w*|bind|listen\w*")
+
+NETWORK = re.compile(
+    r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
+    r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|\b[Pp]roxy\b"
+    r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
+    r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
+    r"|(?:ailed|nable) to (?:connect|reach|download|fetch|resolve (?:[Hh]ost|[Aa]ddress|[Nn]ame|[Dd]omain|\S+\.\w))"
+    r"|\b(?:LocalEntryNotFound|Connect(?:ion|Timeout)?|ReadTimeout|NameResolution|gai|IncompleteRead)[Ee]rror\b"
+)
+REFUSAL = re.compile(
+    r"\b(?:status(?:[_ ]code)?|HTTP|code|[Ee]rror|Client error)[:= '/.\d]{0,6}(?:401|403|404)\b|\b(?:401|403|404) Client"
+    r"|[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]o ?[Cc]redentials|gated repo"
+)
+"""What the other end refuses: a name or a right is wrong, or its answer is."""
+NETWORK_MODULES = (
+    *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
+    *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
+)
+CIRCUMSTANCE = re.compile(
+    r"[Cc]onnect|[Nn]etwork|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Uu]nreachable|[Tt]emporar"
+    r"|[Kk]illed|[Tt]erminated|[Aa]brupt|[Cc]orrupt|[Tt]runcated|unexpectedly|[Ww]atchdog|[Hh]eartbeat|new thread"
+    r"|at step \d|epoch \d|too many open|other process|not (?:respond|answer)|no (?:answer|response)|[Tt]ry again"
+    r"|\b(?:sockets?\b|retr(?:y|ies)|(?:un)?lock(?:ed|s)?\b|busy\b|in use\b|memory\b|SIG[A-Z]{3,}|signal \d|exited\b"
+    r"|disk\b|I/O\b|peers?\b|hosts?\b|address\b|ports?\b|resolve\b|SSL|HTTP|(?:died|dead|lost|gone|vanished)\b"
+    r"|disappeared\b|crash|queue\b|quota\b|broken\b|cancel|services?\b|daemons?\b|alive\b|seats?\b|checked out\b"
+    r"|(?:nobody|no one|anyone) else\b)"
+)
+"""What a message speaks of that may be otherwise the next time."""
+_ADVICE = re.compile(
+    r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
+    r"|debugging)|Visit|Search for|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+)
+"""Sentences for the reader, which name what has not happened."""
+
+PASSING_FILE = re.compile(
+    r"\.(?:lock|tmp|temp|incomplete|partial|part|pid|sock|socket)\b|\.nfs0|/dev/shm/|/proc/\d|/tmp/(?:tmp|pymp-|ray/)"
+    r"|[/ ']\.?(?:triton/cache|torchinductor_\w+|torch_extensions)/"
+)
+"""A file that exists for a moment, or that others also write: whoever misses it was too late or too early."""
+OF_NODE = re.compile(r"['\" ]/(?:tmp|var/tmp|dev/shm|proc|run|local|localscratch|nvme|ssd|raid)\w*/|\$TMPDIR|/job[_-]?\d")
+"""A path of a node's own, which somebody has to fill first."""
+ONE_OF_MANY = re.compile(r"\d+-of-\d+|[-_.]\d{3,}\b[\w.-]*['\"]?$", re.MULTILINE)
+"""A file of a numbered set, whose others are there: the set is not complete yet."""
+UNREADABLE = re.compile(
+    r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
+    r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
+    r"|bad (?:zip|magic)|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete|wrong size"
+    r"|file signature not found|DATA_LOSS|[Uu]nknown frame|[Ii]ncorrect (?:header|data) check|[Bb]ad CRC"
+    r"|(?:too|file) short|not a (?:zip|gzip|tar|HDF5) file|Not a gzipped|(?:is|was) empty|premature|all zeros"
+    r"|zero bytes|(?:is|has|of) 0 bytes"
+)
+CHECKPOINT = re.compile(
+    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
+    r"|state[_ ]dict",
+    re.IGNORECASE,
+)
+
+
+def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int = 90) -> bool:
+    """Whether words of both stand within so many characters of each other."""
+    here = [found.start() for found in first.finditer(text)]
+    return bool(here) and any(abs(found.start() - at) <= reach for found in second.finditer(text) for at in here)
+
+
+def diverged(name: str, message: str, statement: str, *, trained: bool) -> bool:
+    """Whether an error reports a value of training that is not finite: class, message, and source that raised it."""
+    if _OF_NAN.search(name):
+        return True
+    plain = QUOTED.sub(lambda quoted: "''" if NOT_FINITE.search(quoted[0]) else quoted[0], message)
+    text = plain if statement.startswith("raise ") else f"{plain} {statement}"
+    if not trained:
+        return _not_finite(text)
+    return (
+        near(NOT_FINITE, _TRAINED_VALUE, text)
+        or bool(_NOT_A_NUMBER.search(plain))
+        or near(_SCALE, _SPENT, text, 40)
+        or near(_LOSS_IS, _OUT_OF_BOUNDS, text, 60)
+    )
+
+
+@lru_cache(maxsize=2048)
+def reports_divergence(line: str) -> bool:
+    """Whether a log line reports a value that is not finite, and that the program ends because of it."""
+    plain = _SWITCH.sub("", line)
+    return _not_finite(plain) and bool(_BROKE_OFF.search(plain))
+
+
+@lru_cache(maxsize=2048)
+def reports_waiting(line: str) -> bool:
+    """Whether a log line reports that a rank waited in vain for the others; a setting only names a limit."""
+    if not waited_for_others(line):
+        return False
+    return bool(_DUMP.match(line)) or near(_HAS_WAITED, _TOGETHER, _SWITCH.sub("", line), 160)
+
+
+def waited_for_others(text: str) -> bool:
+    """Whether the text is of a rank that waited in vain for the others, or the dump of a rank that was stuck."""
+    return bool(_DUMP.match(text)) or (near(_WAITED, _TOGETHER, text, 160) and not _MEETING.search(text))
+
+
+def waited(text: str) -> bool:
+    """Whether the text is of waiting that was not for a first meeting."""
+    return bool(_WAITED.search(text)) and not _MEETING.search(text)
+
+
+def never_met(text: str) -> bool:
+    """Whether ranks waited for others that never came."""
+    return bool(_WAITED.search(text) and _MEETING.search(text) and _TOGETHER.search(text))
+
+
+def lacks_device_memory(text: str) -> bool:
+    """Whether the text states, with sizes, that a device has less memory than is needed."""
+    return near(_DEVICE_MEMORY, _SHORT, text) and near(_DEVICE_MEMORY, _SIZE, text)
+
+
+@lru_cache(maxsize=2048)
+def of_circumstances(text: str) -> bool:
+    """Whether the text speaks of what may be otherwise the next time."""
+    return bool(CIRCUMSTANCE.search(text)) and bool(CIRCUMSTANCE.search(_ADVICE.sub("", text)))
+
+
+def _not_finite(text: str) -> bool:
+    return near(NOT_FINITE, _TRAINED_VALUE, text) and not near(NOT_FINITE, _DATA_VALUE, text, 24)
