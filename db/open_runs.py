@@ -164,7 +164,9 @@ def trained_interpreters(conn: Connection, campaign_id: int) -> frozenset[str]:
     """Return the `python` of each run of a campaign with an attempt that has made a step; "" for the default."""
     progressed = _ATTEMPT.last_step > func.coalesce(_ATTEMPT.start_step, 0)
     query = select(_RUN.config["python"].as_string()).distinct().join(schema.attempt, _ATTEMPT.run_id == _RUN.id)
-    return frozenset(name or "" for name in conn.execute(query.where(_RUN.campaign_id == campaign_id, progressed)).scalars())
+    return frozenset(
+        name or "" for name in conn.execute(query.where(_RUN.campaign_id == campaign_id, progressed)).scalars()
+    )
 
 
 def rank_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> list[tuple[int, float]]:

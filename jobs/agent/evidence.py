@@ -28,6 +28,8 @@ AGENT = "agent"
 
 TAIL_LINES = 40
 LINE_LIMIT = 600
+RECORD_LIMIT = 4000
+"""Of a JSON record, whose traceback is one line with it."""
 PIECE = 8192
 """Characters of a line that are read at once."""
 BLOCK_LINES = 400
@@ -336,4 +338,4 @@ def _compile(patterns: Iterable[str]) -> list[UserPattern]:
 
 
 def _line(name: str, number: int, text: str) -> LogLine:
-    return LogLine(name, number, text.rstrip()[:LINE_LIMIT])
+    return LogLine(name, number, text.rstrip()[: RECORD_LIMIT if text.startswith("{") else LINE_LIMIT])

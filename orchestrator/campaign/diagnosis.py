@@ -103,12 +103,20 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
 
 def _root_cause(ended: Ended) -> Verdict:
     """The verdict; if somebody or the time limit ended a job that had failed before, why it had failed."""
-    verdict = classify(ended)
+    verdict = _likeliest(ended)
     if verdict.kind not in (FailureClass.CANCELLED, FailureClass.TIME_LIMIT):
         return verdict
-    earlier = classify(replace(ended, job=None))
+    earlier = _likeliest(replace(ended, job=None))
     known = earlier.line is not None and earlier.rule and earlier.sure is not Sureness.UNSURE
     return earlier if known else verdict
+
+
+def _likeliest(ended: Ended) -> Verdict:
+    """The verdict; a mistake that only one rank shows is called so: nobody tries this job again by itself."""
+    verdict = classify(ended)
+    if verdict.kind is not FailureClass.CRASH or verdict.suspect is None:
+        return verdict
+    return replace(verdict, kind=verdict.suspect, sure=Sureness.LIKELY)
 
 
 def _explained(verdict: Verdict, ended: Ended, seen: Seen, end: _End, slurm: Proof | None) -> Explained:

@@ -157,7 +157,7 @@ def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) 
     if gone:
         reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
         return Verdict(FailureClass.CRASH, reason, line=root.line, host=root.host, sure=Sureness.LIKELY)
-    if words.lacks_device_memory(root.text) and (crowded := node_evidence.crowded(root, ended)):
+    if words.DEVICE_MEMORY.search(root.text) and (crowded := node_evidence.crowded(root, ended)):
         kind, reason = crowded
         return Verdict(kind, reason, line=root.line, host=root.host, rule="device-memory", sure=Sureness.LIKELY)
     alike = [clue for clue in roots if _same(clue, root)]
@@ -281,9 +281,10 @@ def _cascade(ended: Ended) -> Verdict | None:
         return hung
     if fault := faulted(ended):
         return fault
-    passing = match(first.text, ended)
-    if passing and passing.kind in (FailureClass.CRASH, FailureClass.NODE):
-        return _proved(passing, first, first.text, ended)
+    for clue in echoes:
+        passing = match(clue.text, ended)
+        if passing and passing.kind in (FailureClass.CRASH, FailureClass.NODE):
+            return _proved(passing, clue, clue.text, ended)
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
     reason = cause + headline(first.text)

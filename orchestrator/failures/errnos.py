@@ -124,11 +124,12 @@ _SYMBOLS = {
 }  # fmt: skip
 _SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
 _OTHER_WORDS = {
-    5: "input/output error|e/a[- ]fehler|erreur d'entrée/sortie|error de entrada/salida|errore di input/output|入出力エラー"
-    "|输入/输出错误",
+    5: "input/output error|e/a[- ]fehler|erreur d'entrée/sortie|error de entrada/salida|errore di input/output"
+    "|入出力エラー|输入/输出错误",
     28: "no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
     "|(?:disk|file ?system|volume) (?:is )?full|kein speicherplatz|aucun espace disponible|no queda espacio"
-    "|spazio esaurito|não há espaço|на устройстве не осталось|デバイスに空き領域がありません|设备上没有空间|장치에 남은 공간이",
+    "|spazio esaurito|não há espaço|на устройстве не осталось"
+    "|デバイスに空き領域がありません|设备上没有空间|장치에 남은 공간이",
     30: "read-?only file ?system|nur lesbares dateisystem|système de fichiers accessible en lecture seulement"
     "|sistema de ficheros de sólo lectura|只读文件系统|読み込み専用ファイルシステム",
     116: "stale (?:nfs )?file handle|veraltete dateizugriffsnummer|descripteur de fichier périmé|过旧的文件控制柄",

@@ -15,7 +15,18 @@ from ..executors.base import JobView
 from . import words
 from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of, unfolded
 from .places import Place, places, telling
-from .raised import MESSAGE_LIMIT, OF_FILES, OF_INPUT, OF_PROGRAM, OF_TEXT, Frame, Raised, causes_of_trace, last_exception, nested, recorded, said
+from .raised import (
+    MESSAGE_LIMIT,
+    OF_FILES,
+    OF_PROGRAM,
+    Frame,
+    Raised,
+    causes_of_trace,
+    last_exception,
+    nested,
+    recorded,
+    said,
+)
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
@@ -221,10 +232,9 @@ class Clue:
 
 def _own(raised: Raised) -> bool:
     """Whether its class blames the program, though it names what the ranks communicate with."""
-    if raised.is_a(*OF_TEXT, *OF_INPUT, *OF_FILES):
+    if raised.is_a(*OF_FILES):
         return True
-    plain = words.QUOTED.sub("''", raised.message)
-    return raised.is_a(*OF_PROGRAM) and not words.of_circumstances(plain)
+    return raised.is_a(*OF_PROGRAM) and not words.PASSING.search(words.QUOTED.sub("''", raised.message))
 
 
 def _garbled(clue: Clue) -> bool:

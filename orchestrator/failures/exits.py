@@ -117,7 +117,10 @@ def _set_up(ended: Ended, exit_code: str) -> Verdict | None:
     if line is None or ended.trained:
         return None
     hint, name = "correct `python:` or `slurm.setup`", "no-interpreter"
-    return Verdict(FailureClass.DETERMINISTIC, headline(line.text), hint, line, name, sure=Sureness.LIKELY)
+    return Verdict(
+        FailureClass.CRASH, headline(line.text), hint, line, name,
+        sure=Sureness.UNSURE, suspect=FailureClass.DETERMINISTIC,
+    )  # fmt: skip
 
 
 def faulted(ended: Ended) -> Verdict | None:

@@ -24,16 +24,26 @@ from .verdict import Diagnosis, Sureness
 _OF_COMPILED = "Unsupported", "UserError", "RecompileError", "FailOnRecompileLimitHit", "UncapturedHigherOrderOpError"
 _SIGNATURE = re.compile(
     r"unexpected keyword argument|missing \d+ required|takes .{0,30}arguments? but|takes no (?:keyword )?arguments"
-    r"|multiple values for (?:keyword )?argument|required positional|not JSON serializable|[Cc]an(?:'t|not) pickle"
-    r"|abstract class|'(?:module|function|method|type|property|builtin_function_or_method)' object"
+    r"|multiple values for (?:keyword )?argument|required positional|invalid keyword argument|not JSON serializable"
+    r"|[Cc]an(?:'t|not) pickle|can't be used with|device type tensor to numpy|unsupported ScalarType|abstract class"
+    r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
 )
 """How a call is written, whatever it is called with."""
-_HALF_LOADED = re.compile(r"partially initialized|unknown location|null bytes|marshal|bad magic number|torch_extensions")
+_HALF_LOADED = re.compile(
+    r"partially initialized|unknown location|null bytes|marshal|bad magic number|torch_extensions"
+)
 """Of a module that is still being written or imported."""
-_BARRED = re.compile(r"allow_pickle|[Ww]eights only load failed|(?:global|class|function)\b.{0,60}\bnot (?:an )?allowed")
+_BARRED = re.compile(
+    r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)"
+    r"|\b(?:globals?|class(?:es)?|functions?)\b.{0,60}\b"
+    r"(?:not (?:an )?(?:allowed|trusted)|forbidden|disallowed|blocked)"
+)
 """A reader that is careful by its settings refuses a name in the file; every other file has it too."""
 _CORRUPT = "UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error"
-_READING = re.compile(r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE)
+_OPERATORS = re.compile(r"/torch/(?:nn|autograd|optim|_tensor|functional|amp|_ops)")
+_READING = re.compile(
+    r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE
+)
 _DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
 _RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
 _READ = frozenset(
@@ -70,11 +80,11 @@ class Scene:
 
     @cached_property
     def of_the_program(self) -> bool:
-        """Whether its class blames the program's text or input, and its message no circumstance."""
+        """Whether its class blames the program's text or input; quoted words are names and tell nothing."""
         raised = self.raised
-        if raised.is_a(*OF_TEXT, *OF_INPUT):
-            return not raised.is_a("OSError", "NetworkError")
-        return raised.is_a(*OF_PROGRAM) and not words.of_circumstances(raised.message)
+        if not raised.is_a(*OF_PROGRAM) or raised.is_a("OSError", "NetworkError"):
+            return False
+        return not words.PASSING.search(words.QUOTED.sub("''", raised.message))
 
     @cached_property
     def networked(self) -> bool:
@@ -100,8 +110,9 @@ class Scene:
 
     @property
     def stated(self) -> bool:
-        """Whether Python, torch or a script itself raised it, in a class that is not of a library's own world."""
-        return self.of_the_program or self.raised.name == "RuntimeError"
+        """Whether Python itself or an operator of torch's raised it, or a script in such a class."""
+        torch = bool(self.raised.frames) and _OPERATORS.search(self.raised.frames[-1].file)
+        return self.of_the_program or bool(torch and not words.of_circumstances(self.text))
 
     @property
     def _about_files(self) -> bool:
@@ -213,7 +224,9 @@ def _certain_at_first(scene: Scene) -> bool:
     if _HALF_LOADED.search(raised.message):
         return False
     imported = raised.is_a("ImportError") and raised.message.startswith("cannot import name")
-    return imported or raised.is_a(*OF_INPUT) or raised.module.startswith(("omegaconf.", "hydra.", "pydantic", "click."))
+    return (
+        imported or raised.is_a(*OF_INPUT) or raised.module.startswith(("omegaconf.", "hydra.", "pydantic", "click."))
+    )
 
 
 def _likely(scene: Scene) -> bool:
@@ -274,7 +287,10 @@ KINDS: Sequence[ErrorKind] = (
         early=True,
         environment=True,
         sure=Sureness.LIKELY,
-        holds=lambda scene: Place.TOOLCHAIN in scene.places[:1] and not words.of_circumstances(scene.text),
+        holds=lambda scene: (
+            (Place.TOOLCHAIN in scene.places[:1] and not words.of_circumstances(scene.text))
+            or (scene.resumes and scene.raised.is_a("ImportError"))
+        ),
     ),
     _mistake(
         "no-file",

@@ -19,8 +19,9 @@ from .raised import BREAK
 
 CASCADE = re.compile(
     r"ncclRemoteError|ncclSystemError|remote process exited|NCCL (?:communicator|comm|operation|watchdog|timeout)"
-    r"|detected by watchdog|other ranks|[Aa]borted by|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
-    r"|[Cc]onnection (?:closed|reset|refused)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
+    r"|detected by watchdog|other ranks|[Aa]borted by"
+    r"|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
+    r"|[Cc]onnection (?:closed|reset|refused|lost)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
     r"|ChildFailedError"  # who only tells that a process failed
@@ -33,7 +34,8 @@ CASCADE = re.compile(
 OWN_FAULT = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
     r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|shared memory|ncclInvalid|no socket interface found|^(?:builtins\.)?(?:Type|Value|Attribute"
+    r"|shared memory|ncclInvalid|invalid (?:tensor|argument|usage|device)|no socket interface found"
+    r"|^(?:builtins\.)?(?:Type|Value|Attribute"
     r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
 )
 """Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
@@ -51,7 +53,8 @@ _NO_EVIDENCE = re.compile(
     r"|Namespace\(\w+=|(?:Config|Arguments)\(\w+="  # arguments and dataclasses, printed
     r"|^(?!\S*Error)[^:]{0,40}[:=]? ?\{.*\w[\"']?\s*[:=]"  # a dictionary, printed
     r"|\w*Warning: "  # Python's warnings quote errors
-    r"|\b(?:retry(?! count exceeded)|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
+    r"|\b(?:retry(?! count exceeded)|retrying|retries? (?:left|in|after)|fall(?:ing)? ?back"
+    r"|continuing|skipp?(?:ed|ing)|ignor(?:ed|ing)"
     r"|recovered|recovering|handled|disabled|disabling)\b"  # whoever wrote that went on
 )
 _MILD = re.compile(
@@ -122,7 +125,7 @@ def lacks_extension(text: str) -> bool:
 
 
 def unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """The lines without the margin of exception groups, and JSON records as what they report; a traceback is one line."""
+    """Strip the margin of exception groups, and replace JSON records by their text; a traceback is one line."""
     grouped = {line.file for line in lines if _GROUP in line.text}
     return [
         LogLine(line.file, line.number, _of_json(_MARGIN.sub(r"\1", line.text) if line.file in grouped else line.text))

@@ -164,7 +164,7 @@ def _killed_in_silence(ended: Ended) -> bool:
 
 
 def _near_its_limit(outcome: NodeOutcome) -> bool:
-    """Whether its processes took nearly all that they may: then a killer in user space, which the kernel does not log."""
+    """Whether its processes took nearly all that they may: a killer in user space leaves the kernel's log empty."""
     peak, limit = outcome.memory_peak_bytes, outcome.memory_limit_bytes
     return bool(peak and limit and outcome.memory_peak_of == "processes" and peak > NEAR_LIMIT * limit)
 

@@ -192,10 +192,11 @@ class FailureClass(StrEnum):
     NODE = Policy(
         "node",
         shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED, a step that could not start; nodes that never joined, or"
-        " lack the folder where the training starts; a missing file, library, module or GPU, but on one node only, or"
-        " where earlier attempts have trained",
-        follows="resumes after a wait",
+        " lack the folder where the training starts; an error of InfiniBand or NVLink's fabric; any mistake that one of"
+        " several nodes alone shows; what fails before a rank has begun, once another run has trained",
+        follows="resumes after a wait, on other nodes if one is to blame",
         budgets=(Budget.INFRA,),
+        elsewhere=True,
         strike=SUSPECT,
     )
     GPU = Policy(
@@ -248,16 +249,17 @@ class FailureClass(StrEnum):
     )
     CRASH = Policy(
         "crash",
-        shows="anything else: an error that no rule matches, an unreachable hub, a rank killed by a signal, an end"
-        " without any record",
-        follows="resumes after a wait; an unknown error that comes back at the same place fails",
+        shows="anything else: an error that no rule matches, a likely mistake that one rank alone shows, an unreachable"
+        " hub, a rank killed by a signal, an end without any record",
+        follows="resumes after a wait; an error that comes back at the same place fails",
         budgets=(Budget.CRASH,),
         may_hide_hang=True,
     )
     DETERMINISTIC = Policy(
         "deterministic",
-        shows="an error in the configuration, the script or the environment that would recur: on every node, or on"
-        " the only one; an agent that refuses to run because others can write to the campaign's folder",
+        shows="an error in the program's text, its arguments or its configuration; any other mistake before the first"
+        " step that several ranks, on all nodes, show; an agent that refuses to run because others can write to the"
+        " campaign's folder",
         follows="fails at once, with a hint what to change",
         run=RunState.FAILED,
     )

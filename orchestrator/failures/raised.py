@@ -215,9 +215,9 @@ _DERIVED: Mapping[str, frozenset[str]] = {
         "OSError": "gaierror herror SSLError URLError HTTPError RequestException",
         "HTTPError": "HfHubHTTPError",
         "HfHubHTTPError": "RepositoryNotFoundError RevisionNotFoundError RemoteEntryNotFoundError GatedRepoError",
-        "NetworkError": "gaierror herror SSLError SSLCertVerificationError URLError HTTPError HTTPException BadStatusLine"
-        " IncompleteRead RemoteDisconnected RequestException ConnectTimeout ReadTimeout ReadTimeoutError MaxRetryError"
-        " ProtocolError ProxyError ChunkedEncodingError ConnectError RemoteProtocolError ClientError"
+        "NetworkError": "gaierror herror SSLError SSLCertVerificationError URLError HTTPError HTTPException"
+        " BadStatusLine IncompleteRead RemoteDisconnected RequestException ConnectTimeout ReadTimeout ReadTimeoutError"
+        " MaxRetryError ProtocolError ProxyError ChunkedEncodingError ConnectError RemoteProtocolError ClientError"
         " ClientConnectorError ServerDisconnectedError HfHubHTTPError LocalEntryNotFoundError NameResolutionError",
         "AttributeError": "ConfigAttributeError",
         "KeyError": "ConfigKeyError",

@@ -92,7 +92,8 @@ _NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]ns
 _NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
 
 _FABRIC = (
-    r"IBV_WC_(?:RETRY|RNR_RETRY|REM_ABORT|FATAL|LOC_PROT)\w*|(?:[Gg]ot completion|completion) [^\n]{0,80}(?:error|status)[= ]\w*\(?1[0-3]\b"
+    r"IBV_WC_(?:RETRY|RNR_RETRY|REM_ABORT|FATAL|LOC_PROT)\w*"
+    r"|(?:[Gg]ot completion|completion) [^\n]{0,80}(?:error|status)[= ]\w*\(?1[0-3]\b"
     r"|Transport retry count exceeded|RNR retry|UCX +ERROR|UCS_ERR_(?:ENDPOINT_TIMEOUT|UNREACHABLE|CONNECTION_RESET)"
 )
 
@@ -151,14 +152,19 @@ _CONFIGURATION = (
         "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
     # torch.nn.Module.load_state_dict: whole files, another model.
-    _early_mistake("state-dict", r"Error\(s\) in loading state_dict for|Missing key in checkpoint", "the checkpoint belongs to another model"),
+    _early_mistake(
+        "state-dict",
+        r"Error\(s\) in loading state_dict for|Missing key in checkpoint",
+        "the checkpoint belongs to another model",
+    ),
 )
 
 _ENVIRONMENT = (
     # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
     _crash(
         "extension-race",
-        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)|lock file .*torch_extensions"
+        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
+        r"|lock file .*torch_extensions"
         r"|does not define module export function|build\.ninja:\d+: (?:unexpected|expected)",
         "build DeepSpeed's extensions once before the campaign",
     ),
@@ -168,9 +174,7 @@ _ENVIRONMENT = (
         r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
         "install it in the environment that `python:` names",
     ),
-    _environment(
-        "no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"
-    ),
+    _environment("no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"),
     # The dynamic linker, in the words that Python gives on.
     _lacking(
         "no-library",
@@ -184,7 +188,11 @@ _ENVIRONMENT = (
         devices.ABSENT,
         "ask for GPUs in `slurm:`, and install a torch that can use them",
     ),
-    _likely("nccl-usage", r"ncclInvalid(?:Usage|Argument)|no socket interface found", "NCCL_SOCKET_IFNAME and the like"),
+    _likely(
+        "nccl-usage",
+        r"ncclInvalid(?:Usage|Argument)|NCCL [Ee]rror.{0,12}invalid (?:usage|argument)|no socket interface found",
+        "NCCL_SOCKET_IFNAME and the like",
+    ),
     _early_environment(
         "no-kernel-image",
         devices.NO_KERNEL,
@@ -223,9 +231,7 @@ _ENVIRONMENT = (
     # jobs/trainer/data.py: prepared tokens.
     _early_mistake("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
     # The shell that starts the launcher.
-    _early_mistake(
-        "no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"
-    ),
+    _early_mistake("no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"),
 )
 
 _SCRIPT = (
@@ -234,7 +240,8 @@ _SCRIPT = (
         "tensor-shapes",
         r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
         r"|only supports?)\b|Expected all tensors to be on the same device|.{0,80}\bdoes not require grad"
-        r"|mat1 and mat2 shapes|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
+        r"|mat1 and mat2|(?:in-?place operation|leaf [Vv]ariable|through the graph a second time|mixed torch\.Tensor)"
+        r"|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
     ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
     _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
@@ -315,7 +322,11 @@ _MACHINE = (
     ),
     # The fabric: InfiniBand's verbs as NCCL and UCX report them, and NVLink's switches.
     _node("fabric-peer", _FABRIC),
-    _node("fabric", r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)", here=True),
+    _node(
+        "fabric",
+        r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)",
+        here=True,
+    ),
     # torch.distributed's start: node 0 waits for others that never came.
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
@@ -351,7 +362,6 @@ _GAVE_UP = re.compile(
     re.IGNORECASE,
 )
 """A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
-
 
 
 @lru_cache(maxsize=2048)

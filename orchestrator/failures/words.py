@@ -43,7 +43,7 @@ _SWITCH = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes
 NAN_STEP = re.compile(r"\b(?:loss|grad_?norm|gradient norm)\"?\W{1,4}(?:nan|-?inf)\b", re.IGNORECASE)
 """A progress line with a loss or a norm that is not finite."""
 
-_DEVICE_MEMORY = _words(
+DEVICE_MEMORY = _words(
     r"(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
     r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm"
 )
@@ -86,7 +86,8 @@ NETWORK = re.compile(
     r"|\b(?:LocalEntryNotFound|Connect(?:ion|Timeout)?|ReadTimeout|NameResolution|gai|IncompleteRead)[Ee]rror\b"
 )
 REFUSAL = re.compile(
-    r"\b(?:status(?:[_ ]code)?|HTTP|code|[Ee]rror|Client error)[:= '/.\d]{0,6}(?:401|403|404)\b|\b(?:401|403|404) Client"
+    r"\b(?:status(?:[_ ]code)?|HTTP|code|[Ee]rror|Client error)[:= '/.\d]{0,6}(?:401|403|404)\b"
+    r"|\b(?:401|403|404) Client"
     r"|[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]o ?[Cc]redentials|gated repo"
 )
 """What the other end refuses: a name or a right is wrong, or its answer is."""
@@ -104,6 +105,13 @@ CIRCUMSTANCE = re.compile(
     r"|(?:nobody|no one|anyone) else\b)"
 )
 """What a message speaks of that may be otherwise the next time."""
+PASSING = re.compile(
+    r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
+    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries|[Tt]oo [Mm]any"
+    r"|not (?:respond|answer|join|appear)|no (?:answer|response)|[Ii]ncomplete|[Cc]orrupt|[Tt]runcat|partially"
+    r"|\b(?:busy\b|in use\b|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|[Tt]ry again|checked out)"
+)
+"""The part of it that is no property of what was asked for, not even if a value or an index is wrong."""
 _ADVICE = re.compile(
     r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
     r"|debugging)|Visit|Search for|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
@@ -115,7 +123,9 @@ PASSING_FILE = re.compile(
     r"|[/ ']\.?(?:triton/cache|torchinductor_\w+|torch_extensions)/"
 )
 """A file that exists for a moment, or that others also write: whoever misses it was too late or too early."""
-OF_NODE = re.compile(r"['\" ]/(?:tmp|var/tmp|dev/shm|proc|run|local|localscratch|nvme|ssd|raid)\w*/|\$TMPDIR|/job[_-]?\d")
+OF_NODE = re.compile(
+    r"['\" ]/(?:tmp|var/tmp|dev/shm|proc|run|local|localscratch|nvme|ssd|raid)\w*/|\$TMPDIR|/job[_-]?\d"
+)
 """A path of a node's own, which somebody has to fill first."""
 ONE_OF_MANY = re.compile(r"\d+-of-\d+|[-_.]\d{3,}\b[\w.-]*['\"]?$", re.MULTILINE)
 """A file of a numbered set, whose others are there: the set is not complete yet."""
@@ -188,7 +198,7 @@ def never_met(text: str) -> bool:
 
 def lacks_device_memory(text: str) -> bool:
     """Whether the text states, with sizes, that a device has less memory than is needed."""
-    return near(_DEVICE_MEMORY, _SHORT, text) and near(_DEVICE_MEMORY, _SIZE, text)
+    return near(DEVICE_MEMORY, _SHORT, text) and near(DEVICE_MEMORY, _SIZE, text)
 
 
 @lru_cache(maxsize=2048)

@@ -159,6 +159,7 @@ def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassCont
         ledgers=snapshot.ledgers,
         excluded=excluded(ended, snapshot.now_s, hours, snapshot.nodes),
         storage_writable=snapshot.storage == "",
+        nodes=snapshot.nodes,
     )
 
 

@@ -30,12 +30,18 @@ _OUT_OF_TIME = (FailureClass.TIME_LIMIT, FailureClass.STOPPED)
 
 @dataclass(frozen=True)
 class PassContext:
-    """What is the same for all runs in this pass; `storage_writable` also says that the folder was tested."""
+    """What is the same for all runs in this pass.
+
+    Attributes:
+        storage_writable: whether the folder was tested, and can be written.
+        nodes: the size of the cluster, None if not known.
+    """
 
     now_s: float
     ledgers: Ledgers
     excluded: tuple[str, ...]
     storage_writable: bool
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,9 +143,14 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
-        elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host else ()
+        elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host and _has_others(last, context) else ()
         why = f"{last.reason}, tried again ({tries} of {allowed})"
         yield from _submit(view, history, _Next(why, last.ended_s, wait_s, exclude=elsewhere), context)
+
+
+def _has_others(last: EndedAttempt, context: PassContext) -> bool:
+    """Whether the cluster has a node to spare; if its size is not known, so it is taken to be."""
+    return context.nodes is None or context.nodes > last.row.nodes
 
 
 def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:

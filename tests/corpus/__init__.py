@@ -10,8 +10,10 @@ label is the one that the rules mended for it give. Batch 9 is what is left wher
 logs alone; its author had not read the rules. Batch 10 is by the same author, who then had, and wrote it to see whether
 what was mended for batch 9 holds beyond it. Batch 11 is of all subjects, in the words of newer libraries (torch 2.11,
 transformers 5); its author knew what the classes mean and not the rules. One of its labels was corrected after its
-first contact, as the case says; the figure counts that case as misjudged. A case has `name`, `label` and what was left
-behind:
+first contact, as the case says; the figure counts that case as misjudged. Batch 12 is of ends before the first step
+that pass by themselves or are one node's fault, and of mistakes beside them; batch 13 of fabrics, JSON logs, exception
+groups and other languages; batch 14 of batch 12's kinds, written after its rules and judged once before any change. A
+case has `name`, `label` and what was left behind:
 
     job       Slurm's state, exit code and reason; "GONE" where there is no Slurm. Default: FAILED 1:0
     nodes     one entry a node that left an outcome; the entry's keys may stand in the case itself for a single node

@@ -21,8 +21,8 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether the class is the label's."""
-        return self.verdict.kind == self.case.label
+        """Whether the class is the label's, or that of a likely mistake that is tried once more."""
+        return self.case.label in (self.verdict.kind, self.verdict.suspect)
 
     @property
     def host_right(self) -> bool:

@@ -36,7 +36,12 @@ USER = ("/u/train.py", 9, "main", "")
 def judge_error(
     kind: str, message: str = "", *frames: tuple[str, int, str, str], last_step: int | None = None, **values: Any
 ) -> Verdict:
-    """The verdict where rank 0 of two recorded such an exception; before the first of 1000 steps by default."""
+    """The verdict where both of two ranks recorded such an exception; before the first of 1000 steps by default."""
     record = {"type": kind, "message": message, "ts": 10.0, "frames": [list(frame) for frame in frames]}
-    left = outcome(RankEnd(0, 1, record), RankEnd(1, None, None), last_step=last_step, **values)
+    left = outcome(RankEnd(0, 1, record), RankEnd(1, 1, record), last_step=last_step, **values)
     return judge(left, target_step=1000)
+
+
+def meaning(verdict: Verdict) -> str:
+    """The class, or that of a likely mistake which waits for its second witness."""
+    return verdict.suspect or verdict.kind

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.tests.support.policy_world import NOW_S, job, log_lines, outcome, rank_error
-from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, judge_error, raised
+from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, judge_error, meaning, raised
 
 # -- success and stop ------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ def test_a_step_out_of_memory_counts_though_the_job_only_failed() -> None:
 
 
 def test_an_error_before_the_time_limit_is_the_cause_and_an_echo_is_not() -> None:
-    assert judge(raised("builtins.TypeError", "no", ended_by="signal"), state="TIMEOUT").kind == "deterministic"
+    assert meaning(judge(raised("builtins.TypeError", "no", ended_by="signal"), state="TIMEOUT")) == "deterministic"
     torn = raised("torch.distributed.DistBackendError", NCCL, ended_by="signal", last_step=40)
     assert judge(torn, state="TIMEOUT").kind == "time_limit"
     worker = "DataLoader worker (pid 1234) is killed by signal: Terminated."
@@ -199,7 +199,7 @@ def test_an_error_just_before_the_end_of_a_job_at_its_limit_is_an_answer_to_slur
 
     def left(state: str, before_s: float) -> str:
         error = rank_error(0, "builtins.ValueError", "closed", ts=ended_s - before_s)
-        return judge(outcome(error, KILLED[1], last_step=None), state=state).kind
+        return meaning(judge(outcome(error, KILLED[1], last_step=None), state=state))
 
     assert left("TIMEOUT", 5) == "time_limit"
     assert left("TIMEOUT", 300) == left("FAILED", 5) == "deterministic"
@@ -235,7 +235,7 @@ def test_what_a_rank_says_after_it_was_told_to_end_is_no_cause() -> None:
     at_once = replace(late, ending_s=50.9)  # Slurm's signal reached the rank before the agent
     assert judge(at_once, state="TIMEOUT").kind == "time_limit"
     before = replace(late, ending_s=60.0, last_step=None)
-    assert judge(before, state="TIMEOUT").kind == "deterministic"
+    assert meaning(judge(before, state="TIMEOUT")) == "deterministic"
 
 
 def test_a_node_that_was_ended_because_of_another_says_nothing_of_its_own() -> None:
@@ -250,7 +250,7 @@ def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
     assert verdict.kind == "crash"
     assert "rank 1 had ended before, without a record" in verdict.reason
     torn_down = outcome(rank_error(0, "builtins.ValueError", "x", ts=9.0), RankEnd(1, None, None, 12, gone_s=9.8))
-    assert judge(torn_down).kind == "deterministic"
+    assert meaning(judge(torn_down)) == "deterministic"
 
 
 def test_a_folder_that_was_restored_under_an_attempt_is_no_fault_of_its_script() -> None:

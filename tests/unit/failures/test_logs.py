@@ -14,7 +14,7 @@ from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.failures.evidence import UserRule
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS
 from dscampaign.tests.support.policy_world import job, log_lines, outcome
-from dscampaign.tests.support.verdicts import KILLED, judge, raised
+from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
     """The hook of torch marks lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
     verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
-    assert (verdict.kind, verdict.reason) == ("deterministic", "KeyError: 'labels'")
+    assert (meaning(verdict), verdict.reason) == ("deterministic", "KeyError: 'labels'")
 
 
 def test_further_lines_of_a_message_belong_to_it() -> None:
@@ -82,7 +82,7 @@ WATCHDOG = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(S
     ],
 )
 def test_the_abort_of_a_rank_that_waited_is_not_the_cause(said: str, expected: str) -> None:
-    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG))).kind == expected
+    assert meaning(judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG)))) == expected
 
 
 def test_a_signal_that_nobody_explains_is_what_ended_it() -> None:
@@ -107,7 +107,7 @@ def test_who_lacks_an_extension_waited_for_one_who_could_not_build_it() -> None:
         "[rank1]: ImportError: /h/torch_extensions/cpu_adam.so: cannot open shared object file: No such file",
         "[rank0]: RuntimeError: Error building extension 'cpu_adam'",
     )
-    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "toolchain"
+    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "demand"
     assert judge(outcome(*KILLED, lines=log_lines(*lines[:1]))).rule == "extension-race"
 
 
@@ -145,7 +145,7 @@ def test_a_rank_s_own_word_beats_any_log() -> None:
 
 def test_the_agents_log_explains_a_job_that_never_began() -> None:
     def explained(texts: Sequence[str]) -> str:
-        return judge(agent_lines=log_lines(*texts)).kind
+        return meaning(judge(agent_lines=log_lines(*texts)))
 
     assert explained(["Traceback (most recent call last):", "ValueError: x.json: written by another version"]) == (
         "deterministic"
@@ -156,7 +156,7 @@ def test_the_agents_log_explains_a_job_that_never_began() -> None:
 @pytest.mark.parametrize(("code", "kind"), [("127:0", "deterministic"), ("126:0", "deterministic"), ("1:0", "crash")])
 def test_a_shell_that_finds_no_command_says_so_by_its_exit_code(code: str, kind: str) -> None:
     said = log_lines("/var/spool/slurmd/job12/slurm_script: line 14: /u/env/bin/python: No such file or directory")
-    assert judge(state=job("FAILED", exit_code=code), agent_lines=said).kind == kind
+    assert meaning(judge(state=job("FAILED", exit_code=code), agent_lines=said)) == kind
     assert judge(state=job("FAILED", exit_code=code), agent_lines=said, known_last_step=9).kind == "crash"
     assert judge(state=job("FAILED", exit_code=code)).kind == "crash"
 

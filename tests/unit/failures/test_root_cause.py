@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
-from dscampaign.tests.support.verdicts import GLOO, KILLED, NCCL, judge, raised
+from dscampaign.tests.support.verdicts import GLOO, KILLED, NCCL, SITE, judge, meaning, raised
 
 # -- what ranks write down -------------------------------------------------------------------------------------
 
@@ -35,12 +36,11 @@ RECORDS = [
      "deterministic", "no-module"),
     ("builtins.RuntimeError", "CUDA error: invalid device ordinal", "deterministic", "device-ordinal"),
     ("builtins.RuntimeError", "cannot load MPI library", "deterministic", "no-mpi"),
-    ("builtins.SyntaxError", "invalid syntax (train.py, line 3)", "deterministic", "syntax"),
+    ("builtins.SyntaxError", "invalid syntax (train.py, line 3)", "deterministic", "script-error"),
     ("builtins.TypeError", "f() got an unexpected keyword argument 'x'", "deterministic", "script-error"),
-    ("json.decoder.JSONDecodeError", "Expecting value", "crash", ""),
-    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/d'", "deterministic", "no-file"),
-    ("builtins.OSError", "gpt9 is not a local folder and is not a valid model identifier", "deterministic",
-     "no-hub-file"),
+    ("json.decoder.JSONDecodeError", "Expecting value", "crash", "demand"),
+    ("builtins.FileNotFoundError", "[Errno 2] No such file or directory: '/d'", "crash", "no-file"),
+    ("builtins.OSError", "gpt9 is not a local folder and is not a valid model identifier", "crash", "no-hub-file"),
     ("builtins.FloatingPointError", "non-finite loss at step 12", "diverged", "non-finite"),
     ("builtins.OSError", "[Errno 28] No space left on device", "storage", "storage"),
     ("builtins.OSError", "[Errno 122] Disk quota exceeded", "storage", "storage"),
@@ -123,7 +123,7 @@ def test_an_echo_alone_names_the_rank_that_left_no_word() -> None:
 def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> None:
     """A file that is missing where a run resumes is that node's trouble."""
     error = "builtins.FileNotFoundError", "No such file or directory: '/data/text'"
-    assert judge(raised(*error)).kind == "deterministic"
+    assert meaning(judge(raised(*error))) == "deterministic"
     assert judge(raised(*error, start_step=5000)).kind == "crash"
 
 
@@ -181,7 +181,7 @@ def test_what_only_one_node_lacks_is_that_node_s_fault() -> None:
     verdict = judge(*nodes(silent, [rank_error(2, *MISSING), rank_error(3, *MISSING)]))
     assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n1", "no-file")
     everywhere = judge(*nodes([rank_error(0, *MISSING)], [rank_error(1, *MISSING, ts=10.5)]))
-    assert everywhere.kind == "deterministic"
+    assert meaning(everywhere) == "deterministic"
 
 
 def test_what_one_node_lacks_is_its_fault_also_where_another_error_wraps_it() -> None:
@@ -194,12 +194,67 @@ def test_what_one_node_lacks_is_its_fault_also_where_another_error_wraps_it() ->
 
 def test_what_rank_0_does_for_all_is_not_its_node_s_fault() -> None:
     echo = rank_error(1, "builtins.RuntimeError", GLOO, ts=11)
-    assert judge(*nodes([rank_error(0, *MISSING), echo], [RankEnd(2, None, None)])).kind == "deterministic"
+    assert meaning(judge(*nodes([rank_error(0, *MISSING), echo], [RankEnd(2, None, None)]))) == "deterministic"
 
 
-def test_a_mistake_in_the_script_is_no_node_s_fault() -> None:
-    silent = [RankEnd(0, None, None)]
-    assert judge(*nodes(silent, [rank_error(1, "builtins.TypeError", "no")])).kind == "deterministic"
+@pytest.mark.parametrize(
+    ("kind", "message"), [("ValueError", "no"), ("TypeError", "f() got multiple values for argument")]
+)
+def test_what_only_one_node_shows_moves_to_another_whatever_it_is(kind: str, message: str) -> None:
+    """An older library, a variable of its profile: a program that all nodes run alike fails on all of them."""
+    verdict = judge(*nodes([RankEnd(0, None, None)], [rank_error(1, f"builtins.{kind}", message)]))
+    assert (verdict.kind, verdict.host, bool(verdict.place)) == ("node", "n1", True)
+
+
+# -- a second witness ------------------------------------------------------------------------------------------
+
+READER = f"{SITE}/pyarrow/parquet/core.py", 3, "read_table", ""
+OWN = "/u/model.py", 3, "build", "raise ValueError(text)"
+
+
+def failed(kind: str, message: str, frame: tuple[str, int, str, str], *ranks: int) -> NodeOutcome:
+    """These of four ranks ended by the exception, the launcher ended the others."""
+    record = {"type": kind, "message": message, "ts": 10.0, "frames": [list(frame)]}
+    ends = (RankEnd(r, 1, record, 40 + r) if r in ranks else RankEnd(r, None, None, 40 + r) for r in range(4))
+    return outcome(*ends, last_step=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "frame", "alone", "together"),
+    [
+        ("builtins.ValueError", "heads must divide", OWN, "crash", "deterministic"),
+        ("builtins.KeyError", "'oom_retries'", OWN, "crash", "deterministic"),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file: '/d/x.txt'", OWN, "crash", "deterministic"),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file: '/d/x-00003.bin'", OWN, "crash", "crash"),
+        ("builtins.FileNotFoundError", "[Errno 2] No such file: '/nvme/x.txt'", OWN, "crash", "crash"),
+        ("builtins.ValueError", "size is 0", READER, "crash", "crash"),
+        ("mylib.NoSeats", "40 of 40", OWN, "crash", "crash"),
+        ("builtins.NameError", "name 'x' is not defined", OWN, "deterministic", "deterministic"),
+        ("builtins.SyntaxError", "invalid syntax (m.py, line 3)", OWN, "deterministic", "deterministic"),
+        ("builtins.ImportError", "cannot import name 'a' from 'm' (/u/m.py)", OWN, "deterministic", "deterministic"),
+        ("builtins.ImportError", "cannot import name 'a' from partially initialized module 'm'", OWN, "crash", "crash"),
+    ],
+)
+def test_a_likely_mistake_of_one_rank_gets_another_try(
+    kind: str, message: str, frame: tuple[str, int, str, str], alone: str, together: str
+) -> None:
+    one, all_of_them = judge(failed(kind, message, frame, 2)), judge(failed(kind, message, frame, 0, 1, 2, 3))
+    assert (one.kind, all_of_them.kind) == (alone, together)
+    for verdict in (one, all_of_them):
+        assert meaning(verdict) == "deterministic"
+        assert bool(verdict.place) == (verdict.kind == "crash")
+
+
+def test_ranks_with_other_errors_are_no_witnesses() -> None:
+    here, there = failed("builtins.ValueError", "no", OWN, 1), failed("builtins.ValueError", "no", READER, 2)
+    both = replace(here, ranks=(here.ranks[1], there.ranks[2]))
+    assert judge(both).kind == "crash"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_ends_before_a_rank_has_begun_tells_so(begun: bool) -> None:
+    ended = Ended(job("FAILED"), [outcome(RankEnd(0, None, None, 40 if begun else None))], 1, 100, True, False)
+    assert ended.begun is begun
 
 
 def test_an_environment_that_has_trained_before_is_not_the_user_s_mistake() -> None:
@@ -234,4 +289,4 @@ def test_the_exception_behind_the_last_one_may_name_the_cause(cause: str, kind: 
     last = rank_error(0, "builtins.AttributeError", "'NoneType' object has no attribute 'close'")
     assert last.error is not None
     error = {**last.error, "trace": [line.format(cause=cause) for line in CHAIN]}
-    assert judge(outcome(replace(last, error=error))).kind == kind
+    assert meaning(judge(outcome(replace(last, error=error)))) == kind

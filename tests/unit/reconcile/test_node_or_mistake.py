@@ -59,3 +59,74 @@ def test_what_no_other_node_contradicts_is_the_user_s_mistake(others: tuple[RunV
 
 def test_a_mistake_of_a_run_s_own_is_never_the_node_s() -> None:
     assert not of_kind(Submit, decide(snapshot(ended(1, "deterministic", "n1", "no-file"), TRAINED)))
+
+
+# -- what fails before a rank has begun ------------------------------------------------------------------------
+
+
+def not_begun(kind: str = "deterministic", rule: str = "no-interpreter", python: str | None = None) -> RunView:
+    """A run that failed before a rank had begun."""
+    view = ended(1, kind, "", rule)
+    row = view.attempts[0].row
+    run = replace(view.run, config={**view.run.config, "python": python})
+    row = replace(row, evidence={**row.evidence, "begun": False, "place": "no-interpreter here"})
+    return run_view(row, run=run)
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "crash"])
+@pytest.mark.parametrize("rule", ["no-interpreter", "no-module", "demand"])
+def test_what_fails_before_a_rank_has_begun_passes_once_the_interpreter_has_trained(kind: str, rule: str) -> None:
+    """The environment was renamed, a module or a payload not visible yet: another run has trained with all of them."""
+    trained = replace(snapshot(not_begun(kind, rule)), trained_with=lambda: frozenset({""}))
+    [submit] = of_kind(Submit, decide(trained))
+    assert "(1 of 8)" in submit.why
+
+
+@pytest.mark.parametrize("view", [not_begun(), not_begun(python="/no/such/python"), not_begun(rule="not-trusted")])
+def test_an_interpreter_that_never_trained_is_the_user_s_mistake(view: RunView) -> None:
+    with_another = "/envs/a/bin/python" if view.run.config["python"] is None else ""
+    other = {with_another} if view.attempts[0].row.evidence["rule"] != "not-trusted" else {""}
+    actions = decide(replace(snapshot(view), trained_with=lambda: frozenset(other)))
+    assert not of_kind(Submit, actions)
+
+
+def test_a_rank_that_had_begun_acquits_the_interpreter() -> None:
+    view = ended(1, "deterministic", "n1", "no-module")
+    assert not of_kind(Submit, decide(replace(snapshot(view), trained_with=lambda: frozenset({""}))))
+
+
+# -- the second witness ----------------------------------------------------------------------------------------
+
+PLACE = {"place": "builtins.ValueError at train.py:9 main"}
+
+
+def tried(*ends: tuple[str, str]) -> RunView:
+    """A run whose attempts ended so, each on its node, with the same error at the same place."""
+    rows = [
+        ended_row(
+            number, kind, run_id=1, evidence={"reason": "ValueError: no", "host": host, "rule": "demand", **PLACE}
+        )
+        for number, (kind, host) in enumerate(ends, 1)
+    ]
+    return run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
+
+
+def test_a_mistake_that_one_node_alone_showed_is_tried_on_another() -> None:
+    [submit] = of_kind(Submit, decide(replace(snapshot(tried(("node", "n1"))), nodes=4)))
+    assert "n1" in submit.exclude
+    [submit] = of_kind(Submit, decide(replace(snapshot(tried(("node", "n1"))), nodes=1)))
+    assert submit.exclude == ()
+
+
+@pytest.mark.parametrize(
+    ("ends", "again"),
+    [
+        ((("crash", "n1"), ("crash", "n1")), False),
+        ((("node", "n1"), ("node", "n1")), True),  # the node is suspected, not the script
+        ((("node", "n1"), ("node", "n2")), False),
+        ((("node", "n1"), ("crash", "n2")), False),
+        ((("crash", "n1"), ("node", "n1")), True),
+    ],
+)
+def test_the_same_error_at_the_same_place_twice_is_final(ends: tuple[tuple[str, str], ...], again: bool) -> None:
+    assert bool(of_kind(Submit, decide(snapshot(tried(*ends))))) is again
