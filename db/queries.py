@@ -192,6 +192,13 @@ def beat_batch(conn: Connection, token: str) -> None:
     conn.execute(update(schema.attempt).where(schema.attempt.c.token == token).values(heartbeat_s=now_s(conn)))
 
 
+def known_tokens(conn: Connection, tokens: Collection[str]) -> set[str]:
+    """Return those of these submissions that an attempt has."""
+    row = schema.attempt.c
+    found = (conn.execute(select(row.token).where(row.token.in_(some)).distinct()) for some in pieces(list(tokens)))
+    return {token for tokens in found for token in tokens.scalars()}
+
+
 def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     """One light row a run, for status pages: reads no metrics, and no JSON."""
     run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from ..guard import start_time
 from ..shared import allocator, checkpoint_retention, spool_steps, variables
 from ..shared.closed_tasks import is_closed
 from ..shared.code_copy import CodeCopy, DamagedCopy
+from ..shared.identity import Identity
 from ..shared.layout import AttemptPaths, RunPaths, payloads_file
 from ..shared.payload import Payload
 from ..shared.process_groups import signal_group, terminate_group
@@ -358,7 +360,7 @@ class Agent:
         if not restored:  # wait for what shows how the ranks ended
             self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
         outcome = NodeOutcome(
-            generation=self.payload.generation,
+            **asdict(Identity.of(self.payload)),
             job_id=self.node.job_id,
             node_rank=self.node.rank,
             host=self.node.name,

@@ -171,6 +171,7 @@ class NodeOutcome(Document):
         machine: the node itself, None of an agent of an older version.
         allocator: what PyTorch's allocator was told through the environment, "" for nothing.
         variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
+        token, config_hash: of the attempt, with `generation` as of `Identity`; "" in a file of an earlier version.
     """
 
     generation: Number
@@ -198,6 +199,8 @@ class NodeOutcome(Document):
     diverged_at: tuple[str, Whole] | None = None
     allocator: str = ""
     variables: dict[str, str] | None = None
+    token: str = ""
+    config_hash: str = ""
 
 
 def rank_ends(

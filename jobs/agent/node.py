@@ -112,6 +112,7 @@ class Start:
         micro_batch, accumulation: what it really runs with, see ``resize.json``; None while it searches for them.
         search_from: the micro-batch from which the ranks search; None where they train.
         restarts: of the job, by which a start is told from the one before that Slurm has ended.
+        token, config_hash, generation: of the attempt, as of `Identity`; empty in a file of an earlier version.
     """
 
     job_id: str
@@ -125,6 +126,9 @@ class Start:
     accumulation: Count | None = None
     search_from: Count | None = None
     restarts: Whole = 0
+    token: str = ""
+    config_hash: str = ""
+    generation: Whole = 0
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...files.atomic_files import create_exclusively, read_json, write_atomically
@@ -17,6 +17,7 @@ from ...files.private_files import make_below, open_private
 from ..shared import checkpoint
 from ..shared.checkpoint import Checkpoint
 from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
+from ..shared.identity import Identity
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from ..shared.payload_array import read_payload
@@ -102,7 +103,8 @@ class Starter:
 
     def _take(self, path: Path) -> bool:
         """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
-        claim = {"job_id": self._node.job_id, "host": self._node.name, "ts": time.time()}
+        mine = asdict(Identity.of(self._payload))
+        claim = {"job_id": self._node.job_id, "host": self._node.name, "ts": time.time(), **mine}
         if not self._superseded() and create_exclusively(path, json.dumps(claim)):
             return True
         holder = (read_json(self._paths.claim) or {}).get("job_id", "a newer attempt")
@@ -162,6 +164,7 @@ class Starter:
             accumulation=None if searches else payload.accumulation,
             search_from=payload.micro_batch if searches else None,
             restarts=self._node.restarts,
+            **asdict(Identity.of(payload)),
         )
         if start.search_from is not None:
             prepare(payload, start.search_from)

@@ -41,6 +41,7 @@ class Payload(Document):
         code: the copy of the code that the ranks run, see `code_copy`; "" for none.
         search: runs with the same word train with the same micro-batch, which the first of them searches for from
             ``micro_batch`` on; "" where it is given.
+        retry_epoch, changes: as the store has them of the attempt, for a store that has lost it.
     """
 
     closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
@@ -80,6 +81,8 @@ class Payload(Document):
     workdir: str = ""
     code: str = ""
     search: str = ""
+    retry_epoch: int = 0
+    changes: str = ""
 
     @property
     def world_size(self) -> int:

@@ -7,7 +7,7 @@ begins; the second holds what all tasks have in common, and the line of a task t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedReader, FileIO
 from itertools import accumulate
 from pathlib import Path
@@ -47,6 +47,14 @@ def read_payload(file: FileIO, path: Path, index: int) -> Payload:
         common = _object(lines.readline(), path)
         lines.seek(begin + offsets[index])
         return Payload.of({**common, **_object(lines.readline(), path)}, path)
+
+
+def read_array(file: FileIO, path: Path) -> Iterator[dict[str, Any]]:
+    """What each task is to run, in order, as written by any version. Raises as `read_payload`."""
+    with BufferedReader(file) as lines:
+        _object(lines.readline(), path)
+        common = _object(lines.readline(), path)
+        yield from ({**common, **_object(line, path)} for line in lines)
 
 
 def _object(line: bytes, path: Path) -> dict[str, Any]:

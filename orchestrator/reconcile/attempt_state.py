@@ -61,6 +61,9 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
+    if attempt.foreign:
+        yield from _leave_place(view, attempt, snapshot)
+        return
     if attempt.rivals:
         if not snapshot.is_desired(view):
             yield from (CancelJob(row, job_id) for job_id in attempt.rivals)
@@ -74,6 +77,17 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
             yield _finish(view, attempt, snapshot)
     else:
         yield from _observe_live(view, attempt, job, snapshot)
+
+
+def _leave_place(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
+    """Another submission has begun in its place: its own job can only find that out."""
+    row, job = attempt.row, attempt.job
+    if job is not None and not job.terminal:
+        if job.job_id:
+            yield CancelJob(row, job.job_id)
+    elif job is not None or (snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot)):
+        verdict = Verdict(FailureClass.LOST, "another submission had begun in its place", rule="foreign")
+        yield Finish(row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
 
 
 def follow_attempt(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from ...db.records import AttemptRow
+from ...db.storable import is_whole
 from ...files.atomic_files import create_exclusively, read_json
 from ...files.private_files import make_below
+from ...jobs.shared.identity import Identity
 from ...jobs.shared.layout import AttemptPaths, RunPaths
 from ..executors.job_request import attempt_paths
 
@@ -16,15 +19,27 @@ from ..executors.job_request import attempt_paths
 def take_claim(row: AttemptRow) -> bool:
     """Takes an attempt's claim for the reconciler; False if a job was faster.
 
+    A claim of another submission keeps the jobs of this one from beginning just as well.
+
     Raises:
         OSError: the shared folder takes no files.
     """
-    files, mine = attempt_paths(row), revoked(row.token)
+    files, own = attempt_paths(row), asdict(Identity.of(row))
     if files.claim.exists():
-        return (read_json(files.claim) or {}).get("job_id") == mine
+        return _is_fenced(row)
     make_below(files.dir.parents[1], files.dir)  # the folder of all runs is made by whoever records the campaign
-    taken = create_exclusively(files.claim, json.dumps({"job_id": mine, "ts": time.time()}))
-    return taken or (read_json(files.claim) or {}).get("job_id") == mine
+    taken = create_exclusively(files.claim, json.dumps({"job_id": revoked(row.token), "ts": time.time(), **own}))
+    return taken or _is_fenced(row)
+
+
+def _is_fenced(row: AttemptRow) -> bool:
+    claim = read_json(attempt_paths(row).claim) or {}
+    return claim.get("job_id") == revoked(row.token) or not Identity.of(row).owns(claim)
+
+
+def is_foreign(row: AttemptRow) -> bool:
+    """Return whether the files in an attempt's folder are another submission's, by the claim there."""
+    return not Identity.of(row).owns(read_json(attempt_paths(row).claim) or {})
 
 
 def is_claimed(row: AttemptRow) -> bool:
@@ -43,9 +58,15 @@ def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
     return None if claim.get("job_id") == revoked(token) else claim
 
 
-def newest_claimed(run: RunPaths) -> int:
-    """The highest generation of a run with a claim, 0 for none."""
-    return max((int(claim.parent.name[1:]) for claim in run.dir.glob("g[0-9]*/claim")), default=0)
+def newest_begun(run: RunPaths) -> int:
+    """Return the highest generation of a run that may have begun, 0 for none.
+
+    The one that may write need not have: it may not have been submitted after all.
+    """
+    current = (read_json(run.current) or {}).get("generation")
+    numbers = (claim.parent.name[1:] for claim in run.dir.glob("g[0-9]*/claim"))
+    claimed = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return max(claimed, current - 1 if is_whole(current, 1) else 0)
 
 
 def revoked(token: str) -> str:

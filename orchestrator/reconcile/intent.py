@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...db import queries
@@ -91,7 +92,7 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
 def _payload(
     row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int, origin: Origin
 ) -> Payload:
-    return job_request.payload(
+    made = job_request.payload(
         action.run,
         config_changes.changed(action.config, action.changes),
         paths,
@@ -105,3 +106,4 @@ def _payload(
         python=origin.interpreter,
         code=row.code,
     )
+    return replace(made, retry_epoch=row.retry_epoch, changes=row.changes)

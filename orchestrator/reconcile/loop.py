@@ -18,6 +18,7 @@ from ...db.records import AttemptRow, CampaignRow
 from ...db.states import RunState
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
+from ...jobs.shared.identity import Identity as AttemptIdentity
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
@@ -29,10 +30,12 @@ from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
 from .activity import record_activities
 from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
+from .claims import is_foreign
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import RunMetrics, observe
+from .recall import Recollection
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
 from .stored import read_open
@@ -117,6 +120,7 @@ class Reconciler:
         self.paths = self._folder.paths
         self._executor = executor or make_executor(campaign, self.paths)
         self._holder, self._environments = LeaseHolder.me(), Environments()
+        self._recollection = Recollection(self.paths)
         self._before = _Before()
         self._skipped = 0  # runs that come first and cannot begin, so that those behind them have their turn
 
@@ -142,13 +146,16 @@ class Reconciler:
             raise
         troubles = "; ".join(trouble.message for trouble in done.troubles[:MOST_TROUBLES])
         writer.report(done.snapshot.now_s, heard=done.snapshot.listed, trouble=troubles)
+        self._recollection.reported(done.snapshot.now_s)
         return done
 
     def _pass(self, writer: FencedWriter) -> Pass:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
         drained = _Drained(time.monotonic() + LONGEST_DRAIN_S)
-        seen = self._drain(writer, before, drained)
+        seen = self._folder.require(self._attempts())
+        recalled = self._recollection.recall(writer)
+        self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
         writer.renew()
         snapshot, trouble = observe(
@@ -157,10 +164,15 @@ class Reconciler:
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         decided = _without_judgement(decide(snapshot), drained.unread)
+        decided = [one for one in decided if not (isinstance(one, Submit) and one.run.id in recalled.waiting)]
         actions, away = self._environments.ready(decided, stored.configs.read, snapshot.workdir_away)
         self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
         self._require_unchanged(seen, actions)
-        troubles = [*([trouble] if trouble else []), *away, *act(actions, writer, self._executor, self.paths)]
+        troubles = [
+            *filter(None, (recalled.trouble, trouble)),
+            *away,
+            *act(actions, writer, self._executor, self.paths),
+        ]
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
         drain(writer, self._with_folder(ended), self._executor.outcome_grace_s, drained)
         troubles = [*drained.troubles, *troubles]
@@ -217,18 +229,16 @@ class Reconciler:
         made = run_folders(self.paths) if rows else set()
         return [row for row in rows if run_folder(row) in made]
 
-    def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> Identity:
-        """Ingests what the agents have not pushed; of runs that are settled for long, once. Returns the folder's."""
+    def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> None:
+        """Ingests what the agents have not pushed; of runs that are settled for long, once."""
         with self._store.read() as conn:
             now_s = self._store.now(conn)
             # Since the last pass, hours may have gone by without one, or the clock may have been set back.
             late_s = min(now_s, before.drained_s or now_s) - LATE_S
             spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=before.drained_s is None)
-        seen = self._folder.require(self._attempts())
         made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
         rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
         drain(writer, rows, self._executor.outcome_grace_s, drained)
-        return seen
 
     def _attempts(self) -> Iterator[AttemptRow]:
         """The newest of each run, read only where somebody looks at them."""
@@ -290,8 +300,11 @@ def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> li
 def _has_appeared(finish: Finish) -> bool:
     """Whether a node's outcome is there that was not when the attempt was judged."""
     known = {outcome.node_rank for outcome in finish.ended.outcomes}
-    paths, nodes = attempt_paths(finish.attempt), range(finish.attempt.nodes)
-    return any(node not in known and NodeOutcome.read(paths.outcome(node)) is not None for node in nodes)
+    paths, mine = attempt_paths(finish.attempt), AttemptIdentity.of(finish.attempt)
+    if is_foreign(finish.attempt):
+        return False
+    late = (NodeOutcome.read(paths.outcome(node)) for node in range(finish.attempt.nodes) if node not in known)
+    return any(outcome is not None and mine.owns(vars(outcome)) for outcome in late)
 
 
 def default_poll_s(campaign: CampaignRow) -> float:
@@ -323,6 +336,8 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drai
     while rows:
         left = []
         for row, offsets in _with_offsets(writer.store, writer.renewing(rows)):
+            if not row.spool_offset and is_foreign(row):
+                continue
             paths = attempt_paths(row)
             gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
             spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)

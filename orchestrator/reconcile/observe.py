@@ -26,6 +26,7 @@ from ...jobs.shared import checkpoint, spool_steps
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.divergence import diverged
 from ...jobs.shared.documents import Unreadable
+from ...jobs.shared.identity import Identity
 from ...jobs.shared.layout import AttemptPaths, CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
@@ -39,7 +40,7 @@ from ..progress import counted
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
 from .campaign_folder import run_folders
-from .claims import job_claim, newest_claimed
+from .claims import is_foreign, job_claim, newest_begun
 from .origin import Origin
 from .pruning import LINES, hopeless
 from .queue import changed, sort_out
@@ -251,13 +252,17 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
         attempts=attempts,
         read_config=read_config,
         checkpoint_step=_saved_step(run, config, rows[-1], paths) if rows else 0,
-        begun=0 if run.generation else newest_claimed(paths.run(run.name)),
+        begun=0 if attempts and _lives(attempts[-1]) else newest_begun(paths.run(run.name)),
         p99_step_s=p99_s,
         steps_known=times.known,
         hopeless=metrics.hopeless(rows[-1], config) if rows and rows[-1].state is AttemptState.RUNNING else "",
         diverged_before=metrics.diverged(_same(rows)) if idle else None,
         reached_before=_reached(_same(rows)[:-1], run.target_step) if idle else 0,
     )
+
+
+def _lives(attempt: AttemptView) -> bool:
+    return attempt.active and attempt.job is not None and not attempt.job.terminal
 
 
 def _by_losses(attempt: AttemptView) -> bool:
@@ -310,17 +315,22 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
         return AttemptView(row)
     files = folder.paths.run(run.name).attempt(row.generation)
     names = _names(files)
-    claim = job_claim(files, row.token)
+    if _is_there(files.claim, names) and is_foreign(row):
+        return AttemptView(row, _job(row, listing, "")[0], foreign=True)
+    claim = job_claim(files, row.token) if _is_there(files.claim, names) else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
+    mine = Identity.of(row)
     outcomes, unreadable = _outcomes(files, row.nodes, names)
+    outcomes = tuple(outcome for outcome in outcomes if mine.owns(vars(outcome)))
     lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()
     beats = (Heartbeat.read(path) for path in _there(map(files.heartbeat, range(row.nodes)), names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
     start = Start.read(files)
+    start = start if start and mine.owns(vars(start)) else None
     return AttemptView(row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted)
 
 
@@ -356,7 +366,11 @@ def _names(files: AttemptPaths) -> Collection[str] | None:
 
 
 def _there(paths: Iterable[Path], names: Collection[str] | None) -> Iterator[Path]:
-    return (path for path in paths if names is None or path.name in names)
+    return (path for path in paths if _is_there(path, names))
+
+
+def _is_there(path: Path, names: Collection[str] | None) -> bool:
+    return names is None or path.name in names
 
 
 def _outcomes(

@@ -57,6 +57,7 @@ class AttemptView:
         unreadable: what is wrong with the outcomes that are there and cannot be read.
         rivals: ids of several jobs that the executor shows for it, of which one may still claim it; ``job`` is None.
         restarted: whether Slurm started its job again, which found the attempt taken.
+        foreign: whether its folder is another submission's, so that no job of this one can begin it.
     """
 
     row: AttemptRow
@@ -69,6 +70,7 @@ class AttemptView:
     unreadable: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     restarted: bool = False
+    foreign: bool = False
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -104,8 +106,7 @@ class RunView:
     Attributes:
         read_config: reads what the spec asks for; a pass over thousands of runs that wait never does.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
-        begun: the highest generation found in the folder of a run without attempts, left by a store that has since been
-            deleted; 0 for none.
+        begun: the highest generation in the folder of a run that has no job, which a store may have forgotten.
         p99_step_s: 99th percentile of the time that a step of its present configuration took, for a custom script of
             the time between two reports; None if not known.
         steps_known: how many steps that was taken from.

@@ -40,7 +40,7 @@ from ..failures.policy import FailureClass
 from ..progress import counted
 from .actions import UNCLEAR, SetAside, Submit
 from .campaign_folder import run_folders
-from .claims import take_claim
+from .claims import newest_begun, take_claim
 from .intent import Element, write_intent
 from .lease import FencedWriter
 from .origin import Origin
@@ -208,8 +208,8 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         job_ids = _hand_over(batch, target.executor)
     except SubmissionRefused as exc:
         if any(action.exclude for action in group):
-            _withdraw(rows, writer, exc)
             ours.remove(batch.folder)
+            _withdraw(rows, writer, exc)
             _submit_without_exclusions(group, target)
             return
         _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
@@ -217,9 +217,9 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         if len(rows) == 1 and not exc.for_now:
             _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
             return
+        ours.remove(batch.folder)  # first: a submission without attempts would be recalled
         with writer.write() as conn:
             queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
-        ours.remove(batch.folder)
         raise
     except SubmissionUnclear as exc:
         raise _left_open(rows, writer, exc) from exc
@@ -227,8 +227,8 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
         ours.remove(batch.folder)  # whoever has the lease now revokes the intent
         raise
     except (Unreachable, OSError) as exc:
-        _withdraw(rows, writer, exc)
         ours.remove(batch.folder)
+        _withdraw(rows, writer, exc)
         raise exc if isinstance(exc, Unreachable) else storage.unwritable(exc) from exc
     else:
         _record_job_ids(rows, job_ids, writer)
@@ -242,8 +242,8 @@ def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
     except (StoreError, Unreachable, OSError):
         raise
     except Exception as exc:
-        _withdraw(rows, target.writer, exc)
         ours.remove(batch.folder)
+        _withdraw(rows, target.writer, exc)
         raise
 
 
@@ -339,6 +339,8 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
             continue  # nothing of it can still run, and its agents make its folder
         try:
             make_below(paths.runs, run.dir)
+            if newest_begun(run) >= row.generation:  # begun since the decision, by a store that is ahead of this one
+                raise Unreachable(f"{run.dir} has a newer attempt than the store", "the next pass looks again")
             write_atomically(run.current, json.dumps({"generation": row.generation}))
         except OSError as exc:
             if away := storage.shared_trouble(exc, paths.runs):

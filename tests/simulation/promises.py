@@ -28,12 +28,25 @@ class Promises:
 
     Attributes:
         unwanted: runs that the user has ever cancelled or dropped.
+        forgetful: whether the store may not know yet what Slurm took.
     """
 
     cluster: NastySlurm
     unwanted: set[str] = field(default_factory=set)
+    forgetful: bool = False
     _ended: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     _cancelled: dict[int, set[int]] = field(default_factory=dict)
+    _left: set[tuple[str, int]] = field(default_factory=set)
+
+    def forget(self, left: Iterable[tuple[str, int]]) -> None:
+        """The store was restored to an earlier state: what it had recorded since may be recorded otherwise now.
+
+        What Slurm took, it knows again by the end.
+
+        Args:
+            left: what the folder has of attempts, by run and generation, which may all be recorded again.
+        """
+        self._ended, self._cancelled, self.forgetful, self._left = {}, {}, True, set(left)
 
     def check(self, conn: Connection, campaign_id: int) -> None:
         """What must hold at every moment."""
@@ -41,7 +54,8 @@ class Promises:
         self._check_executions()
         self._check_live(runs, rows)
         self._check_memory(rows)
-        self._check_taken(runs, rows)
+        if not self.forgetful:
+            self._check_taken(runs, rows)
         self._check_cancelled(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
@@ -55,6 +69,7 @@ class Promises:
     def check_end(self, conn: Connection, campaign_id: int) -> None:
         """What must hold when all is settled."""
         runs, rows = _read(conn, campaign_id)
+        self._check_taken(runs, rows)
         for run in runs.values():
             mine = [row for row in rows if row.run_id == run.id]
             assert run.state in _deserved(run, mine), f"{run.name} is {run.state}: {_story(mine)}"
@@ -97,6 +112,7 @@ class Promises:
                 cancelled[row.run_id].add(row.generation)
         for run_id, generations in cancelled.items():
             new = generations - self._cancelled.get(run_id, generations)
+            new = {generation for generation in new if (runs[run_id].name, generation) not in self._left}
             assert not new, f"{runs[run_id].name} was cancelled, and submitted again: {sorted(new)}"
         self._cancelled = cancelled
 

@@ -61,7 +61,7 @@ class Machine(RuleBasedStateMachine):
 
     store: Store
     clock: Clock
-    wishes = disasters = 0
+    wishes = disasters = saved = 0
 
     @initialize(
         builtin=st.booleans(),
@@ -168,6 +168,18 @@ class Machine(RuleBasedStateMachine):
     def slurm_loses_its_state(self, zombies: bool) -> None:
         self.disasters += 1
         self.cluster.lose_state(zombies=zombies)
+
+    @precondition(lambda self: self.saved == 0)
+    @rule()
+    def the_store_is_saved(self) -> None:
+        self.saved = 1
+        self.world.save_store()
+
+    @precondition(lambda self: self.saved == 1)
+    @rule()
+    def the_store_goes_back(self) -> None:
+        self.saved = 2
+        self.world.restore_store()
 
     @rule(seconds=st.sampled_from(TIMES_S))
     def time_passes(self, seconds: int) -> None:

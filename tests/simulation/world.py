@@ -19,8 +19,11 @@ from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.schema import attempt, lease, metadata
 from dscampaign.db.states import RETRYABLE_RUN, WANTED, AttemptState, RunState
 from dscampaign.db.store import Store
+from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.jobs.agent import shared_folder, start
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload_array import read_array
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder
@@ -31,6 +34,7 @@ from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.simulation.promises import Promises
+from dscampaign.tests.support.earlier_store import restore, saved
 
 DEPTHS = (1, 2, 3)
 TARGET = 5
@@ -154,6 +158,18 @@ class World:
         with self.effects.each_taking(looks_in):
             yield
 
+    def save_store(self) -> None:
+        """Somebody dumps the store."""
+        self._dump = saved(self.store)
+
+    def restore_store(self) -> None:
+        """Somebody restores that dump, while processes, folder and cluster go on; the user submits the spec again."""
+        restore(self.store, self._dump)
+        arrays = CampaignPaths(self.dir, "c").batches.glob("*/payloads.jsonl")
+        raw = (one for array in arrays for one in read_array(open_regular(array), array))
+        self.promises.forget((one["run"], one["generation"]) for one in raw)
+        self.wish_for(self._wished)
+
     def _intents(self) -> set[int]:
         with self.store.read() as conn:
             return set(conn.execute(_INTENTS).scalars())
@@ -175,6 +191,7 @@ class World:
 
     def wish_for(self, depths: Collection[int]) -> CampaignRow:
         """Submits a spec of these runs; the others are no longer wanted."""
+        self._wished = frozenset(depths)
         found = self._submission(tuple(sorted(depths)))
         if hasattr(self, "campaign"):
             named = {run.name for run in found.runs}

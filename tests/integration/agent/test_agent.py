@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.support.fake_gpus import FakeGpus
@@ -63,7 +64,11 @@ def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
         "job_id": "7_0",
         "host": "n0",
         "ts": pytest.approx(found.started_s, abs=9),
+        **asdict(Identity.of(attempt.payload)),
     }
+    start = Start.read(attempt.paths)
+    assert start is not None
+    assert Identity.of(found) == Identity.of(start) == Identity.of(attempt.payload)
 
 
 def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> None:

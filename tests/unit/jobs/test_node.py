@@ -53,9 +53,11 @@ def test_a_node_whose_job_lost_the_attempt_waits_no_longer(tmp_path: Path) -> No
     assert join(AttemptPaths(tmp_path), NODE, 60.0, lost=lambda: True) is None
 
 
-def test_an_announcement_of_another_version_is_none(tmp_path: Path) -> None:
+def test_of_an_announcement_of_a_later_version_the_known_fields_are_read(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
     write_atomically(paths.started, json.dumps({**vars(START), "frobnicate": 1}))
+    assert Start.read(paths) == START
+    write_atomically(paths.started, json.dumps({"job_id": "7_0"}))
     assert Start.read(paths) is None
 
 

@@ -1,0 +1,34 @@
+"""To which submission a file in an attempt's folder belongs: a store that was lost may give a generation again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+
+class _Submitted(Protocol):
+    @property
+    def token(self) -> str: ...
+    @property
+    def config_hash(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One attempt of one submission, in the names that claims, starts and outcomes use."""
+
+    token: str
+    config_hash: str
+    generation: int
+
+    @classmethod
+    def of(cls, attempt: _Submitted) -> Self:
+        """Return that of a payload, or of an attempt in the store."""
+        return cls(attempt.token, attempt.config_hash, attempt.generation)
+
+    def owns(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a record may be this attempt's. One of an earlier version names less, and is not doubted."""
+        return all(record.get(name) in (None, "", 0, value) for name, value in asdict(self).items())

@@ -1,0 +1,221 @@
+"""Attempts that the folder has and the store has not: the store was restored to an earlier state, or lost.
+
+Every submission is in the store before it leaves `batches/TOKEN` in the folder, so a token that the store lacks is one
+that it has forgotten. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any
+other: by their job, claim and outcome, with their spools read from the beginning. Until then the run begins no other.
+Attempts of another experiment are not recorded. Their generations are passed over, so the next attempt fences them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from ...db import open_runs, queries
+from ...db.records import AttemptRow, NewAttempt, RunRow
+from ...db.states import TERMINAL_ATTEMPT, WANTED, RunState
+from ...files.ownership import Distrusted, open_trusted
+from ...jobs.shared.closed_tasks import close_tasks
+from ...jobs.shared.documents import Count, Number, Whole, decode
+from ...jobs.shared.layout import CampaignPaths, payloads_file
+from ...jobs.shared.payload_array import read_array
+from ..errors import Unreachable
+from ..executors.job_request import run_config
+from ..formatting import count
+from ..memory import config_changes
+from ..memory.prediction import memory_key
+from .lease import FencedWriter
+
+RECALLED = "recalled"
+PASSED_OVER = "passed_over"
+"""Kinds of the events about an attempt that was forgotten."""
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """What a payload says of an attempt; it says more."""
+
+    run: str
+    generation: Count
+    token: str
+    config_hash: str
+    nodes: Count
+    ranks_per_node: Count
+    micro_batch: Number | None = None
+    accumulation: Number | None = None
+    retry_epoch: Whole = 0
+    changes: str = ""
+    code: str = ""
+
+
+class _Task(NamedTuple):
+    token: str
+    index: int
+    said: _Submitted
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What a look at the folder's submissions found.
+
+    Attributes:
+        waiting: ids of the runs of which further attempts are still to be recorded: they begin no other.
+        trouble: that the store was behind; None if it was not.
+    """
+
+    waiting: frozenset[int] = frozenset()
+    trouble: Unreachable | None = None
+
+
+@dataclass
+class _Found:
+    """What to write about forgotten attempts."""
+
+    attempts: dict[int, tuple[RunRow, NewAttempt]] = field(default_factory=dict)
+    passed: list[tuple[RunRow, _Task]] = field(default_factory=list)
+    waiting: set[int] = field(default_factory=set)
+
+
+class Recollection:
+    """Compares the submissions of a campaign's folder with those of its store, pass by pass."""
+
+    def __init__(self, paths: CampaignPaths) -> None:
+        self._paths = paths
+        self._known: set[str] = set()
+        self._asked_s = 0.0
+
+    def reported(self, looked_s: float) -> None:
+        """Remember what the store was given last. A store with an earlier time has gone back."""
+        self._asked_s = max(self._asked_s, looked_s)
+
+    def recall(self, writer: FencedWriter) -> Recalled:
+        """Record again what the store has forgotten.
+
+        Raises:
+            OSError: the folder cannot be read or written.
+            StoreUnreachable, StaleLease: as of any write.
+        """
+        names = self._names()
+        with writer.store.read() as conn:
+            lease = queries.read_lease(conn, writer.lease)
+            asked_s = (lease and lease.asked_s) or 0.0
+            if asked_s < self._asked_s:
+                self._known.clear()
+            self._asked_s = asked_s
+            self._known |= queries.known_tokens(conn, names - self._known)
+            forgotten = names - self._known
+            runs = {run.name: run for run in queries.runs(conn, writer.campaign_id)} if forgotten else {}
+        tasks = [task for token in sorted(forgotten) for task in self._tasks(token)]
+        if not tasks:
+            return Recalled()
+        found = self._sorted_out(tasks, runs, writer)
+        self._fence(found.passed)
+        if found.attempts or found.passed:
+            with writer.write() as conn:
+                self._record(conn, found, writer)
+        done = {row.id for row, _ in found.passed} | found.attempts.keys() | found.waiting
+        return Recalled(frozenset(found.waiting), _behind(len(done)) if done else None)
+
+    def _names(self) -> set[str]:
+        try:
+            return {entry.name for entry in os.scandir(self._paths.batches)}
+        except FileNotFoundError:
+            return set()
+
+    def _tasks(self, token: str) -> Iterator[_Task]:
+        """What a submission was to run; nothing if its file is not there, or not ours."""
+        path = payloads_file(self._paths.batch(token))
+        with suppress(FileNotFoundError, Distrusted, ValueError):
+            for index, raw in enumerate(read_array(open_trusted(path, self._paths.root), path)):
+                said = decode(_Submitted, raw)
+                if said.token == token:
+                    yield _Task(token, index, said)
+
+    def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
+        """What becomes of each: the oldest one that a run may still have is recorded, if none of its runs is active."""
+        of_run: dict[str, list[_Task]] = defaultdict(list)
+        for task in tasks:
+            if task.said.run in runs and task.said.generation > runs[task.said.run].generation:
+                of_run[task.said.run].append(task)
+        with writer.store.read() as conn:
+            rows = list(open_runs.attempts_of_runs(conn, [runs[name].id for name in of_run]))
+        active = {row.run_id for row in rows if row.state not in TERMINAL_ATTEMPT}
+        found = _Found()
+        for name, mine in of_run.items():
+            self._sort_run(runs[name], sorted(mine, key=lambda task: task.said.generation), active, found)
+        return found
+
+    def _sort_run(self, run: RunRow, tasks: Sequence[_Task], active: Collection[int], found: _Found) -> None:
+        for task in tasks:
+            if run.id in active or run.id in found.attempts:
+                found.waiting.add(run.id)
+                return
+            if task.said.config_hash == run.config_hash:
+                found.attempts[run.id] = run, self._attempt(run, task)
+            else:
+                found.passed.append((run, task))
+
+    def _attempt(self, run: RunRow, task: _Task) -> NewAttempt:
+        said = task.said
+        key = None
+        with suppress(Exception):  # a configuration that cannot be read is told where its run is looked at
+            key = memory_key(config_changes.changed(run_config(run), config_changes.parse(said.changes)))
+        return NewAttempt(
+            run_id=run.id,
+            generation=said.generation,
+            token=task.token,
+            config_hash=said.config_hash,
+            micro_batch=said.micro_batch,
+            accumulation=said.accumulation,
+            world_size=said.nodes * said.ranks_per_node,
+            nodes=said.nodes,
+            executor="",
+            spool_path=str(self._paths.run(run.name).attempt(said.generation).metrics),
+            retry_epoch=said.retry_epoch,
+            array_index=task.index,
+            changes=said.changes,
+            memory_key=key,
+            code=Path(said.code).name,
+        )
+
+    def _fence(self, passed: Sequence[tuple[RunRow, _Task]]) -> None:
+        """Keep the jobs from beginning that wait for attempts of other experiments."""
+        of_batch: dict[str, list[int]] = defaultdict(list)
+        for _, task in passed:
+            of_batch[task.token].append(task.index)
+        for token, indexes in of_batch.items():
+            close_tasks(self._paths.batch(token), indexes)
+
+    def _record(self, conn: Connection, found: _Found, writer: FencedWriter) -> None:
+        campaign = queries.campaign_by_id(conn, writer.campaign_id)
+        assert campaign is not None
+        told, changes = [], dict[int, dict[str, object]]()
+        for run, task in found.passed:
+            said = f"attempt {task.said.generation} ({task.token}) is of another experiment: it is not taken over"
+            told.append(queries.NewEvent(PASSED_OVER, said, run.id))
+            changes[run.id] = {"generation": task.said.generation}
+        new = []
+        for run, one in found.attempts.values():
+            new.append(replace(one, executor=campaign.executor))
+            epoch = max(run.retry_epoch, one.retry_epoch)
+            wanted = {"desired": "run"} if one.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
+            state = {"state": RunState.QUEUED, "reason": "", "not_before_s": None, "retry_epoch": epoch}
+            changes[run.id] = {**state, **wanted, "generation": one.generation}
+        queries.change_runs(conn, changes)
+        rows: list[AttemptRow] = queries.attempts_of(conn, queries.insert_attempts(conn, new))
+        for row in rows:
+            said = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
+            told.append(queries.NewEvent(RECALLED, said, row.run_id, row.id))
+        queries.add_events(conn, writer.campaign_id, told)
+
+
+def _behind(runs: int) -> Unreachable:
+    message = f"the store is older than the folder: attempts of {count(runs, 'run')} that it had forgotten were found"
+    return Unreachable(message, "they are recorded again before anything else of these runs begins")

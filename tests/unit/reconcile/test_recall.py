@@ -1,0 +1,203 @@
+"""A store that has forgotten what its folder and Slurm know: nothing runs twice, and no step is lost or misplaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.reconcile.claims import revoked
+from dscampaign.tests.support.earlier_store import restore, saved
+from dscampaign.tests.support.world_on_disk import World, make_world
+
+ONE = {"matrix": {"depth": [1]}}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = make_world(tmp_path)
+    yield made
+    made.store.close()
+
+
+def anew(world: World) -> World:
+    """The same folder and cluster with a store that knows nothing."""
+    world.store.close()
+    for path in world.folder.glob("campaign.db*"):
+        path.unlink()
+    made = make_world(world.folder)
+    made.cluster = world.cluster
+    return made
+
+
+def settle(world: World, passes: int = 8) -> None:
+    for _ in range(passes):
+        if world.run_pass().settled:
+            return
+        world.run_jobs()
+    raise AssertionError(f"not settled: {world.states()}")
+
+
+def fail(world: World) -> None:
+    """The job runs three steps and fails; the next attempt waits in the queue."""
+    world.run_jobs("FAILED", exit_code=None)
+    world.run_pass()
+
+
+def test_jobs_of_a_lost_store_record_nothing_under_a_corrected_spec(world: World) -> None:
+    world.record(**ONE)
+    world.run_pass()
+    [old] = world.cluster.submitted
+    again = anew(world)
+    again.record(**ONE, train={"steps": 3, "seed": 7})
+    again.run_pass()
+    assert is_closed(old.folder, 0)
+    assert [event.message for event in again.events("passed_over")] == [
+        f"attempt 1 ({old.token}) is of another experiment: it is not taken over"
+    ]
+    again.run_jobs()
+    settle(again)
+    assert again.ran == [("depth-1", 2)]
+    assert [(row.generation, row.state) for row in again.attempts("depth-1")] == [(2, "completed")]
+    again.store.close()
+
+
+def test_jobs_of_a_lost_store_go_on_under_the_same_spec(world: World) -> None:
+    world.record(**ONE)
+    world.run_pass()
+    again = anew(world)
+    again.record(**ONE)
+    done = again.run_pass()
+    assert [str(trouble).startswith("the store is older than the folder") for trouble in done.troubles] == [True]
+    settle(again)
+    assert again.ran == [("depth-1", 1)]
+    assert (again.states(), again.steps("depth-1")) == ({"depth-1": "completed"}, [1, 2, 3])
+    again.store.close()
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+@pytest.mark.parametrize("lost", ["the first attempt", "two attempts", "all since the last pass"])
+def test_a_store_that_goes_back_is_brought_up_to_its_folder(world: World, lost: str, same_process: bool) -> None:
+    world.record(**ONE, train={"steps": 9}, retry={"backoff_s": 0, "crash": 9})
+    reconciler = world.reconciler()
+    run_pass: Callable[[], object] = reconciler.run_pass if same_process else world.run_pass
+    earlier = saved(world.store)
+    run_pass()
+    if lost != "the first attempt":
+        run_pass()
+        earlier = saved(world.store)
+    for _ in range(1 if lost == "all since the last pass" else 2):
+        world.run_jobs("FAILED", exit_code=None)
+        run_pass()
+    before, known = len(world.cluster.submitted), world.attempts("depth-1")
+    restore(world.store, earlier)
+    if not same_process:
+        reconciler = world.reconciler()
+    while len(world.attempts("depth-1")) < len(known):
+        reconciler.run_pass()
+        assert len(world.cluster.submitted) == before, "something began before store and folder agreed"
+    reconciler.run_pass()
+    now = world.attempts("depth-1")
+    assert [(row.generation, row.token, row.job_id) for row in now] == [
+        (row.generation, row.token, row.job_id) for row in known
+    ]
+    assert [str(row.state) for row in now] == [str(row.state) for row in known]
+    assert [row.last_step for row in now[:-1]] == [3] * (len(known) - 1)
+    assert world.events("recalled")
+    world.run_jobs()
+    reconciler.run_pass()
+    assert world.ran == [("depth-1", generation) for generation in range(1, len(known) + 1)]
+    assert world.states() == {"depth-1": "completed"}
+
+
+def test_a_run_that_was_settled_goes_on_where_its_forgotten_attempt_is(world: World) -> None:
+    world.record(**ONE, retry={"crash": 0})
+    world.run_pass()
+    fail(world)
+    assert world.states() == {"depth-1": "failed"}
+    earlier = saved(world.store)
+    campaigns_retry(world)
+    world.run_pass()
+    restore(world.store, earlier)
+    world.run_pass()
+    assert world.states() == {"depth-1": "queued"}
+    settle(world)
+    assert [row.retry_epoch for row in world.attempts("depth-1")] == [0, 1]
+    assert world.ran == [("depth-1", 1), ("depth-1", 2)]
+
+
+def campaigns_retry(world: World) -> None:
+    from dscampaign.orchestrator.campaign import desired
+
+    desired.retry(world.store, world.campaign, ["depth-1"])
+
+
+def test_what_another_submission_left_is_not_taken(world: World) -> None:
+    world.record(**ONE)
+    world.run_pass()
+    [row] = world.attempts("depth-1")
+    files = world.paths.run("depth-1").attempt(1)
+    world.run_jobs()
+    for path in (files.claim, files.outcome(0)):
+        write_atomically(path, json.dumps({**(read_json(path) or {}), "token": "c.other", "config_hash": "other"}))
+    world.run_pass()
+    [first, second] = world.attempts("depth-1")
+    assert (first.failure_class, first.evidence["rule"], first.last_step) == ("lost", "foreign", None)
+    assert (second.generation, world.steps("depth-1")) == (2, [])
+    assert read_json(files.claim) != revoked(row.token)
+
+
+def test_a_job_whose_place_is_taken_is_cancelled(world: World) -> None:
+    world.record(**ONE)
+    world.run_pass()
+    files = world.paths.run("depth-1").attempt(1)
+    make_below(world.paths.runs, files.dir)
+    assert create_exclusively(files.claim, json.dumps({"job_id": "9_0", "token": "c.other"}))
+    world.run_pass()
+    assert world.cluster.cancelled == ["1_0"]
+    settle(world)
+    assert world.ran == [("depth-1", 2)]
+
+
+@pytest.mark.parametrize("left", ["claim", "current"])
+def test_no_generation_is_given_twice_though_nothing_but_it_is_left(world: World, left: str) -> None:
+    world.record(**ONE)
+    world.run_pass()
+    files = world.paths.run("depth-1").attempt(5)
+    make_below(world.paths.runs, files.dir)
+    if left == "claim":
+        create_exclusively(files.claim, json.dumps({"job_id": "9_0"}))
+    else:
+        write_atomically(world.paths.run("depth-1").current, json.dumps({"generation": 6}))
+    world.cluster.jobs.clear()
+    fail(world)
+    world.run_pass()
+    assert [row.generation for row in world.attempts("depth-1")] == [1, 6]
+    assert read_json(world.paths.run("depth-1").current) == {"generation": 6}
+
+
+def test_a_withdrawn_submission_is_not_recalled(world: World) -> None:
+    def away(_: object) -> None:
+        raise Unreachable("sbatch is away")
+
+    world.cluster.on_submit = away
+    world.record(**ONE)
+    for _ in range(2):
+        world.run_pass()
+    assert (world.attempts("depth-1"), world.events("recalled")) == ([], [])
+    assert not list(world.paths.batches.iterdir())
+
+
+def test_records_of_earlier_versions_are_not_doubted() -> None:
+    mine = Identity("c.1", "hash", 2)
+    assert mine.owns({"job_id": "1_0"})
+    assert mine.owns({"token": "", "generation": 2})
+    assert not mine.owns({"token": "c.2", "generation": 2})
+    assert not mine.owns({"token": "c.1", "config_hash": "other"})
