@@ -90,7 +90,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         known, stored, saved = _read(conn, submission)
     _check_unchanged(known, submission)
     if known is None:
-        require_free(CampaignPaths(submission.dir, submission.spec.name))
+        require_free(CampaignPaths(submission.dir, submission.spec.name), store.url_without_password)
         make_private(submission.dir)
     else:
         CampaignFolder(known).require_or_begin_anew(_attempts(store, known))
@@ -113,7 +113,9 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         recorded = queries.campaign_by_name(conn, submission.spec.name)
         assert recorded is not None
         if campaign is None:
-            CampaignFolder(recorded).create()  # before the commit: a campaign without its folder could never begin
+            CampaignFolder(recorded).create(
+                store.url_without_password
+            )  # before the commit: a campaign without its folder could never begin
     return recorded
 
 

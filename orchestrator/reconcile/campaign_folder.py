@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...db.records import AttemptRow, CampaignRow
@@ -25,6 +26,7 @@ from ..executors import storage
 from ..executors.job_request import attempt_paths
 
 _DRAFT: Final = re.compile(rf"\.{re.escape(MARKER)}\.\d+\.[0-9a-f]{{8}}")
+_STORE: Final = "store"
 _ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
 
@@ -52,10 +54,13 @@ def run_folder(row: AttemptRow) -> str:
     return row.spool_path.rsplit("/", 3)[-3]
 
 
-def require_free(paths: CampaignPaths, *, known: bool = False) -> None:
+def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) -> None:
     """Make sure that a campaign's folder holds nothing but what `create` makes, and runs by hand.
 
+    One that this very store has made and forgotten goes on being its own, with all that is there: see `recall`.
+
     Args:
+        store: its URL without a password.
         known: whether a damaged marker in it is the campaign's own.
 
     Raises:
@@ -63,7 +68,7 @@ def require_free(paths: CampaignPaths, *, known: bool = False) -> None:
         OSError: it cannot be read.
     """
     folder = paths.dir
-    if not os.path.lexists(folder):
+    if not os.path.lexists(folder) or _was_left_by(paths, store):
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", _ANOTHER)
@@ -79,6 +84,10 @@ def require_free(paths: CampaignPaths, *, known: bool = False) -> None:
             )
             raise UserError(f"{folder} belongs to another campaign {paths.campaign}", hint)
         raise UserError(f"{folder} is not empty: {place.name} is not of this campaign", _ANOTHER)
+
+
+def _was_left_by(paths: CampaignPaths, store: str) -> bool:
+    return bool(store) and (_read_marker(paths) or {}).get(_STORE) == store
 
 
 def _read_marker(paths: CampaignPaths) -> dict[str, Any] | None:
@@ -103,10 +112,11 @@ class CampaignFolder:
         folder = self.paths.dir
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
-    def create(self, *, known: bool = False) -> None:
+    def create(self, store: str = "", *, known: bool = False) -> None:
         """Make the folder of a campaign that is being recorded for the first time.
 
         Args:
+            store: as of `require_free`; the marker keeps it.
             known: the store had recorded it before, so a damaged marker is its own.
 
         Raises:
@@ -114,10 +124,11 @@ class CampaignFolder:
             Unreachable: it cannot be written.
         """
         try:
-            require_free(self.paths, known=known)
+            require_free(self.paths, store, known=known)
             make_private(self.paths.dir)
             self._make_folders()
-            self._mark()
+            left = (_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store}
+            self._mark(left)
         except OSError as exc:
             raise storage.unwritable(exc) from exc
 
@@ -193,8 +204,8 @@ class CampaignFolder:
         for folder in (self.paths.runs, self.paths.batches):
             make_below(self.paths.dir, folder)
 
-    def _mark(self) -> None:
-        write_atomically(self.paths.marker, json.dumps(self._marker))
+    def _mark(self, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+        write_atomically(self.paths.marker, json.dumps({**more, **self._marker}))
 
     def _away(self) -> Unreachable:
         name, folder = self._marker["campaign"], self.paths.dir

@@ -207,8 +207,9 @@ def test_the_folder_of_another_campaign_of_that_name_is_not_taken_for_it(tmp_pat
         world.record()
         world.run_pass()
         other = World(world.folder, Store.open(f"sqlite:///{tmp_path}/other.db", create=True))
-        with pytest.raises(UserError, match="belongs to another campaign c"):
+        with pytest.raises(UserError, match="belongs to another campaign c") as refused:
             other.record()
+        assert f"rm -r {world.paths.dir}" in (refused.value.hint or "")
         assert world.run_pass().troubles == ()
         world.paths.marker.write_text(json.dumps({"campaign": "c", "created_s": 1.0}))
         with pytest.raises(Unreachable, match="belongs to another campaign c"):
