@@ -6,9 +6,10 @@ import fcntl
 import os
 import re
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from ..files.file_systems import on_local_disk
 from ..files.private_files import open_private
 from .errors import StoreBusy, StoreError
-from .read_only import ReadOnlyFile
+from .read_only import LOGS, ReadOnlyFile, beside
 from .storable import to_json
 
 BUSY_TIMEOUT_S: Final = 30
@@ -208,8 +209,19 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
         if found.upper() != journal:
             with one_writer(engine.url):
                 connection.execute(f"PRAGMA journal_mode = {journal}")
+        _give_logs(connection, Path(str(engine.url.database)))
 
     event.listen(engine, "begin", _begin)
+
+
+def _give_logs(connection: sqlite3.Connection, path: Path) -> None:
+    """Give SQLite's logs to the group that may read the file: it would be that of this process."""
+    group = path.stat()
+    if group.st_mode & stat.S_IRGRP and group.st_gid != os.getegid():
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # makes them
+        for log in (beside(path, end) for end in LOGS):
+            with suppress(OSError):  # it is not there, or somebody else's
+                os.chown(log, -1, group.st_gid, follow_symlinks=False)
 
 
 def _begin(connection: Connection) -> None:

@@ -15,8 +15,10 @@ from urllib.parse import quote
 from ..files.ownership import Distrusted, distrust, user_name
 from .errors import StoreBusy, StoreError, StoreReadOnly
 
-_BESIDE: Final = ("-journal", "-wal", "-shm", "-writer")
-"""What SQLite and this program keep beside a data base: the first two are replayed into it."""
+LOGS: Final = ("-journal", "-wal", "-shm")
+"""What SQLite keeps beside a data base: the first two are replayed into it."""
+
+_BESIDE: Final = (*LOGS, "-writer")
 
 _PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON")
 """What SQLite's authors advise for a file that somebody else may have made."""

@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from ...db.records import RunRow
 from ...files import ours
 from ...files.atomic_files import sync_dir
+from ...files.ownership import Distrusted, distrust, planted
 from ...files.private_files import make_private
 from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
 from ...jobs.shared.layout import Beside
@@ -65,11 +66,12 @@ class CodeCopies:
         """The code of a run with this configuration.
 
         Raises:
-            UserError: it cannot be copied.
+            UserError: it cannot be copied, or others may write it.
         """
         if config.command is None:
             return Code("")
         if config.code == "live":
+            self._require_trust(config)
             return Code(LIVE)
         first = config.command[0]
         if first not in self._of_script:
@@ -82,10 +84,18 @@ class CodeCopies:
         script = self.workdir if module else Path(self.workdir, config.command[0])
         if not script.exists():
             return Code(LIVE, why=f"{script} cannot be read from this machine")
+        self._require_trust(config)
         key = script if module else script.parent
         if key not in self._known or (not module and not self._holds(key, script)):
             self._known[key] = self._code(key, None if module else script, config)
         return self._known[key]
+
+    def _require_trust(self, config: RunConfig) -> None:
+        """Make sure that nobody else can write the script, or the folder that holds a module."""
+        assert config.command is not None
+        script = self.workdir if config.command[0] == "-m" else Path(self.workdir, config.command[0])
+        if self.make and script.exists():
+            _refuse(distrust(script))
 
     @property
     def seen(self) -> tuple[Code, ...]:
@@ -109,12 +119,25 @@ class CodeCopies:
                 return Code(LIVE, why=f"{folder} holds more than {limits}")
             found = tree.manifest(tree.root)
             if self.make:
+                _require_trust_in(tree)
                 found = _copy(tree, found, self.dir / Beside.CODE)
         except OSError as exc:
             raise UserError(
                 f"the code in {folder} cannot be copied: {exc}", "set `code: live` to use it in place"
             ) from exc
         return Code(found.hash, tree, found)
+
+
+def _require_trust_in(tree: CodeTree) -> None:
+    """Make sure that nobody else can write a file of the tree, which any other may import."""
+    places = {tree.root, *(tree.root / above for path in tree.files for above in (path, *PurePath(path).parents))}
+    for place in sorted(places):
+        _refuse(distrust(place) if place == tree.root or place.is_symlink() else planted(place))
+
+
+def _refuse(doubt: Distrusted | None) -> None:
+    if doubt:
+        raise UserError(f"{doubt}, so they could run any code as you", doubt.hint)
 
 
 def has_code(row: RunRow) -> bool:

@@ -11,28 +11,34 @@ import json
 import os
 import pwd
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ...db import queries
+from ...db.read_only import LOGS, beside
 from ...db.records import CampaignRow
 from ...db.store import Store
 from ...files.access_lists import Tag, access_list, drop_lists
 from ...files.atomic_files import load_json, write_atomically
+from ...files.ours import Part, PartOf, Place, walk
+from ...files.ownership import distrust, distrust_tree
 from ...files.private_files import close_file, open_file
-from ...jobs.shared.layout import MARKER, AttemptPaths, CampaignPaths
+from ...jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
 from ...jobs.shared.sharing import Sharing
 from ..errors import UserError
 from ..formatting import count, some
 from ..reconcile.campaign_folder import CampaignFolder
+from .parts import CampaignParts
 
 _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"
+_IN_RUN: Final = len(("runs", "a run", _CHECKPOINTS))
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
-_LOGS_OF_SQLITE: Final = ("-wal", "-shm", "-journal")
+_LEFT_BY_SHARE: Final = (0o710, 0o2750)
+"""Modes of a `dir` that was shared, the second by an older version."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class SharedCampaign:
 
 
 def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> SharedCampaign:
-    """Opens a campaign for a group to read, again if it was opened before.
+    """Open a campaign for a group to read, again if it was opened before.
 
     Args:
         store: The store of the campaign.
@@ -84,50 +90,107 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
         checkpoints: Whether to open checkpoints as well.
 
     Raises:
-        UserError: The user has no such group, or does not own the campaign's folder.
+        UserError: The user has no such group, does not own the campaign's folder, or has other files beside it.
         Unreachable: Its folder is away.
         OSError: Something cannot be opened.
     """
     paths = _own_folder(campaign)
     before = Sharing.read(paths.marker)
     name, gid = _group(group or (before.group if before else None))
-    sharing = Sharing(name, checkpoints)
-    _record(paths, sharing)
-    _open_folder(paths.runs, gid)
-    for run in _folders_in(paths.runs):
-        _open_tree(run, gid, closed=(_FORWARD,) if checkpoints else (_FORWARD, _CHECKPOINTS))
-    _close_besides(paths)
+    parts = _parts(store, campaign)
+    files = _store_files(store)
+    to_pass = [folder for folder in sorted({paths.root, *(file.parent for file in files)}) if not _may(folder, gid, 1)]
+    _require_alone(paths, parts, [folder for folder in to_pass if _is_closed(folder, gid)], files)
+    _record(paths, Sharing(name, checkpoints))
+    _open_runs(paths, parts, gid, checkpoints=checkpoints)
     _give(paths.marker, gid)
     open_file(paths.marker)
-    _open_folder(paths.dir, gid)  # last: what was open to too many by accident has been closed by now
-    readable, blocked = _open_store(store, gid, name)
-    _let_in(paths.root, gid)
-    with store.read() as conn:
-        runs = len(queries.run_names(conn, campaign.id))
+    _let_pass(paths.dir, gid)  # last: what was open to too many by accident has been closed by now
+    readable, blocked = _open_store(store, files, gid, name)
+    for folder in to_pass:
+        if _is_closed(folder, gid):
+            _let_pass(folder, gid)
     what = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
-    mine = SharedPlace(paths.runs, f"{what} of {count(runs, 'run')}, and of attempts to come")
+    mine = SharedPlace(paths.runs, f"{what} of {count(len(parts.runs), 'run')}, and of attempts to come")
     ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
-    blocked += [SharedPlace(way, _remedy(way, gid, name)) for way in sorted(ways) if not _lets_through(way, gid)]
-    return SharedCampaign(campaign.name, paths.root, sharing, (mine, *readable), tuple(blocked))
+    blocked += [SharedPlace(way, _remedy(way, gid, name)) for way in sorted(ways) if not _may(way, gid, 1)]
+    return SharedCampaign(campaign.name, paths.root, Sharing(name, checkpoints), (mine, *readable), tuple(blocked))
 
 
 def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
-    """Closes a campaign again; the store too, unless another campaign of its folder is shared. Raises as `share`."""
+    """Close a campaign again; the store too, unless another campaign of its folder is shared. Raises as `share`."""
     paths = _own_folder(campaign)
     was = Sharing.read(paths.marker)
     paths.dir.chmod(0o700)  # from here on nobody reaches what is below
     _record(paths, None)
     close_file(paths.marker)
-    _close_tree(paths.runs)
+    for place, descriptor in _opened(paths, _parts(store, campaign)):
+        drop_lists(descriptor)
+        os.fchmod(descriptor, place.info.st_mode & 0o700)
     others = _shared_besides(paths)
     if was and not others:
-        for file in _store_files(store):
-            if _is_mine(file):
-                close_file(file)
-        for folder in {paths.root, *(file.parent for file in _store_files(store))}:
-            if _is_mine(folder) and stat.S_IMODE(folder.stat().st_mode) == 0o2750:  # as `share` left it
+        files = [file for file in _store_files(store) if _is_mine(file)]
+        for file in files:
+            close_file(file)
+        for folder in {paths.root, *(file.parent for file in files)}:
+            if _is_mine(folder) and stat.S_IMODE(folder.stat().st_mode) in _LEFT_BY_SHARE:
                 folder.chmod(0o700)
     return SharedCampaign(campaign.name, paths.root, None, shared_with=others)
+
+
+def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
+    with store.read() as conn:
+        return CampaignParts.of(queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
+
+
+def _require_alone(paths: CampaignPaths, parts: CampaignParts, to_open: Sequence[Path], files: Sequence[Path]) -> None:
+    """Make sure that only files of this program come to lie behind a folder that a group is let through.
+
+    What scripts have written into the folders of their runs may be read with these, if nobody else may write it.
+
+    Raises:
+        UserError: others lie there: the group could read them, and what replaces them.
+    """
+    theirs = [place for folder in to_open for place in sorted(folder.iterdir()) if not _is_known(place, files)]
+    for place in walk(paths.dir, parts):
+        if place.part is None and not place.path.is_relative_to(paths.runs):
+            theirs += [] if _is_private(place.path) else [place.path]
+        elif place.part is None and not stat.S_ISLNK(place.info.st_mode):
+            tree = distrust_tree if stat.S_ISDIR(place.info.st_mode) else distrust
+            if doubt := tree(place.path, paths.root):
+                raise UserError(str(doubt), doubt.hint)
+    if theirs:
+        raise UserError(
+            f"a group that may read the campaign could read what lies beside it: {some(list(map(str, theirs)), 4)}",
+            "share a campaign in a `dir` that holds nothing else, and move other files out of its folder",
+        )
+
+
+def _is_known(place: Path, files: Sequence[Path]) -> bool:
+    """Whether a place in a `dir` or beside a store is of this program, and stays closed or is opened with it."""
+    if place.is_symlink():
+        return False
+    stores = {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
+    return place in stores or place.name == Beside.SETTINGS or (place / MARKER).is_file() or _is_private(place)
+
+
+def _is_private(place: Path) -> bool:
+    """Whether a folder of this program's is closed to all but its owner: runs by hand, data, code."""
+    info = place.lstat()
+    return place.name in (BY_HAND, Beside.DATA, Beside.CODE) and stat.S_ISDIR(info.st_mode) and not info.st_mode & 0o077
+
+
+def _is_closed(folder: Path, gid: int) -> bool:
+    """Whether a folder is the user's own, and no other group has any right to it that would have to change."""
+    found = folder.stat()
+    return _is_mine(folder) and (not found.st_mode & stat.S_IRWXG or (found.st_gid == gid and not access_list(folder)))
+
+
+def _let_pass(folder: Path, gid: int) -> None:
+    """Let a group reach what lies in a folder by its name, but not list it, nor own what is made there."""
+    _give(folder, gid)
+    drop_lists(folder)
+    folder.chmod(folder.stat().st_mode & 0o707 | stat.S_IXGRP)
 
 
 def _groups_of_user() -> list[str]:
@@ -140,6 +203,8 @@ def _groups_of_user() -> list[str]:
 def _own_folder(campaign: CampaignRow) -> CampaignPaths:
     folder = CampaignFolder(campaign)
     folder.require()
+    if folder.paths.dir.is_symlink():
+        raise UserError(f"{folder.paths.dir} is a symbolic link", "only a folder that campaign made can be shared")
     if not _is_mine(folder.paths.dir):
         owner = _known(pwd.getpwuid, folder.paths.dir.stat().st_uid)
         raise UserError(
@@ -188,46 +253,43 @@ def _shared_besides(paths: CampaignPaths) -> tuple[str, ...]:
     return tuple(sorted(marker.parent.name for marker in markers if Sharing.read(marker)))
 
 
-def _open_tree(folder: Path, gid: int, closed: tuple[str, ...] = ()) -> None:
-    """A folder before what is in it: what is made meanwhile is made open."""
-    _open_folder(folder, gid)
-    with os.scandir(folder) as entries:
-        for entry in list(entries):
-            path = Path(entry.path)
+def _open_runs(paths: CampaignPaths, parts: CampaignParts, gid: int, *, checkpoints: bool) -> None:
+    """Open the folders of the runs first, since what is made in an open one is open, and then their files."""
+    closed = {_FORWARD} if checkpoints else {_FORWARD, _CHECKPOINTS}
+
+    def opened(names: tuple[str, ...]) -> Part | None:
+        is_open = names[0] == paths.runs.name and not closed & {*names[2:3]} and names[-1] != _SECRET
+        return parts(names) if is_open else None
+
+    def kept_closed(names: tuple[str, ...]) -> Part | None:
+        return Part.FOLDER if len(names) <= _IN_RUN and parts(names) and names[0] == paths.runs.name else None
+
+    for folders in (True, False):
+        for place, descriptor in _opened(paths, opened):
+            if stat.S_ISDIR(place.info.st_mode) != folders:
+                continue
+            os.fchown(descriptor, -1, gid)
+            if folders:
+                drop_lists(descriptor)
+                os.fchmod(descriptor, place.info.st_mode & 0o700 | 0o050 | stat.S_ISGID)
+            else:
+                open_file(descriptor)
+    for place, descriptor in _opened(paths, kept_closed):
+        if place.path.name in closed:  # it may be open from an earlier time
+            os.fchmod(descriptor, 0o700)
+
+
+def _opened(paths: CampaignPaths, part_of: PartOf) -> Iterator[tuple[Place, int]]:
+    """Open each file and folder of the campaign's that this user owns, and that has no other name elsewhere."""
+    for place in walk(paths.dir, part_of):
+        is_folder, is_file = stat.S_ISDIR(place.info.st_mode), stat.S_ISREG(place.info.st_mode)
+        if place.part and place.info.st_uid == os.geteuid() and (is_folder or (is_file and place.info.st_nlink == 1)):
             with suppress(FileNotFoundError):  # jobs replace and remove files all the time
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name in closed:
-                        path.chmod(0o700)
-                    elif _is_mine(path):
-                        _open_tree(path, gid)
-                elif entry.is_file(follow_symlinks=False) and _is_mine(path) and entry.name != _SECRET:
-                    _give(path, gid)
-                    open_file(path)
-
-
-def _close_besides(paths: CampaignPaths) -> None:
-    """What lies beside the runs was protected by the campaign's folder: jobs, runs by hand, files of other tools."""
-    for place in paths.dir.iterdir():
-        if place.is_dir() and not place.is_symlink() and place != paths.runs and _is_mine(place):
-            place.chmod(place.stat().st_mode & 0o700)
-
-
-def _close_tree(folder: Path) -> None:
-    folder.chmod(folder.stat().st_mode & 0o700)
-    with os.scandir(folder) as entries:
-        for entry in list(entries):
-            path = Path(entry.path)
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False) and _is_mine(path):
-                    _close_tree(path)
-                elif entry.is_file(follow_symlinks=False) and _is_mine(path):
-                    close_file(path)
-
-
-def _open_folder(folder: Path, gid: int) -> None:
-    _give(folder, gid)
-    drop_lists(folder)
-    folder.chmod(folder.stat().st_mode & 0o700 | 0o050 | stat.S_ISGID)
+                descriptor = os.open(place.path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place.folder)
+                try:
+                    yield place, descriptor
+                finally:
+                    os.close(descriptor)
 
 
 def _give(path: Path, gid: int) -> None:
@@ -235,13 +297,12 @@ def _give(path: Path, gid: int) -> None:
         os.chown(path, -1, gid)
 
 
-def _open_store(store: Store, gid: int, group: str) -> tuple[list[SharedPlace], list[SharedPlace]]:
+def _open_store(
+    store: Store, files: Sequence[Path], gid: int, group: str
+) -> tuple[list[SharedPlace], list[SharedPlace]]:
     """Opens a SQLite store; returns it, and what keeps the group from reading it."""
-    files = list(_store_files(store))
     if not files:
         return [], [SharedPlace(Path(), f"the store is PostgreSQL: its owner grants {group} a role that may read")]
-    folder = files[0].parent
-    _let_in(folder, gid)
     blocked = []
     for file in files:
         found = file.stat()
@@ -250,34 +311,17 @@ def _open_store(store: Store, gid: int, group: str) -> tuple[list[SharedPlace], 
             open_file(file)
         elif not _may(file, gid, 4):
             blocked.append(SharedPlace(file, f"it is open to group {_name(found.st_gid)}, not to {group}"))
-    passes_on = folder.stat().st_mode & stat.S_ISGID and folder.stat().st_gid == gid
-    if not passes_on and os.getegid() != gid:
-        blocked.append(SharedPlace(folder, f"what SQLite makes in it is of group {_name(os.getegid())}: chmod g+s"))
     with store.read() as conn:
         names = [row.name for row in queries.list_campaigns(conn)]
     return [SharedPlace(files[0], f"the store, with all of {some(names, 5)}")], blocked
 
 
-def _store_files(store: Store) -> Iterator[Path]:
+def _store_files(store: Store) -> list[Path]:
     """The SQLite file and those beside it that are there; nothing for another store."""
-    if store.is_sqlite:
-        file = Path(store.url_without_password.removeprefix("sqlite:///"))
-        yield file
-        yield from (log for end in _LOGS_OF_SQLITE if (log := file.with_name(file.name + end)).exists())
-
-
-def _let_in(folder: Path, gid: int) -> None:
-    """Opens a folder of the user's own that was closed to everybody else; what others may use stays as it is."""
-    found = folder.stat()
-    if _is_mine(folder) and (
-        not found.st_mode & stat.S_IRWXG or (found.st_gid == gid and found.st_mode & stat.S_IXGRP)
-    ):
-        _give(folder, gid)
-        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o050 | stat.S_ISGID)
-
-
-def _lets_through(folder: Path, gid: int) -> bool:
-    return _may(folder, gid, 1)
+    if not store.is_sqlite:
+        return []
+    file = Path(store.url_without_password.removeprefix("sqlite:///"))
+    return [file, *(log for end in LOGS if (log := beside(file, end)).exists())]
 
 
 def _may(place: Path, gid: int, right: int) -> bool:
@@ -300,10 +344,6 @@ def _remedy(folder: Path, gid: int, group: str) -> str:
         owner = _known(pwd.getpwuid, found.st_uid)
         return f"only {owner.pw_name if owner else found.st_uid} can let group {group} pass"
     return f"chmod g+x {folder}" if found.st_gid == gid else f"setfacl -m g:{group}:x {folder}"
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.is_symlink() and _is_mine(path)]
 
 
 def _is_mine(path: Path) -> bool:

@@ -43,7 +43,8 @@ def share(
     By default only you can read what lies in the shared folder. This lets a group read what `status`, `explain`,
     `logs`, `report`, `recommend` and `compare` need: the folders of the runs, now and later, and a SQLite store with
     everything in it. Nobody gets the right to write, to read job files and their environment, or, without
-    --checkpoints, to read checkpoints. Says what is readable now, and which folders still keep the group out.
+    --checkpoints, to read checkpoints. Lists what is readable now, and which folders still keep the group out. Refuses
+    if other files lie in `dir`, which the group could then read: such a campaign needs a `dir` of its own.
 
     Examples:
       campaign share sweep --group vision

@@ -14,8 +14,10 @@ from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedC
 from dscampaign.orchestrator.campaign import code_copies, code_tree
 from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files
 from dscampaign.orchestrator.campaign.code_text import describe
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.tests.support.world_on_disk import make_world
 
 
 class Project:
@@ -422,3 +424,26 @@ def test_a_copy_that_broke_off_is_no_copy(project: Project, monkeypatch: pytest.
             project.code()
     assert list((project.dir / "code").iterdir()) == []
     assert project.files() == ["b.py", "train.py"]
+
+
+@pytest.mark.parametrize("code", ["copy", "live"])
+@pytest.mark.parametrize("name", ["train.py", ".", "lib/model.py", "lib"])
+@pytest.mark.parametrize("rights", [0o020, 0o002])
+def test_a_script_that_others_may_write_is_not_submitted(tmp_path: Path, code: str, name: str, rights: int) -> None:
+    world = make_world(tmp_path)
+    library = world.folder / "src" / "lib" / "model.py"
+    library.parent.mkdir(parents=True)
+    library.touch(mode=0o644)
+    (script := library.parents[1] / "train.py").touch(mode=0o644)
+    command = [str(script), "{depth}"]
+    world.record(command=command, code=code)
+    place = library.parents[1] / name
+    os.chown(place, -1, 54321 if os.geteuid() == 0 else -1)
+    place.chmod(place.stat().st_mode | rights)
+    if code == "live" and name.startswith("lib"):  # nobody knows what a script imports
+        world.record(command=command, code=code)
+        return
+    with pytest.raises(UserError, match=r"others can write to .*, so they could run any code as you") as refused:
+        world.record(command=command, code=code)
+    world.store.close()
+    assert "chmod go-w" in (refused.value.hint or "")

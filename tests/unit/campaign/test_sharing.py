@@ -49,9 +49,9 @@ def world(folder: Path) -> World:
     previous = os.umask(0o077)
     made = make_world(folder)
     os.umask(previous)
-    CampaignFolder(find(made.store, "sweep")).create()
+    CampaignFolder(find(made.store, "sweep")).complete()
     attempt, run = made.attempt_paths("done"), CampaignPaths(made.dir, "sweep").run("done")
-    for path in (attempt.forward_payload, attempt.ds_config, run.checkpoints("hash") / "weights", batch(made)):
+    for path in (attempt.forward_payload, attempt.ds_config, run.checkpoints("done") / "weights", batch(made)):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.write_text("{}")
     (attempt.logs / "20250101_rank0.log").write_text("said\n")
@@ -125,7 +125,7 @@ def test_a_colleague_reads_what_the_commands_need(world: World) -> None:
 def test_a_colleague_reads_nothing_else_and_writes_nothing(world: World) -> None:
     shared(world)
     attempt, run = world.attempt_paths("done"), CampaignPaths(world.dir, "sweep").run("done")
-    weights = run.checkpoints("hash") / "weights"
+    weights = run.checkpoints("done") / "weights"
     assert can_read(COLLEAGUE, attempt.ds_config, (GROUP,))
     for path in (batch(world), attempt.forward_payload, weights):
         assert not can_read(COLLEAGUE, path, (GROUP,))
@@ -165,28 +165,97 @@ def test_what_attempts_make_later_is_open_too(world: World) -> None:
 def test_one_s_own_jobs_still_trust_the_folder(world: World) -> None:
     shared(world, checkpoints=True)
     paths = CampaignPaths(world.dir, "sweep")
-    for place in (batch(world), paths.run("done").checkpoints("hash")):
+    for place in (batch(world), paths.run("done").checkpoints("done")):
         assert distrust(place, world.dir) is None
     CampaignFolder(find(world.store, "sweep")).require()  # and its marker still says whose it is
 
 
-def test_what_others_could_write_is_closed_to_them_by_sharing(world: World) -> None:
-    """The files of a script under umask 002 were protected by the campaign's folder, which lets others in now."""
-    loose = world.attempt_paths("done").dir / "output"
-    loose.mkdir()
-    (loose / "x").touch()
-    loose.chmod(0o777)
-    (loose / "x").chmod(0o666)
+@pytest.mark.parametrize("name", ["output", "output/x"])
+def test_a_script_s_files_that_others_could_write_keep_a_campaign_closed(world: World, name: str) -> None:
+    """They were protected by the campaign's folder, which would let others in now; their modes are the user's."""
+    output = world.attempt_paths("done").dir / "output"
+    output.mkdir(mode=0o755)
+    (output / "x").touch(mode=0o644)
     shared(world)
-    assert (mode(loose), mode(loose / "x")) == (0o2750, 0o640)
+    assert (mode(output), mode(output / "x")) == (0o755, 0o644)
+    unshare(world.store, find(world.store, "sweep"))
+    (output.parent / name).chmod(0o777)
+    with pytest.raises(UserError, match="others can write to") as refused:
+        shared(world)
+    assert "chmod go-w" in (refused.value.hint or "")
+    assert mode(output.parent / name) == 0o777
+    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
 
 
-def test_what_lies_beside_the_runs_stays_closed(world: World) -> None:
-    by_hand = CampaignPaths(world.dir, "sweep").dir / "by-hand"
-    by_hand.mkdir()
-    by_hand.chmod(0o775)  # as a shell made it
+@pytest.mark.parametrize("name", [".env", "train.py", "sweep/notes.txt", "data/notes.txt", "code"])
+def test_a_campaign_among_other_files_is_not_shared(world: World, name: str) -> None:
+    """The group could read them, and whatever comes to lie there; a script that it may write would be run."""
+    place = world.dir / name
+    place.parent.mkdir(exist_ok=True)
+    place.parent.chmod(0o755 if place.parent.name == "data" else 0o700)
+    place.touch(mode=0o644)
+    before = {path: (mode(path), path.stat().st_gid) for path in [world.dir, *world.dir.rglob("*")]}
+    with pytest.raises(UserError, match="could read what lies beside it: ") as refused:
+        shared(world)
+    assert "`dir` that holds nothing else" in (refused.value.hint or "")
+    assert {path: (mode(path), path.stat().st_gid) for path in before} == before
+
+
+def test_dir_is_passed_and_not_read_and_hands_its_group_to_nothing(world: World) -> None:
+    for name in ("data", "code"):
+        (world.dir / name).mkdir(mode=0o700)
+    (CampaignPaths(world.dir, "sweep").dir / "by-hand").mkdir(mode=0o700)
     shared(world)
-    assert mode(by_hand) == 0o700
+    assert [mode(folder) for folder in (world.dir, CampaignPaths(world.dir, "sweep").dir)] == [0o710, 0o710]
+    (world.dir / "new").touch()
+    assert (world.dir / "new").stat().st_gid == os.getegid()
+    assert mode(world.dir / "data") == mode(CampaignPaths(world.dir, "sweep").dir / "by-hand") == 0o700
+
+
+def test_a_dir_that_others_pass_already_stays_as_it_is(world: World) -> None:
+    world.dir.chmod(0o755)
+    (world.dir / "notes.txt").touch(mode=0o644)
+    shared(world)
+    assert (mode(world.dir), world.dir.stat().st_gid) == (0o755, os.getegid())
+    unshare(world.store, find(world.store, "sweep"))
+    assert mode(world.dir) == 0o755
+
+
+def test_nothing_linked_to_is_opened(world: World, folder: Path) -> None:
+    run = CampaignPaths(world.dir, "sweep").run("done")
+    private = folder / "private"
+    private.mkdir(mode=0o700)
+    (private / "diary").touch(mode=0o600)
+    (run.dir / "linked").symlink_to(private)
+    (run.attempt(1).logs / "linked").symlink_to(private / "diary")
+    os.link(private / "diary", run.attempt(1).logs / "hard")
+    run.forward.symlink_to(private)
+    shared(world, checkpoints=True)
+    assert (mode(private), mode(private / "diary")) == (0o700, 0o600)
+    unshare(world.store, find(world.store, "sweep"))
+    assert (mode(private), mode(private / "diary")) == (0o700, 0o600)
+
+
+@as_root
+def test_sqlite_s_logs_are_of_the_group_that_may_read_the_store(folder: Path) -> None:
+    """Of one that is not its writer's first group, without a folder that hands it down."""
+    (folder / "own").mkdir(mode=0o700)
+    os.chown(folder / "own", COLLEAGUE, COLLEAGUE)
+    code = f"""
+import os
+from pathlib import Path
+from dscampaign.db.store import Store
+Store.open("sqlite:///{folder}/first.db", create=True).close()  # loads its modules, which may be in a home
+os.setgroups([{GROUP}]); os.setgid({COLLEAGUE}); os.setuid({COLLEAGUE})
+file = Path({str(folder)!r}, "own", "campaign.db")
+Store.open(f"sqlite:///{{file}}", create=True).close()
+os.chown(file, -1, {GROUP}); file.chmod(0o640)
+store = Store.open(f"sqlite:///{{file}}")
+with store.write():
+    print(sorted({{path.stat().st_gid for path in file.parent.glob("campaign.db-[ws][ah]*")}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout.strip()) == ("", f"[{GROUP}]")
 
 
 def test_sharing_that_is_taken_back_leaves_modes_as_they_were(world: World) -> None:
