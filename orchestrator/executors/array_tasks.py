@@ -65,7 +65,7 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
             continue
         array = arrays[token][number]
         if task is None:
-            array.shared, array.named = line._replace(token=token), _indexes(named)
+            array.shared, array.named = line._replace(token=token), task_numbers(named)
         else:
             array.tasks[int(task)] = line._replace(token=token, task=int(task))
     found = {}
@@ -79,7 +79,7 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
     return found
 
 
-def _indexes(text: str | None) -> Collection[int] | None:
+def task_numbers(text: str | None) -> Collection[int] | None:
     """The tasks that a shared line names; None if it does not say, or not all: ``[1-2,6,...]``."""
     found: set[int] = set()
     for part in (text or "").partition("%")[0].split(","):

@@ -23,7 +23,7 @@ from typing import Any
 from ...files.atomic_files import write_atomically
 from ..errors import Unreachable
 from ..progress import in_pieces
-from .array_tasks import Jobs, Key, task_views
+from .array_tasks import Jobs, Key, task_numbers, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
 from .sbatch_answer import first_line, submission_error, submitted_id
 from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, own_cluster, run_sbatch
@@ -105,7 +105,7 @@ class SlurmExecutor:
         wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
         in_queue = (view for part in found for views in part.queue.values() for view in views.values())
         unrecorded = {key for part in found for key in part.unrecorded}
-        jobs |= cancelled(waited, wanted - jobs.keys(), unrecorded, in_queue, _shown_after_end_s)
+        jobs |= cancelled(waited, wanted - jobs.keys(), unrecorded, in_queue, _shown_after_end_s, _tasks_of)
         return JobListing(
             jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
             complete=all(part.complete for part in found),
@@ -284,6 +284,18 @@ def _shown_after_end_s() -> float:
         return 0.0
     said = re.search(r"^MinJobAge\s*=\s*(\d+)", config, re.MULTILINE)
     return float(said[1]) if said else 0.0
+
+
+def _tasks_of(array: str) -> set[int] | None:
+    """The tasks of an array that slurmctld still has, waiting, running or just ended; None if it does not say."""
+    try:
+        done = ask(["scontrol", "show", "job", array])
+    except Unreachable:
+        return None
+    named = re.findall(rf"\bArrayJobId={array} ArrayTaskId=(\S+)", done.stdout)
+    tasks = [task_numbers(text) for text in named]
+    complete = [some for some in tasks if some is not None]
+    return {task for some in complete for task in some} if complete and len(complete) == len(tasks) else None
 
 
 def _squeue(question: _Question) -> Jobs:
