@@ -56,6 +56,11 @@ def lacks_grant(error: BaseException | None) -> bool:
     return _sqlstate(error) == "42501" and said_by.startswith("aclcheck_error")
 
 
+def lacks_table(error: BaseException | None) -> bool:
+    """Whether a table is not there, or its schema."""
+    return _sqlstate(error) in ("42P01", "3F000") or str(error).startswith("no such table: ")
+
+
 def what_next(message: str, folder: Path | None = None) -> str:
     """What to do about a database that did not answer: to try again helps only where its address is right.
 

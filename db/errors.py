@@ -33,6 +33,10 @@ class StoreMissing(StoreError):
     """There is no database at this address yet."""
 
 
+class StoreIncomplete(StoreError):
+    """The database lacks a table, as while it is restored in place."""
+
+
 class StoreReadOnly(StoreError):
     """This user may read the database, not write it, or must not run what others may have written into it."""
 
@@ -48,10 +52,16 @@ class SchemaMismatch(StoreError):
     def __init__(self, found: str | None, wanted: str) -> None:
         super().__init__(
             f"the store's schema is {found or 'absent'}, this program needs {wanted}",
-            hint="campaign db upgrade",
+            hint="campaign db upgrade"
+            if (found or "") < wanted
+            else "start this again with the version that upgraded it",
         )
         self.found = found
         self.wanted = wanted
+
+
+AWAY = (StoreUnreachable, StoreMissing, StoreIncomplete, StoreReadOnly)
+"""What may come back to a process that has used the store before."""
 
 
 class StaleWrite(StoreError):

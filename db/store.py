@@ -27,9 +27,27 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
 from ..files.private_files import make_private, open_private
-from .driver_errors import TRY_AGAIN, first_line, is_busy, is_wrong_address, lacks_grant, refused_for_now, what_next
+from .driver_errors import (
+    TRY_AGAIN,
+    first_line,
+    is_busy,
+    is_wrong_address,
+    lacks_grant,
+    lacks_table,
+    refused_for_now,
+    what_next,
+)
 from .engine import BEGIN, holders, make_engine, one_writer, parse_url, without_password
-from .errors import SchemaMismatch, StaleWrite, StoreBusy, StoreError, StoreMissing, StoreReadOnly, StoreUnreachable
+from .errors import (
+    SchemaMismatch,
+    StaleWrite,
+    StoreBusy,
+    StoreError,
+    StoreIncomplete,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnreachable,
+)
 from .read_only import ReadOnlyFile, read_only, store_doubt
 from .schema import HEAD, metadata
 
@@ -38,6 +56,7 @@ if TYPE_CHECKING:
 
 _VERSION = table("alembic_version", column("version_num"))
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
+_RESTORED: Final = "if it is being restored, try again when that is done; else `campaign db upgrade`"
 _GRANT_AGAIN: Final = "this version may need a grant that an earlier one did not: run roles.sql again (docs/cluster.md)"
 _READ_ROLE: Final = (
     "status, report and the like work; to run campaigns, log in with the role campaign_owner (docs/cluster.md)"
@@ -231,7 +250,10 @@ class Store:
             return StaleWrite(first_line(error))
         message = f"{self.url_without_password}: {first_line(error)}"
         if self.is_sqlite and "readonly database" in message:
-            return StoreError(f"{self.url_without_password}: you may read this store, not write to it", hint=_READ_ONLY)
+            message = f"{self.url_without_password}: you may read this store, not write to it"
+            return StoreReadOnly(message, hint=_READ_ONLY)
+        if lacks_table(error):
+            return StoreIncomplete(message, hint=_RESTORED)
         if not (broken or refused_for_now(error, driver)):
             return self._without_grant(message) if lacks_grant(error) else StoreError(message)
         if "locked" in message if self.is_sqlite else is_busy(error):
@@ -247,7 +269,7 @@ class Store:
         with suppress(DBAPIError), self._engine.connect() as conn:
             if not conn.execute(select(adds)).scalar_one():
                 return StoreReadOnly(f"{self.url_without_password}: you may only read this store", hint=_READ_ROLE)
-        return StoreError(message, hint=_GRANT_AGAIN)
+        return StoreReadOnly(message, hint=_GRANT_AGAIN)
 
 
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:

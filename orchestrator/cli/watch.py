@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
-from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
+from ...db.errors import AWAY, StaleLease
 from ...db.records import CampaignRow
 from ...db.states import CANCELLING, UNSETTLED_RUN, RunState
 from ...db.store import Store
@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..formatting import count, duration
 from ..reconcile.actions import CancelJob
 from ..reconcile.lease import LeaseHeld
-from ..reconcile.loop import SLURM_POLL_S, Pass, Reconciler
+from ..reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
 from .display import display, stamped
 from .output import echo_err, echo_json, echo_page, page_for, screen_height
 from .pages.actions import action_lines, trouble_lines, waiting
@@ -30,9 +30,6 @@ from .pages.status import headline, status_page
 from .progress import progress_shown
 
 T = TypeVar("T")
-
-AWAY = (StoreUnreachable, StoreMissing)
-"""A store that may come back."""
 
 STATUS_POLL_S = 2.0
 CANCELLED_S = 1.0
@@ -282,4 +279,6 @@ def in_the_way(seen: Pass | Exception) -> Sequence[str]:
     if isinstance(seen, Pass):
         return trouble_lines(seen)
     hint = getattr(seen, "hint", "")
+    if isinstance(seen, AWAY):
+        hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
     return [f"{seen}; {hint}" if isinstance(seen, LeaseHeld) else f"{seen} ({hint})" if hint else str(seen)]

@@ -22,9 +22,10 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection
 
 from ...db import queries
+from ...db.errors import SchemaMismatch, StoreIncomplete
 from ...db.records import AttemptRow, CampaignRow
 from ...db.states import ACTIVE_ATTEMPT
-from ...db.store import Store
+from ...db.store import Store, check_version
 from ..errors import UserError
 from ..failures.policy import FailureClass
 from ..formatting import words
@@ -93,6 +94,7 @@ class FencedWriter:
         """A write transaction, which renews the lease; raises StaleLease if another reconciler has taken over."""
         began_s = time.monotonic()
         with self.store.write() as conn:
+            _require_schema(conn)
             queries.renew_lease(conn, self.lease, self.epoch, LEASE_TTL_S)
             yield conn
         self._renewed_s = began_s
@@ -135,6 +137,7 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
     """
     name = lease_name(campaign.id)
     with store.write() as conn:
+        _require_schema(conn)
         epoch = queries.acquire_lease(conn, name, str(holder), LEASE_TTL_S)
         held = None if epoch else queries.read_lease(conn, name)
         if held and LeaseHolder.parse(held.holder).dead:
@@ -147,6 +150,21 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
             "it applies the change on its next pass; if it has died, another can take over within two minutes",
         )
     return FencedWriter(store, name, epoch, campaign.id)
+
+
+def _require_schema(conn: Connection) -> None:
+    """Make sure that no other version has upgraded the store since it was opened.
+
+    Raises:
+        SchemaMismatch: One has.
+        StoreIncomplete: There is no schema: it is being restored.
+    """
+    try:
+        check_version(conn)
+    except SchemaMismatch as error:
+        if error.found is None:
+            raise StoreIncomplete(error.message, "the next try waits until it is restored") from error
+        raise
 
 
 def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder, after_s: float = 0.0) -> None:

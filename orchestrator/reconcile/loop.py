@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 
 from ...db import open_runs, queries
-from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
+from ...db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
 from ...db.ingest.attempt import AttemptSpools, drain_attempt
 from ...db.ingest.metrics import METRICS
 from ...db.ingest.spool import Source
@@ -51,6 +51,9 @@ DRAINED_AT_ONCE = 1000
 
 LONGEST_DRAIN_S = 10.0
 """After so long a pass looks at its runs, whatever their spools still hold; the next one reads on."""
+
+LONGEST_REST_S = 60.0
+"""Between two tries while the store or the folder is away."""
 
 SLURM_POLL_S = 10.0
 LOCAL_POLL_S = 1.0
@@ -193,8 +196,9 @@ class Reconciler:
 
         Where another reconciler has the lease, yields the error and waits. So it does for a store, a shared folder or
         an environment that is away, once a pass was possible: before that nobody knows that they will ever be there.
+        It then waits twice as long each time, a minute at most.
         """
-        begun = False
+        begun, away, poll_s = False, 0, poll_s or default_poll_s(self._campaign)
         while True:
             try:
                 done = self.run_pass()
@@ -203,15 +207,19 @@ class Reconciler:
                     return
                 begun = True
                 if done.goes_on:
+                    away = 0
                     continue
             except (LeaseHeld, StaleLease) as exc:
-                begun = True
+                begun, away = True, 0
                 yield exc
-            except (StoreUnreachable, StoreMissing, Unreachable) as exc:
+            except (*AWAY, Unreachable) as exc:
                 if not begun:
                     raise
                 yield exc
-            sleep(poll_s or default_poll_s(self._campaign))
+                away += 1
+            else:
+                away = 0
+            sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
     def _require_unchanged(self, seen: Identity, actions: Sequence[Action]) -> None:
         """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
@@ -268,7 +276,7 @@ class Reconciler:
 
     def close(self, after_s: float = 0.0) -> None:
         """Releases the lease, at once or in so many seconds; in a store that is away it expires."""
-        with suppress(StoreUnreachable, StoreMissing):
+        with suppress(*AWAY, SchemaMismatch):
             release_lease(self._store, self._campaign, self._holder, after_s)
 
 

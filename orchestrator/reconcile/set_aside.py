@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from ...db import queries
 from ...db.driver_errors import first_line
+from ...db.errors import StoreIncomplete
 from ...db.records import AttemptRow, RunRow
 from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from ...db.store import refusal
@@ -62,8 +63,8 @@ def unreadable(why: str) -> Verdict:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether it is an error of the file system, which is waited for, rather than of what lies there."""
-    return isinstance(error, OSError) and not concerns_one_file(error)
+    """Whether it is an error of the file system, or of a store that is restored, rather than of what lies there."""
+    return isinstance(error, StoreIncomplete) or (isinstance(error, OSError) and not concerns_one_file(error))
 
 
 def is_given_up(run: RunRow) -> bool:

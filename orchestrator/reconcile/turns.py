@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...db import queries
-from ...db.errors import StaleLease, StoreMissing, StoreUnreachable
+from ...db.errors import AWAY, SchemaMismatch, StaleLease
 from ...db.records import CampaignRow, Lease
 from ...db.store import Store
 from ..errors import Unreachable, UserError
@@ -115,7 +115,7 @@ class Turns:
     def watch(self, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Outcome | Exception]:
         """Passes until every campaign is settled, also those that are submitted meanwhile.
 
-        Raises StoreUnreachable or StoreMissing if the store is away at the start; later it yields the error and waits.
+        Raises an error of `AWAY` if the store is away at the start; later it yields the error and waits.
         """
         begun, before_s = False, -math.inf
         while True:
@@ -125,7 +125,7 @@ class Turns:
                     self._rests_until_s.clear()
                     self.close()
                 before_s = now_s
-            except (StoreUnreachable, StoreMissing) as exc:
+            except AWAY as exc:
                 if not begun:
                     raise
                 yield exc
@@ -175,7 +175,9 @@ class Turns:
         except (LeaseHeld, StaleLease) as held:
             self._unfinished.discard(campaign.id)  # it is another's to finish
             return held
-        except (UserError, StoreUnreachable, StoreMissing) as exc:
+        except SchemaMismatch:
+            raise
+        except (UserError, *AWAY) as exc:
             failed: Exception = exc
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this campaign's alone
             failed = Unreachable(f"the pass failed: {type(exc).__name__}: {exc}")

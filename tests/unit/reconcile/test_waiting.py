@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dscampaign.db.errors import SchemaMismatch, StoreMissing, StoreUnreachable
+from dscampaign.db.errors import SchemaMismatch, StoreIncomplete, StoreMissing, StoreReadOnly, StoreUnreachable
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.errors import Unreachable
@@ -38,6 +38,7 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
 PASSING = [
     (StoreMissing("deleted or replaced"), StoreMissing),
     (StoreUnreachable("read-only"), StoreUnreachable),
+    (StoreReadOnly("permission denied for table lease"), StoreReadOnly),
     (Unreachable("the folder is away"), Unreachable),
     (OSError(errno.EROFS, os.strerror(errno.EROFS), "/shared"), Unreachable),
     (FileNotFoundError(errno.ENOENT, "No such file", "prologue.sh"), Unreachable),
@@ -78,9 +79,31 @@ def test_before_a_pass_was_possible_it_ends_the_watch(
 def test_what_cannot_come_back_ends_the_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = world.reconciler().watch(sleep=lambda _: None)
     assert isinstance(next(watched), Pass)
-    monkeypatch.setattr(Store, "write", raising(SchemaMismatch("0002", "0001")))
-    with pytest.raises(SchemaMismatch):
+    with world.store.write() as conn:  # another version upgrades the store
+        conn.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    world.run_jobs()
+    with pytest.raises(SchemaMismatch) as caught:
         next(watched)
+    assert "start this again" in caught.value.hint
+    assert world.states() == {"depth-1": "queued"}
+
+
+def test_a_store_that_is_restored_in_place_is_waited_for_ever_longer_up_to_a_minute(world: World) -> None:
+    rests: list[float] = []
+    watched = world.reconciler().watch(sleep=rests.append)
+    assert isinstance(next(watched), Pass)
+    world.run_jobs()
+    for table in ("alembic_version", "lease"):
+        with world.store.write() as conn:
+            conn.exec_driver_sql(f"ALTER TABLE {table} RENAME TO aside")
+        rests.clear()
+        assert [type(next(watched)) for _ in range(8)] == [StoreIncomplete] * 8
+        assert rests[1:] == [20.0, 40.0, *[60.0] * 5]
+        with world.store.write() as conn:
+            conn.exec_driver_sql(f"ALTER TABLE aside RENAME TO {table}")
+        assert isinstance(next(watched), Pass)
+    assert all(isinstance(done, Pass) for done in watched)
+    assert world.states() == {"depth-1": "completed"}
 
 
 def test_a_lease_in_a_store_that_is_away_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
