@@ -3,7 +3,7 @@
 Of the steps that were reported, the first of each so many stays, and its line then stands for the steps since the one
 before it, as where a script reports every tenth. The same steps stay of all attempts of a run, so that the view
 ``run_metric`` shows none that it did not show before. Of the samples of a GPU, the first of each so many stays; what
-they say of an attempt is computed before, and kept in its evidence.
+they say of an attempt is computed before, and kept in its evidence, as is the run's final loss.
 
 The store is locked for a moment at a time only, and a prune that is killed is finished by the next one.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -24,6 +24,7 @@ from .gpu_queries import attempt_gpus
 from .records import THINNED, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric
+from .series import final_loss, run_series
 from .states import ENDED_RUN, TERMINAL_ATTEMPT, Stage
 from .store import Store
 
@@ -117,9 +118,11 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
 def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
     with store.read() as conn:
         marked, apart = _lasting(conn, attempt_ids), _steps_apart(conn, attempt_ids)
+        run_id = conn.execute(select(attempt.c.run_id).where(attempt.c.id == attempt_ids[0])).scalar_one()
+        facts = {"steps_apart": apart, "final_loss": final_loss(run_series(conn, run_id).figures["loss"])}
     if not dry_run:  # the figures of the GPUs need the steps as they were
         for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every, apart)
+            _mark(store, attempt_id, every, facts)
     removed = Pruned()
     start = _next_step(store, attempt_ids, 0)
     while start is not None:
@@ -130,7 +133,7 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
     if not dry_run:
         for attempt_id in attempt_ids:
-            _mark(store, attempt_id, every, apart, done=True)
+            _mark(store, attempt_id, every, facts, done=True)
     return removed + Pruned(runs=1) if removed != Pruned() else removed
 
 
@@ -217,8 +220,8 @@ def _thin_steps(
     return Pruned(figures=counts[0], steps=counts[1])
 
 
-def _mark(store: Store, attempt_id: int, every: int, apart: int, *, done: bool = False) -> None:
-    """Says of an attempt that it is thinned, and keeps what its GPUs did as the first prune finds it."""
+def _mark(store: Store, attempt_id: int, every: int, facts: Mapping[str, Any], *, done: bool = False) -> None:
+    """Record that an attempt is thinned, with facts and what its GPUs did as the first prune finds them."""
     row = attempt.c
     with store.write() as conn:
         evidence = conn.execute(select(row.evidence).where(row.id == attempt_id).with_for_update()).scalar_one()
@@ -226,7 +229,7 @@ def _mark(store: Store, attempt_id: int, every: int, apart: int, *, done: bool =
         if before["gpus"] is None and (used := attempt_gpus(conn, attempt_id, timed=True)):
             before = {**before, "gpus": asdict(used)}
         least = max(every, before.get("keep_every", 0))
-        marked = {**evidence, THINNED: {**before, "keep_every": least, "steps_apart": apart, "done": done}}
+        marked = {**evidence, THINNED: {**facts, **before, "keep_every": least, "done": done}}
         conn.execute(update(attempt).where(row.id == attempt_id).values(evidence=marked))
 
 

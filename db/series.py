@@ -22,6 +22,9 @@ _FIGURES: Final = (
 )  # fmt: skip
 """What is computed with: of a million steps each further column takes its time."""
 
+FINAL_SHARE: Final = 0.05
+"""Part of the lines, at the end, whose mean loss is called final."""
+
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""
 
@@ -103,6 +106,13 @@ def _doubles(column: Sequence[float | None]) -> Iterable[float]:
     if unknown == len(column):
         return repeat(math.nan, unknown)
     return [math.nan if value is None else value for value in column] if unknown else column  # type: ignore[return-value]
+
+
+def final_loss(losses: Sequence[float]) -> float | None:
+    """Return the mean of the last ``FINAL_SHARE`` of the finite losses, None without any."""
+    known = [loss for loss in losses if math.isfinite(loss)]
+    last = math.ceil(FINAL_SHARE * len(known))
+    return math.fsum(known[-last:]) / last if last else None
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:

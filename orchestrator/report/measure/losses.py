@@ -8,12 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from ....db.series import Series
+from ....db.series import Series, final_loss
 from .timing import Lines, smooth
 
 CURVE_POINTS: Final = 400
-FINAL_SHARE: Final = 0.05
-"""Part of the steps, at the end, whose mean loss is called final."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Loss:
 
     Attributes:
         first, last, best: of single steps, where they are finite.
-        final: mean over the last ``FINAL_SHARE`` of the lines; NaN if the newest of them was not finite.
+        final: mean over the last lines, see ``final_loss``; NaN if the newest of them was not finite.
         held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
 
@@ -68,16 +66,15 @@ class Curve:
         return self.eval_step[-1] / self.step[-1] if self.eval_step and self.step[-1] else None
 
 
-def loss_of(series: Series) -> Loss:
-    """The losses of a run's steps."""
+def loss_of(series: Series, final: float | None = None) -> Loss:
+    """Return the losses of a run's steps; `final` as it was before the run was thinned."""
     loss = np.asarray(series.figures["loss"])
     known = loss[np.isfinite(loss)]
     ended_at = series.ended_at.get("loss")
     held_out = _held_out(series, ended_at)
     if not known.size:
         return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
-    last = max(1, math.ceil(FINAL_SHARE * known.size))
-    final = math.nan if ended_at is not None else float(known[-last:].mean())
+    final = math.nan if ended_at is not None else final_loss(known.tolist()) if final is None else final
     return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
 
 

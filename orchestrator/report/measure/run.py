@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every
+from ....db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every, thinning_of
 from ....db.series import Series
 from ....db.states import RunState, Stage
 from ....db.warm_up import untimed_steps
@@ -277,7 +277,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         tokens_per_step=tokens,
         config=run.config,
         timing=None if STEPS_RESTARTED in data.not_taken else timing(data.series, lines),
-        loss=loss_of(data.series),
+        loss=loss_of(data.series, thinning_of(newest.evidence).get("final_loss") if newest else None),
         memory=memory_of(mine, data.series, data.gpus, data.memory, data.speed),
         gpus=gpus,
         quality=_quality(data, lines),
