@@ -21,7 +21,6 @@ from ...files import ours
 from ...files.atomic_files import write_atomically
 from ...files.private_files import make_private
 from ...jobs.probe.node_report import NodeReport, Question, Talk
-from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request
 from ..executors.base import ArrayTooLarge, Executor, JobArray, JobView, SubmissionRefused, SubmissionUnclear
@@ -112,7 +111,7 @@ def _made(dir: Path) -> Iterator[Path]:
 
 def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
     """One job for one node, with what an attempt would ask for."""
-    resources: dict[str, Any] = job_request.resources(required.config, prologue=prologue())
+    resources: dict[str, Any] = job_request.resources(required.config)
     several = required.config.nodes > 1
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
         resources.pop(name, None)

@@ -190,15 +190,12 @@ def trains_on_cpu(config: RunConfig) -> bool:
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
 
 
-def resources(
-    config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = (), prologue: Sequence[str] = ()
-) -> dict[str, Any]:
+def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = ()) -> dict[str, Any]:
     """The resources of an attempt, by submitit's names; attempts with equal resources share a job array.
 
     Args:
         mem_scale: factor on the memory of a node, after a host ran out of it.
         exclude: nodes to exclude, besides those of the spec.
-        prologue: shell lines that come before the spec's own.
     """
     if config.executor == "local":
         return {"setup": list(config.local.setup)}
@@ -208,7 +205,7 @@ def resources(
         "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
         "mem": f"{ceil(slurm.mem_mb * mem_scale)}M" if slurm.mem_mb and mem_scale != 1.0 else slurm.mem,
         "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
-        "setup": [*prologue, *slurm.setup],
+        "setup": list(slurm.setup),
         "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
     }
     return {name: value for name, value in asked.items() if value is not None}
@@ -226,14 +223,9 @@ def new_token(campaign: str, runs: Sequence[str]) -> str:
 
 
 class Shapes:
-    """The resources of many attempts, worked out once for all whose sections are the same objects.
+    """The resources of many attempts, worked out once for all whose sections are the same objects."""
 
-    Args:
-        prologue: shell lines that come before the spec's own.
-    """
-
-    def __init__(self, prologue: Sequence[str] = ()) -> None:
-        self._prologue = prologue
+    def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[str, dict[str, Any], RunConfig]] = {}
 
     def of(
@@ -242,7 +234,7 @@ class Shapes:
         """A key that is equal for equal resources, and the resources; arguments as of `resources`."""
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
-            asked = resources(config, mem_scale=mem_scale, exclude=exclude, prologue=self._prologue)
+            asked = resources(config, mem_scale=mem_scale, exclude=exclude)
             self._known[same] = json.dumps(asked, sort_keys=True), asked, config  # which keeps its sections' ids
         key, asked, _ = self._known[same]
         return key, asked

@@ -24,6 +24,7 @@ from ...jobs.shared.nvml import Unavailable, listed, session
 from ...jobs.shared.variables import inheritable
 from ..errors import Unreachable
 from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, own_python, owner
+from .setup_lines import guarded
 
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
@@ -71,7 +72,7 @@ class LocalExecutor:
         if batch.workdir and not Path(batch.workdir).is_dir():
             raise Unreachable(f"{batch.workdir}, the folder in which attempts start, does not exist")
         write_atomically(batch.folder / HOST_FILE, socket.gethostname())
-        setup = [str(line) for line in batch.resources.get("setup") or ()]
+        setup = batch.resources.get("setup") or ()
         started = len(self._children)
         try:
             return [self._start(batch, index, setup) for index in range(batch.size)]
@@ -120,9 +121,9 @@ class LocalExecutor:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(ours[job_id], signal.SIGTERM)
 
-    def _start(self, batch: JobArray, index: int, setup: list[str]) -> str:
+    def _start(self, batch: JobArray, index: int, setup: Sequence[str]) -> str:
         agent = [*own_python(), batch.program, str(batch.folder), str(index)]
-        script = "\n".join([*setup, 'exec "$@"'])
+        script = "\n".join([*guarded(setup, batch.folder, str(index)), 'exec "$@"'])
         with open(batch.folder / f"{index}.log", "ab", opener=open_private) as log:
             child = subprocess.Popen(
                 ["bash", "-c", script, "campaign", *agent],

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from ...files.atomic_files import write_atomically
+from ...sbatch import prologue
 from ..errors import Unreachable
 from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_numbers, task_views
 from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
 from .sbatch_answer import first_line, submission_error, submitted_id
+from .setup_lines import guarded
 from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, own_cluster, run_sbatch
 from .waiting_tasks import cancelled
 
@@ -192,19 +194,34 @@ def _job_array(batch: JobArray) -> Any:
 def _parameters(batch: JobArray) -> dict[str, Any]:
     """Submitit's parameters: the spec's, and those that are ours alone."""
     resources = dict(batch.resources)
-    additional = {"no-requeue": True, **resources.pop("additional_parameters", {})}
+    setup = guarded(resources.pop("setup", ()), batch.folder, '"$SLURM_ARRAY_TASK_ID"')
+    elsewhere, to_logs, of_tasks = _logs(batch.folder)
+    additional = {"no-requeue": True, **elsewhere, **resources.pop("additional_parameters", {})}
     if batch.workdir:
         additional["chdir"] = batch.workdir
     return {
         "wckey": None,
         **resources,
+        "setup": [*to_logs, *prologue(), *setup],
         "job_name": batch.name,
         "comment": f"dscampaign:{batch.token}",
         "ntasks_per_node": 1,
         "additional_parameters": additional,
         # an agent whose peer failed still has evidence to write
-        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL"],
+        "srun_args": ["--kill-on-bad-exit=0", "--export=ALL", *of_tasks],
     }
+
+
+def _logs(folder: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """Return what takes logs to a folder whose name Slurm reads as a pattern: options, a line of shell, srun's options.
+
+    Slurm replaces `%` and removes backslashes wherever it opens a log, so the shell opens them. Others need nothing.
+    """
+    if not {"%", "\\"} & set(str(folder)):
+        return {}, [], []
+    log = shlex.quote(f"{folder}/") + '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}_0_log'
+    nowhere = dict.fromkeys(("output", "error"), "/dev/null")
+    return nowhere, [f'exec >>{log}.out" 2>>{log}.err"'], ["--output=all", "--error=all"]
 
 
 @dataclass(frozen=True)

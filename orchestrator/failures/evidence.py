@@ -12,6 +12,7 @@ from typing import Any
 from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
+from ..executors.setup_lines import SetUpFailure
 from . import words
 from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of, unfolded
 from .places import Place, places, telling
@@ -71,6 +72,7 @@ class Ended:
         steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
         agent_lines: the agents' own log, where no agent left an outcome.
+        set_up: the line of `setup` that failed, where no agent left an outcome.
         known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
         user_rules: the spec's own rules, in their order.
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
@@ -87,6 +89,7 @@ class Ended:
     steps_decide: bool
     on_cpu: bool
     agent_lines: Sequence[LogLine] = ()
+    set_up: SetUpFailure | None = None
     known_start_step: int | None = None
     known_last_step: int | None = None
     user_rules: Sequence[UserRule] = ()

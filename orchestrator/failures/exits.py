@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from typing import Final
 
 from ...jobs.agent.evidence import NO_WORKDIR, RESTORED, LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
@@ -22,11 +23,40 @@ _SHELL = {
 
 _WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
 
+_WHERE: Final = re.compile(r"^\S+: line \d+: ")
+"""How the shell begins a message, with the script's name."""
+
+_LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
+SET_UP: Final = "set-up"
+LAUNCH: Final = "slurm-launch"
+"""The rules of attempts that ended before anything of this program or of the user's training ran."""
+_BY_ITSELF: Final = ("COMPLETED", "FAILED", "GONE")
+"""How a job ends that nobody else ended."""
+_SIGNALLED: Final = 128
+"""From this exit status on, a signal ended the command."""
+
 NEVER_BEGAN = {
     "rendezvous": "timed out waiting for the first node",
     "no_workdir": "does not have the folder where the training starts",
 }
 """What became of an agent that started no ranks, by its own word for it."""
+
+
+def set_up(ended: Ended) -> Verdict | None:
+    """A line of `setup` that failed: a mistake if it fails in every try, else the machine's fault."""
+    failure, job = ended.set_up, ended.job
+    if failure is None or ended.outcomes or (job and job.state not in _BY_ITSELF):
+        return None
+    last = next((line.text for line in reversed(ended.agent_lines) if line.text.strip()), "")
+    last = headline(_WHERE.sub("", last))
+    how = f"with {failure.status}" if failure.status else "by leaving the shell"
+    reason = f"line {failure.line} of `setup` ended {how}: {failure.text}{f' ({last})' if last else ''}"
+    hint = "correct `setup`; a line that may fail ends with `|| true`"
+    line = LogLine("setup", failure.line, failure.text)
+    kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
+    certain = not ended.trained and failure.status < _SIGNALLED
+    place = f"{SET_UP} {failure.line}: {failure.text}" if certain else ""
+    return Verdict(kind, reason, hint, line, SET_UP, failure.host, place=place)
 
 
 def never_began(ended: Ended) -> Verdict | None:
@@ -105,7 +135,11 @@ def _without_outcome(ended: Ended) -> Verdict:
     if mistake := _set_up(ended, job.exit_code):
         return mistake
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
-        return Verdict(FailureClass.NODE, f"Slurm could not start it: {proof.text}", "", proof, "slurm-launch")
+        host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
+        place = "" if ended.trained or not host else LAUNCH
+        return Verdict(
+            FailureClass.NODE, f"Slurm could not start it: {proof.text}", _LAUNCH_HINT, proof, LAUNCH, host, place=place
+        )
     reason = f"ended without a record of how (Slurm: {proof.text})"
     return Verdict(FailureClass.CRASH, reason, "see its log", proof)
 

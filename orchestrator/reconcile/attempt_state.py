@@ -257,7 +257,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         verdict = Verdict(FailureClass.PRUNED, str(attempt.row.evidence[PRUNED]), rule="prune")
     elif verdict.kind is FailureClass.STOPPED and (limit := _limit_near(view, ended)):
         verdict = replace(verdict, reason=f"{verdict.reason}, shortly before its time limit, slurm.time = {limit}")
-    elif verdict.kind is FailureClass.CRASH and not ended.outcomes:
+    elif verdict.kind is FailureClass.CRASH and not (ended.outcomes or ended.set_up):
         verdict = _without_a_folder(attempt) or _without_a_trace(attempt) or verdict
     elif verdict.kind is FailureClass.CANCELLED and (who := _not_the_user(attempt, snapshot.user)):
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+from ..failures.exits import LAUNCH
 from ..failures.policy import FailureClass
 from .attempt_history import EndedAttempt
 
@@ -33,10 +34,16 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
     A strike counts for at most `exclude_h` hours; one that lies ahead, as the clock was set back, does not. `nodes` is
     the size of the cluster; if unknown (None), at most one node is excluded.
     """
+    attempts = list(ended)
+    shown_on: dict[str, set[str]] = defaultdict(set)
+    for attempt in attempts:
+        shown_on[attempt.place].add(attempt.host)
     weights: dict[str, float] = defaultdict(float)
     newest: dict[str, float] = defaultdict(float)
-    for attempt in ended:
+    for attempt in attempts:
         strike = attempt.kind.policy.strike
+        if attempt.place and len(shown_on[attempt.place]) > 1:
+            continue  # what several nodes show is no node's fault
         if strike and attempt.host and 0 <= now_s - attempt.ended_s < min(exclude_h, strike.hours) * 3600:
             weights[attempt.host] += strike.weight
             newest[attempt.host] = max(newest[attempt.host], attempt.ended_s)
@@ -85,8 +92,10 @@ class NodeEvidence:
         An error of the environment that occurred on one node alone, while runs have trained on others but never on that
         one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU. What fails
         before a rank has started, with an interpreter (`python`, None for not to ask) that has trained, is the
-        machine's fault, too, and passes.
+        machine's fault, too, and passes. So is what Slurm cannot start, once it has started others.
         """
+        if end.rule == LAUNCH and self.trained_on:
+            return replace(end, place="")
         if python is not None and not end.begun and self._is_away(end) and python in self.trained_with():
             return replace(end, kind=FailureClass.NODE, host="", place="")
         if end.kind is not FailureClass.DETERMINISTIC or end.rule not in ENVIRONMENT_RULES or not end.host:

@@ -18,6 +18,7 @@ from ...db.open_runs import WaitingAttempt
 from ...db.records import AttemptRow, RunRow, StepTimes
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
+from ...files.ownership import planted
 from ...files.regular_files import concerns_one_file, open_regular
 from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.agent.node import Start
@@ -32,7 +33,9 @@ from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView, WaitedJob
 from ..executors.job_request import attempt_paths, is_copy
+from ..executors.setup_lines import SetUpFailure, record_of
 from ..executors.storage import trouble as trouble_of
+from ..failures.exits import SET_UP
 from ..failures.policy import FailureClass
 from ..memory import config_changes
 from ..memory.prediction import Ledger
@@ -187,19 +190,28 @@ class _Folder:
 
     def __init__(self, paths: CampaignPaths) -> None:
         self.paths, self.runs = paths, run_folders(paths)
-        self._logs: dict[str, list[str]] = {}
+        self._names: dict[str, list[str]] = {}
 
     def has(self, run: RunRow) -> bool:
         """Whether it has a folder of that run."""
         return run.name in self.runs
 
+    def set_up(self, row: AttemptRow) -> SetUpFailure | None:
+        """The line of `setup` that ended the attempt's job."""
+        record = record_of(self.paths.batch(row.token), row.array_index or 0)
+        return None if record.name not in self._listed(row.token) or planted(record) else SetUpFailure.read(record)
+
+    def _listed(self, token: str) -> list[str]:
+        """The names in a batch's folder."""
+        batch = self.paths.batch(token)
+        if token not in self._names:
+            self._names[token] = sorted(entry.name for entry in os.scandir(batch)) if batch.is_dir() else []
+        return self._names[token]
+
     def agent_lines(self, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
         """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
-        batch = self.paths.batch(row.token)
-        if row.token not in self._logs:
-            self._logs[row.token] = sorted(entry.name for entry in os.scandir(batch)) if batch.is_dir() else []
-        own = f"{job.job_id}_"
-        logs = [name for name in self._logs[row.token] if name.startswith(own) and name.endswith("_log.err")]
+        batch, own = self.paths.batch(row.token), f"{job.job_id}_"
+        logs = [name for name in self._listed(row.token) if name.startswith(own) and name.endswith("_log.err")]
         return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in _tail(batch / log))
 
 
@@ -325,13 +337,17 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     mine = Identity.of(row)
     outcomes, unreadable = _outcomes(files, row.nodes, names)
     outcomes = tuple(outcome for outcome in outcomes if mine.owns(vars(outcome)))
-    lines = folder.agent_lines(row, job) if job and job.terminal and not outcomes else ()
+    unknown = job is not None and job.terminal and not outcomes
+    lines = folder.agent_lines(row, job) if job and unknown else ()
+    set_up = folder.set_up(row) if unknown else None
     beats = (Heartbeat.read(path) for path in _there(map(files.heartbeat, range(row.nodes)), names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
     start = Start.read(files)
     start = start if start and mine.owns(vars(start)) else None
-    return AttemptView(row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted)
+    return AttemptView(
+        row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted, set_up=set_up
+    )
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
@@ -407,10 +423,10 @@ def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
-    """Nodes of the cluster, queried only if one has a strike."""
+    """Nodes of the cluster, queried only if one has a strike, or an attempt did not begin on it."""
     strikes = {kind for kind in FailureClass if kind.policy.strike}
     rows = chain(stored.failed, *stored.attempts.values())
-    struck = any(row.failure_class in strikes for row in rows)
+    struck = any(row.failure_class in strikes or row.evidence.get("rule") == SET_UP for row in rows)
     return executor.nodes() if struck else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...db.states import RunState
+from ..failures.exits import SET_UP
 from ..failures.policy import Budget, FailureClass, RetryMode
 from . import oom_policy
 from .actions import CLUSTER_FULL, Action, Submit, set_run
@@ -143,7 +144,8 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
         yield from _held(view, last)
     else:
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
-        elsewhere = (last.host,) if last.kind.policy.elsewhere and last.host and _has_others(last, context) else ()
+        moves = last.host and (last.kind.policy.elsewhere or last.rule == SET_UP) and _has_others(last, context)
+        elsewhere = (last.host,) if moves else ()
         why = f"{last.reason}, tried again ({tries} of {allowed})"
         yield from _submit(view, history, _Next(why, last.ended_s, wait_s, exclude=elsewhere), context)
 

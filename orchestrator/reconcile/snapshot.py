@@ -13,6 +13,7 @@ from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared.user_pattern import UserPattern
 from ..executors.base import JobView
 from ..executors.job_request import trains_on_cpu
+from ..executors.setup_lines import SetUpFailure
 from ..failures.evidence import Ended, UserRule
 from ..memory.prediction import Ledger
 from ..spec.model import RunConfig
@@ -71,6 +72,7 @@ class AttemptView:
     rivals: tuple[str, ...] = ()
     restarted: bool = False
     foreign: bool = False
+    set_up: SetUpFailure | None = None
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -160,6 +162,7 @@ class RunView:
             resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
             host_memory=(field, asked or ""),
             agent_lines=attempt.lines,
+            set_up=attempt.set_up,
             known_start_step=attempt.start_step,
             known_last_step=attempt.row.last_step,
             diverged_before=self.diverged_before,

@@ -30,7 +30,6 @@ from ...files.private_files import make_below
 from ...jobs.shared.closed_tasks import make_closed
 from ...jobs.shared.layout import CampaignPaths, payloads_file
 from ...jobs.shared.payload_array import write_payloads
-from ...sbatch import prologue
 from ..errors import Unreachable
 from ..executors import job_request, storage
 from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
@@ -131,7 +130,7 @@ def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     aside = []
-    kinds = job_request.Shapes(prologue())
+    kinds = job_request.Shapes()
     for action in actions:
         try:
             key, resources = kinds.of(action.config, mem_scale=action.mem_scale, exclude=action.exclude)

@@ -226,6 +226,17 @@ def test_a_shell_that_differs_between_two_conditions_establishes_nothing(
     assert all(f"of {', '.join(differs)} from the shell" in each for each in remarks)
 
 
+def test_a_set_up_that_fails_in_two_tries_is_a_mistake_and_trains_nothing(project: Project) -> None:
+    project.write("train.py", "")
+    setup = ["export SEEN=1", "test $SEEN = 1", "load-modules cuda/99.9", "true"]
+    done = project.settle(project.submit("train.py", local={"parallel": 1, "setup": setup}))
+    [run] = done.runs.values()
+    assert run.state is RunState.FAILED
+    assert "line 3 of `setup` ended with 127: load-modules cuda/99.9 (load-modules: command not found)" in run.reason
+    assert [attempt.evidence["rule"] for attempt in done.attempts[run.name]] == ["set-up"] * 2
+    assert [attempt.evidence["line"]["number"] for attempt in done.attempts[run.name]] == [3, 3]
+
+
 def test_live_code_is_used_as_it_is(project: Project) -> None:
     project.write("train.py", CODE)
     project.write("helper.py", "VERSION = 'old'\n")

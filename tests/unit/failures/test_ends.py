@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
-from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.agent.evidence import LogLine, RankEnd
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 from dscampaign.tests.support.policy_world import NOW_S, job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, judge_error, meaning, raised
 
@@ -276,3 +277,37 @@ def test_ranks_that_met_no_others_did_not_just_fail_in_their_clean_up(
 
 def test_one_rank_is_never_alone() -> None:
     assert judge(outcome(RankEnd(0, 0, None, group=0), last_step=100)).reason == ""
+
+
+# -- before anything ran ---------------------------------------------------------------------------------------
+
+FAILED_LINE = SetUpFailure(2, "module load cuda/99.9", 127, "n1")
+SAID = log_lines("", "/spool/slurm_script: line 40: module: command not found", "")
+
+
+def test_a_failed_line_of_the_set_up_is_told_with_its_number_and_the_shell_s_words() -> None:
+    verdict = judge(nodes=2, set_up=FAILED_LINE, agent_lines=SAID)
+    assert (verdict.kind, verdict.rule, verdict.host) == ("crash", "set-up", "n1")
+    assert verdict.reason == "line 2 of `setup` ended with 127: module load cuda/99.9 (module: command not found)"
+    assert verdict.line == LogLine("setup", 2, "module load cuda/99.9")
+    assert verdict.place
+    assert judge(state="COMPLETED", set_up=replace(FAILED_LINE, status=0)).rule == "set-up"
+
+
+def test_a_set_up_that_has_worked_or_was_ended_is_no_mistake() -> None:
+    before = judge(set_up=FAILED_LINE, known_last_step=40)
+    assert (before.kind, before.host, before.place) == ("node", "n1", "")
+    assert judge(set_up=replace(FAILED_LINE, status=137)).place == ""
+    assert [judge(state=state, set_up=FAILED_LINE).kind for state in ("CANCELLED", "PREEMPTED", "TIMEOUT")] == [
+        "cancelled",
+        "preempted",
+        "time_limit",
+    ]
+
+
+def test_what_slurm_cannot_start_points_at_the_node_only_where_it_has_worked() -> None:
+    first, later = (
+        judge(state=job("FAILED", exit_code="0:53", nodes="n7"), known_last_step=step) for step in (None, 40)
+    )
+    assert [(each.kind, each.rule, each.host) for each in (first, later)] == [("node", "slurm-launch", "n7")] * 2
+    assert (first.place, later.place) == ("slurm-launch", "")

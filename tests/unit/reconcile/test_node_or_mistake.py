@@ -130,3 +130,52 @@ def test_a_mistake_that_one_node_alone_showed_is_tried_on_another() -> None:
 )
 def test_the_same_error_at_the_same_place_twice_is_final(ends: tuple[tuple[str, str], ...], again: bool) -> None:
     assert bool(of_kind(Submit, decide(snapshot(tried(*ends))))) is again
+
+
+# -- what fails before anything ran ----------------------------------------------------------------------------
+
+
+def not_started(rule: str, kind: str, *hosts: str) -> RunView:
+    """A run that ended on each of these nodes before anything ran."""
+    first = ended(1, kind, hosts[0], rule).attempts[0].row
+    rows = [
+        replace(
+            first,
+            id=number,
+            generation=number,
+            evidence={**first.evidence, "host": host, "place": rule, "begun": False},
+        )
+        for number, host in enumerate(hosts, 1)
+    ]
+    return run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)))
+
+
+STARTS = [("set-up", "crash"), ("slurm-launch", "node")]
+
+
+@pytest.mark.parametrize(("rule", "kind"), STARTS)
+def test_what_ends_the_first_start_is_tried_on_another_node(rule: str, kind: str) -> None:
+    [submit] = of_kind(Submit, decide(snapshot(not_started(rule, kind, "n1"), nodes=2)))
+    assert submit.exclude == ("n1",)
+    [alone] = of_kind(Submit, decide(snapshot(not_started(rule, kind, "n1"), nodes=1)))
+    assert alone.exclude == ()
+
+
+@pytest.mark.parametrize(("rule", "kind"), STARTS)
+def test_what_ends_the_first_starts_on_several_nodes_is_a_mistake_unless_others_trained(rule: str, kind: str) -> None:
+    actions = decide(snapshot(not_started(rule, kind, "n1", "n2"), nodes=8))
+    assert not of_kind(Submit, actions)
+    [change] = of_kind(SetRun, actions)
+    assert change.state is RunState.FAILED
+    assert "it would recur" in change.reason
+    others = replace(snapshot(not_started(rule, kind, "n1", "n2"), TRAINED), trained_with=lambda: frozenset({""}))
+    assert of_kind(Submit, decide(others))
+
+
+def test_nodes_on_which_all_runs_fail_to_start_have_no_strike() -> None:
+    both = [
+        replace(not_started("slurm-launch", "node", "n1", "n2"), run=run_row(id=one, name=f"r{one}")) for one in (1, 3)
+    ]
+    waiting = run_view(run=run_row(id=5, name="r5", state=RunState.PENDING))
+    submits = of_kind(Submit, decide(snapshot(*both, waiting, nodes=8)))
+    assert [submit.exclude for submit in submits] == [()]

@@ -1,0 +1,105 @@
+"""The lines of `setup` in a real shell: all run in one, and the one that fails ends the job and is recorded."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.executors.base import JobArray
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, guarded, record_of
+from dscampaign.orchestrator.executors.slurm import SCRIPT, SlurmExecutor
+from dscampaign.orchestrator.spec.shell_lines import statements
+from dscampaign.tests.support.fake_slurm import FakeSlurm
+
+ACTIVATE = 'activate() { false; export ENV="$1"; }'
+"""A function that is at odds with `set -e`, as conda's are."""
+
+
+def run(folder: Path, *lines: str) -> tuple[int, str, SetUpFailure | None]:
+    """The exit status, what was printed after the set-up, and the record."""
+    script = "\n".join([*guarded(lines, folder, "0"), 'echo "A=${A:-} ENV=${ENV:-}"'])
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.splitlines()[-1] if done.stdout else "", SetUpFailure.read(record_of(folder, 0))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["source ./env.sh"],
+        [ACTIVATE, "activate x", "A=1"],
+        ["if true; then", "  A=1", "fi"],
+        ["case x in", "  x) A=1 ;;", "esac"],
+        ["cat > made.sh <<EOF", "A=1", "EOF", ". ./made.sh"],
+        ["A=$(echo \\", "  1)"],
+        ["A='", "'1"],
+        ["f() {", "  A=1", "}", "f"],
+        ["A=1", "false || true", "[ -f none ] && source none", "if false; then :; fi", "! true"],
+        ["set -euo pipefail", "A=1", "# a comment", "", "shopt -s extglob", "ls !(none) >/dev/null"],
+        ["A=1; export B='a \"b\" \\ c'"],
+        ["trap 'true' EXIT", "A=1"],
+    ],
+)
+def test_working_lines_work_as_in_one_shell(tmp_path: Path, lines: list[str]) -> None:
+    (tmp_path / "env.sh").write_text("[ -n '' ]\nA=1\n")
+    status, said, record = run(tmp_path, *lines)
+    assert (status, record) == (0, None)
+    assert "1" in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "text", "status"),
+    [
+        (["module load cuda/99.9", "A=1"], 1, "module load cuda/99.9", 127),
+        (["A=1", "source ./none.sh"], 2, "source ./none.sh", 1),
+        (["set -u", "A=$NONE/x"], 2, "A=$NONE/x", 127),
+        (["cd none || exit 3"], 1, "cd none || exit 3", 3),
+        (["set -e", "if true; then", " false", "fi", "A=1"], 2, "if true; then\n false\nfi", 1),
+        (["exit 0"], 1, "exit 0", 0),
+        ([ACTIVATE, "false 'a \"b\" %d \\'"], 2, "false 'a \"b\" %d \\'", 1),
+        (["kill -9 $BASHPID & wait $!"], 1, "kill -9 $BASHPID & wait $!", 137),
+    ],
+)
+def test_a_line_that_fails_ends_the_job_and_is_recorded(
+    tmp_path: Path, lines: list[str], line: int, text: str, status: int
+) -> None:
+    ended, said, record = run(tmp_path, *lines)
+    assert (ended, said) == (status, "")
+    assert record
+    assert (record.line, record.text, record.status) == (line, text, status)
+    assert record.host
+
+
+def test_nothing_is_added_where_there_is_no_set_up(tmp_path: Path) -> None:
+    assert guarded(["", " "], tmp_path, "0") == guarded([], tmp_path, "0") == []
+    assert statements(("a", "b <<E", "E", "c")) == ((1, "a"), (2, "b <<E\nE"), (4, "c"))
+
+
+def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, tmp_path: Path) -> None:
+    made = JobArray("abc", "abc", tmp_path, 4, {"setup": ["export A=1", "load-modules"]})
+    SlurmExecutor().submit(made)
+    env = {"PATH": f"{slurm.folder}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "3"}
+    done = subprocess.run(["bash", str(made.folder / SCRIPT)], env=env, capture_output=True, check=False)
+    assert done.returncode == 127
+    record = SetUpFailure.load(record_of(made.folder, 3))
+    assert record
+    assert (record.line, record.text) == (2, "load-modules")
+    assert [call.name for call in slurm.calls] == ["sbatch"]
+
+
+@pytest.mark.parametrize("name", ["100%a", "%j", "run%%x", "back\\slash", "it's %A_%a $HOME"])
+def test_logs_reach_a_folder_whose_name_slurm_reads_as_a_pattern(slurm: FakeSlurm, tmp_path: Path, name: str) -> None:
+    made = JobArray("abc", "abc", tmp_path / name, 4)
+    SlurmExecutor().submit(made)
+    [submitted] = slurm.calls
+    assert not [line for line in submitted.script.splitlines() if line.startswith("#SBATCH") and name[:4] in line]
+    env = {"PATH": f"{slurm.folder}:/usr/bin:/bin", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    slurm.answers("srun", "said by a task\n")
+    subprocess.run(["bash", str(made.folder / SCRIPT)], env=env, check=True)
+    assert (made.folder / "7_3_0_log.out").read_text() == "said by a task\n"
+    [srun] = [call for call in slurm.calls if call.name == "srun"]
+    assert [word for word in srun.args if word.startswith(("--output", "--error"))][-2:] == [
+        "--output=all",
+        "--error=all",
+    ]
