@@ -237,7 +237,7 @@ class LocalConfig(SpecSection):
     gpu_mem_per_process: MemorySize | None = None
     """Limit of the GPU memory of one rank of the built-in training, such as `40G`, as if the GPU were smaller."""
     setup: tuple[Text, ...] = ()
-    """Shell lines that run before the training, on this machine."""
+    """Shell lines that run before the training, on this machine. A line that fails ends the attempt."""
 
     def limit_mb(self, *, gpus: bool) -> int | None:
         """What one rank may use, in MB: of its GPU, or else of address space; None for no limit."""

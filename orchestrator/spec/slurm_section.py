@@ -155,7 +155,8 @@ class SlurmConfig(SpecSection):
     """Maximum number of attempts of one job array that run at a time."""
     setup: tuple[Text, ...] = ()
     """Shell lines to run before the training, such as `module load cuda`: in the batch script, so once, on the first
-    node. Exported variables reach the processes on all nodes."""
+    node. Exported variables reach the processes on all nodes. A line that fails ends the attempt; end one that may
+    fail with `|| true`."""
     signal_delay_s: Whole = Field(default=120, ge=1)
     """Seconds before the time limit at which to tell a run to save a checkpoint and exit."""
 

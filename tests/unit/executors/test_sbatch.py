@@ -48,7 +48,7 @@ def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlur
     srun = next(line for line in call.script.splitlines() if line.startswith("srun "))
     assert "--kill-on-bad-exit=0" in srun
     assert srun.endswith(f"-u -m dscampaign.jobs.agent {tmp_path}/batches/abc")
-    assert call.script.index("module load cuda") < call.script.index("srun ")
+    assert call.script.index("module load cuda") < call.script.index("\nsrun ")
 
 
 PRIVATE = {

@@ -91,6 +91,7 @@ def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, 
 @pytest.mark.parametrize("name", ["100%a", "%j", "run%%x", "back\\slash", "it's %A_%a $HOME"])
 def test_logs_reach_a_folder_whose_name_slurm_reads_as_a_pattern(slurm: FakeSlurm, tmp_path: Path, name: str) -> None:
     made = JobArray("abc", "abc", tmp_path / name, 4)
+    made.folder.mkdir()
     SlurmExecutor().submit(made)
     [submitted] = slurm.calls
     assert not [line for line in submitted.script.splitlines() if line.startswith("#SBATCH") and name[:4] in line]
