@@ -31,6 +31,7 @@ from .kinds import UNREADABLE_INPUT, diagnosis_of, final_at_once, kind_of, match
 from .log_lines import echoes_input, ends_a_program
 from .places import Place, places
 from .policy import FailureClass
+from .raised import OF_FILES, OF_PROGRAM
 from .rules import LOG_RULES, USER_ACTIONS, Rule, gave_up_waiting
 from .slurm_word import ended_by_slurm
 from .verdict import Diagnosis, Sureness, Verdict, headline
@@ -134,8 +135,12 @@ def _unknown_error(root: Clue) -> Verdict:
 
 
 def _place(clue: Clue) -> str:
-    """The place of an error, by which another attempt shows that it recurs; of a log, its words."""
-    return clue.raised.place or f"{clue.raised.type} {gist(clue.raised.message)}"
+    """The place of an error, by which another attempt shows that it recurs; without frames, a program's own words."""
+    return clue.raised.place or (_words(clue) if clue.raised.is_a(*OF_PROGRAM, *OF_FILES) else "")
+
+
+def _words(clue: Clue) -> str:
+    return f"{clue.raised.type} {gist(clue.raised.message)}"
 
 
 def _not_finite_before(root: Clue, ended: Ended) -> Verdict | None:
@@ -178,7 +183,9 @@ def _mistake(found: Diagnosis, root: Clue, roots: Sequence[Clue], ended: Ended) 
 
 
 def _same(one: Clue, other: Clue) -> bool:
-    return one.raised.type == other.raised.type and _place(one) == _place(other)
+    if one.raised.type != other.raised.type:
+        return False
+    return one.raised.place == other.raised.place and (bool(one.raised.place) or _words(one) == _words(other))
 
 
 def _witnessed(found: Diagnosis, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:

@@ -18,10 +18,8 @@ pytestmark = pytest.mark.training
 
 PREEMPTIONS = 10
 SIGNALS = (9, 6, 11)
-MISTAKES = (
-    *("extra-key", "batch", "no-module", "no-file", "wrong-argument"),
-    *("wrong-type", "wrong-key", "wrong-attribute", "syntax", "wrong-name"),
-)
+CERTAIN = "extra-key", "batch", "no-module", "wrong-argument", "syntax", "wrong-name"
+LIKELY = "no-file", "wrong-type", "wrong-key", "wrong-attribute"
 TWO_RANKS = {"ranks_per_node": 2}
 GPU = {"slurm.gpus_per_node": "h100:1", "slurm.mem": "300M"}
 SCAVENGED = {"slurm.partition": "scavenge", "slurm.exclude": "gpu001,gpu002,gpu003", "slurm.time": 5}
@@ -47,7 +45,7 @@ def trial(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The campaign after it has settled."""
     deaths = [case(f"rank-{n}", "30", "--step-s=0.2", "--rank=1", f"kill={n}@4", **REAL, **TWO_RANKS) for n in SIGNALS]
     waits = [f"hang=600@{attempt + 1}" for attempt in range(1, PREEMPTIONS + 1)]
-    mistakes = [case(f"mistake-{name}", "3", f"mistake={name}@1x9") for name in MISTAKES]
+    mistakes = [case(f"mistake-{name}", "3", f"mistake={name}@1x9") for name in (*CERTAIN, *LIKELY)]
     cases = [
         case("undisturbed", "6", "--step-s=0.5"),
         *deaths,
@@ -161,9 +159,15 @@ def test_a_kill_in_the_midst_of_a_save(done: Observed, trial: Trial) -> None:
 
 
 def test_a_bad_configuration_twelve_times(done: Observed) -> None:
-    """Twelve runs with a mistake each, with the real launcher too: exactly one attempt each, and told why."""
+    """Twelve runs with a mistake each, with the real launcher too, and told why.
+
+    What is certain is attempted exactly once; what another process or the node might cause, exactly twice.
+    """
     wrong = [name for name in done.runs if name.startswith("case-mistake-")]
+    likely = {f"case-mistake-{name}" for name in LIKELY}
     assert len(wrong) == 12
-    assert [[a.failure_class for a in done.attempts[name]] for name in wrong] == [["deterministic"]] * 12
+    for name in wrong:
+        kinds = [attempt.failure_class for attempt in done.attempts[name]]
+        assert kinds == (["crash", "crash"] if name in likely else ["deterministic"]), name
     assert {done.runs[name].state for name in wrong} == {RunState.FAILED}
     assert all(done.runs[name].reason for name in wrong)

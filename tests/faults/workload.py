@@ -22,7 +22,7 @@ SCAVENGE: Mapping[str, Any] = {"slurm.partition": "scavenge", "slurm.gpus_per_no
 ON_CPU: Mapping[str, Any] = {"env.DS_ACCELERATOR": "cpu"}
 MEMORY: Mapping[str, Any] = {"slurm.gpus_per_node": "h100:1", "slurm.mem": "300M"}
 IMPATIENT: Mapping[str, Any] = {"retry.crash": 3}
-MISTAKES = ("extra-key", "batch", "no-module", "wrong-argument", "wrong-type", "syntax")
+MISTAKES = ("extra-key", "batch", "no-module", "wrong-argument", "wrong-name", "syntax")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.evidence import frames_of
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.corpus import Case, load
 from dscampaign.tests.corpus.score import Judged, accuracy, judge, precision, recall
@@ -98,7 +99,8 @@ def test_nothing_that_would_recover_is_ended(judged: list[Judged]) -> None:
 
 def test_a_mistake_that_is_tried_once_more_is_known_again_by_its_place(judged: list[Judged]) -> None:
     again = [one for one in judged if one.verdict.suspect]
-    assert [one.case.name for one in again if one.case.ended.begun and not one.verdict.place] == []
+    traced = [one for one in again if frames_of(one.verdict.line, one.case.ended)]
+    assert [one.case.name for one in traced if not one.verdict.place] == []
     assert {one.verdict.suspect for one in again} == {FailureClass.DETERMINISTIC}
 
 
