@@ -248,6 +248,27 @@ _TABLE: Final[Mapping[str, tuple[tuple[Kind, str], ...]]] = {
         (_maybe(SWITCH), "capturable differentiable foreach fused"),
         (SWITCH, "torch_adam"),
     ),
+    # Of scripts of one's own: the built-in trainer serves none of these.
+    "activation_checkpointing": (
+        (
+            SWITCH,
+            """contiguous_memory_optimization cpu_checkpointing partition_activations profile
+            synchronize_checkpoint_boundary""",
+        ),
+        (_maybe(COUNT), "number_checkpoints"),
+    ),
+    "scheduler": ((_maybe(TEXT), "type"), (SECTION, "params")),
+    "scheduler.params": (
+        (
+            ANY,
+            """cos_min_ratio cycle_first_stair_count cycle_first_step_size cycle_max_lr cycle_max_mom cycle_min_lr
+            cycle_min_mom cycle_momentum cycle_second_stair_count cycle_second_step_size decay_lr_rate decay_mom_rate
+            decay_step_size last_batch_iteration lr_range_test_min_lr lr_range_test_staircase lr_range_test_step_rate
+            lr_range_test_step_size total_num_steps warmup_max_lr warmup_min_lr warmup_min_ratio warmup_num_steps
+            warmup_type""",
+        ),
+    ),
+    "data_efficiency": ((SWITCH, "enabled"), (COUNT, "seed"), (SECTION, "data_routing data_sampling")),
 }
 
 KEYS: Final[Mapping[str, Mapping[str, Kind]]] = {
@@ -255,11 +276,14 @@ KEYS: Final[Mapping[str, Mapping[str, Kind]]] = {
 }
 """By section, `""` for the top: its keys, and what they take."""
 
-_OPEN: Final = frozenset({"", *"timers aio flops_profiler checkpoint data_types torch_autocast optimizer".split()})  # noqa: SIM905
+_OWN: Final = ("activation_checkpointing", "scheduler", "data_efficiency")
+_OPEN: Final = frozenset(
+    {"", "timers", "aio", "flops_profiler", "checkpoint", "data_types", "torch_autocast", "optimizer", *_OWN}
+)
 CLOSED: Final[Mapping[str, frozenset[str]]] = {
     section: frozenset(keys)
     for section, keys in KEYS.items()
-    if section not in _OPEN and not section.startswith(("optimizer.", "checkpoint."))
+    if section not in _OPEN and not section.startswith(("optimizer.", "checkpoint.", "scheduler."))
 }
 """The keys of sections in which DeepSpeed refuses any other, which ends the run on the node.
 

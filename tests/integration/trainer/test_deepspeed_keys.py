@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from deepspeed.comm.config import CommsLoggerConfig
 from deepspeed.compile.config import CompileConfig
 from deepspeed.monitor.config import CometConfig, CSVConfig, TensorBoardConfig, WandbConfig
 from deepspeed.runtime import config as deepspeed_config
+from deepspeed.runtime import lr_schedules
+from deepspeed.runtime.activation_checkpointing import config as checkpointing
+from deepspeed.runtime.data_pipeline import constants as data_pipeline
 from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
@@ -114,6 +118,15 @@ def test_a_key_by_both_of_its_names_is_refused() -> None:
         both = dict.fromkeys(names, 1)
         assert refused_by(DeepSpeedZeroConfig, both)
         assert [*misspelt({"zero_optimization": both})]
+
+
+def test_the_sections_of_scripts_of_one_s_own_have_the_keys_of_deepspeed() -> None:
+    """Its schedules take theirs as arguments; the rest it reads by the values of its constants."""
+    schedules = (getattr(lr_schedules, name).__init__ for name in lr_schedules.VALID_LR_SCHEDULES)
+    arguments = {name for made in schedules for name in inspect.signature(made).parameters}
+    assert arguments - {"self", "optimizer"} == set(KEYS["scheduler.params"])
+    for section, constants in (("activation_checkpointing", checkpointing), ("data_efficiency", data_pipeline)):
+        assert set(KEYS[section]) <= {value for value in vars(constants).values() if isinstance(value, str)}
 
 
 def test_every_section_that_takes_no_other_key_is_compared() -> None:

@@ -275,6 +275,27 @@ def test_all_values_are_told_at_once_and_the_rest_is_checked_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("given", "field", "said"),
+    [
+        ({"activation_checkpointing": {"partition_activation": True}}, "partition_activation", "partition_activations"),
+        ({"activation_checkpointing": {"cpu_checkpoint": True}}, "cpu_checkpoint", "cpu_checkpointing"),
+        ({"activation_checkpointing": {"profile": 7}}, "profile", "true or false"),
+        ({"scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 9}}}, "params.warmup_steps", "warmup_num_steps"),
+        ({"scheduler": {"type": "OneCycle", "params": {"cycle_minlr": 0.1}}}, "params.cycle_minlr", "cycle_min_lr"),
+        ({"scheduler": {"typ": "WarmupLR", "param": {}}}, "param", "params"),
+        ({"data_efficiency": {"enable": True}}, "enable", "enabled"),
+    ],
+)
+def test_sections_of_a_script_s_own_are_read_as_deepspeed_would(
+    tmp_path: Path, given: dict[str, Any], field: str, said: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    found = problems(tmp_path, given, command="train.py")
+    [told] = [one for one in found if one.field == f"deepspeed.{next(iter(given))}.{field}"]
+    assert said in f"{told.message} {told.hint}"
+
+
+@pytest.mark.parametrize(
     ("given", "field", "hint"),
     [
         ({"aio": {"block_sise": 1}}, "aio.block_sise", 'did you mean "block_size"?'),
