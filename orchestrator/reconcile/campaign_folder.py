@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -211,9 +212,11 @@ class CampaignFolder:
         name, folder = self._marker["campaign"], self.paths.dir
         if self._is_another:
             return Unreachable(f"{folder} belongs to another campaign {name}", "give this one another name or --dir")
-        hint = (
-            f"is {self.paths.root} mounted here? If it is lost for good, `mkdir -p {folder}` and submit to start over"
-        )
+        root, start_over = shlex.quote(str(self.paths.root)), shlex.quote(str(folder))
+        hint = f"is {self.paths.root} mounted here? "
+        if not os.path.lexists(self.paths.root):
+            hint += f"If it was moved, leave a link in its place: `ln -s NEW {root}`. "
+        hint += f"If it is lost for good, `mkdir -p {start_over}` and submit to start over"
         if self.was_removed:
             hint += f", or `campaign rm {name}` to give it up"
         return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -120,6 +123,21 @@ def test_jobs_that_ended_while_the_folder_was_away_are_not_executed_again(world:
     assert made.run_pass().settled or made.run_pass().settled
     assert made.states() == {"depth-1": "completed", "depth-2": "completed"}
     assert made.ran == [("depth-1", 1), ("depth-2", 1)]
+
+
+def test_a_campaign_whose_folder_was_moved_goes_on_by_the_link_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "with a space").mkdir()
+    with shared_world(tmp_path / "with a space") as (world, shared):
+        world.record()
+        world.run_pass()
+        moved = shared.path.rename(tmp_path / "new")
+        with pytest.raises(Unreachable) as away:
+            world.run_pass()
+        assert away.value.hint is not None
+        [command] = re.findall("`(ln -s NEW .*?)`", away.value.hint)
+        subprocess.run(shlex.split(command.replace("NEW", str(moved))), check=True)
+        settle(world)
+        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
 def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, SharedFolder]) -> None:
