@@ -116,7 +116,7 @@ class FakeAgent(Agent):
     def _report(self, line: dict[str, object]) -> None:
         spool = _Spool(str(self.paths.metrics))
         spool.write(line)
-        os.close(spool.descriptor)
+        os.close(spool.descriptor())
 
     def _record(self, values: dict[str, object]) -> None:
         """A rank's record; its wrapper writes it in the script's own interpreter."""
