@@ -44,9 +44,11 @@ bit order of the `nonfinite` mask: append, never reorder."""
 COMPLETED_EARLY: Final = "completed_early"
 """The failure class of an attempt whose script ended well before its target step; its run is completed, and marked."""
 
-STEPS_RESTARTED: Final = "steps.restarted"
+STEPS_RESTARTED: Final = "spool.restarted"
 """The event of an attempt whose script reported a step again that it had passed."""
-STEPS_BEYOND: Final = "steps.beyond"
+STEPS_REPEATED: Final = "spool.repeated"
+"""The event of an attempt that began below a checkpoint of an earlier one."""
+STEPS_BEYOND: Final = "spool.beyond"
 """The event of an attempt whose script reported a step far beyond the target."""
 
 SUBMITTING: Final = "submitting"

@@ -68,6 +68,7 @@ class _Record:
             os.environ.get("CAMPAIGN_PROGRESS_DIR"),
         )
         self._said = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+        self._said["limits"] = _limits()
         _write({**self._said, "state": "running"}, *self._folders)
 
     def heed_os_exit(self) -> None:
@@ -308,6 +309,14 @@ def _restore_visible_devices() -> None:
     devices = os.environ.get("CAMPAIGN_VISIBLE_DEVICES")
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+
+def _limits() -> List[Tuple[str, int]]:
+    """The limits of this process's memory that are not those of its job: what a shell's `ulimit` hands on."""
+    import resource
+
+    soft = [(name, resource.getrlimit(getattr(resource, name))[0]) for name in ("RLIMIT_AS", "RLIMIT_DATA")]
+    return [(name, limit) for name, limit in soft if limit != resource.RLIM_INFINITY]
 
 
 def _limit_memory() -> None:

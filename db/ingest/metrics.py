@@ -15,7 +15,14 @@ from sqlalchemy import CompoundSelect, Connection, Select, case, func, select, u
 
 from .. import schema
 from ..queries import observe_memory, record_checkpoint
-from ..records import STEPS_BEYOND, STEPS_RESTARTED, CheckpointRow, MemoryObservation, memory_observation_key
+from ..records import (
+    STEPS_BEYOND,
+    STEPS_REPEATED,
+    STEPS_RESTARTED,
+    CheckpointRow,
+    MemoryObservation,
+    memory_observation_key,
+)
 from ..storable import MAX_INT, MAX_WHOLE, is_whole
 from .lines import MetricBatch, SpoolEvent, parse
 from .reader import read_on
@@ -37,12 +44,14 @@ class _Part(MetricBatch):
         begin: Where in the spool it begins.
         newest: What it reports last by each name; of steps that others were before, nothing.
         order: What the lines up to its end show, if it had to be asked; then `rows` are those that count.
+        begins: Whether it has the attempt's first steps.
     """
 
     begin: int = 0
     newest: dict[str, float] = field(default_factory=dict)
     order: StepOrder | None = None
     sifted: bool = False
+    begins: bool = False
 
 
 _WHY: Final = {
@@ -100,6 +109,8 @@ class MetricSpool(Spool[_Part]):
         self._sift(conn, batch)
         if batch.order:
             self._tell(conn, source, batch.order)
+        if batch.begins and batch.steps:
+            _compare_with_checkpoints(conn, source, next(iter(batch.steps)))
         if batch.steps:
             insert_steps(conn, source.attempt_id, batch.steps)
             insert_extras(conn, source.attempt_id, batch.steps)
@@ -119,6 +130,7 @@ class MetricSpool(Spool[_Part]):
             schema.attempt, schema.run, run.id == attempt.run_id
         )
         last, target = conn.execute(known.where(attempt.id == self.attempt_id)).one()
+        batch.begins = last is None
         if target is None:
             target = next((event.data["steps"] for event in batch.events if _counts_steps(event)), None)
         steps = [row["step"] for row in batch.rows]
@@ -160,6 +172,23 @@ class MetricSpool(Spool[_Part]):
     def _told(self, *kinds: str) -> Select[Any]:
         row = schema.events.c
         return select(row.id).where(row.attempt_id == self.attempt_id, row.kind.in_(kinds or tuple(_WHY)))
+
+
+def _compare_with_checkpoints(conn: Connection, source: Source, first: int) -> None:
+    """Report steps that an attempt makes again though an earlier one of the same experiment has announced their end."""
+    attempt, saved = schema.attempt.c, schema.checkpoint.c
+    own = select(attempt.config_hash).where(attempt.id == source.attempt_id).scalar_subquery()
+    earlier = select(attempt.id).where(attempt.run_id == source.run_id, attempt.config_hash == own)
+    query = select(func.max(saved.step)).where(
+        saved.run_id == source.run_id, saved.generation < source.generation, saved.attempt_id.in_(earlier)
+    )
+    newest = conn.execute(query).scalar()
+    if newest is not None and first <= newest:
+        message = (
+            f"it begins at step {first:,} though an earlier attempt announced a checkpoint of step {newest:,}:"
+            f" the script did not resume from it, and makes {newest - first + 1:,} steps again"
+        )
+        source.tell(conn, STEPS_REPEATED, message, {"step": first, "checkpoint": newest})
 
 
 def _counts_steps(event: SpoolEvent) -> bool:

@@ -105,6 +105,7 @@ class RankRecord:
     error: Annotated[dict[str, Any], RankError] | None = None
     read_config: bool | None = None
     group: Number | None = None
+    limits: tuple[tuple[str, Whole], ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -131,6 +132,7 @@ class RankEnd:
         step: newest step that it had worked on, None if it never said.
         phase: what it said that it did last, "" if it never said.
         read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
+        limits: of `RLIMIT_AS` and `RLIMIT_DATA`, those that were set, and the bytes that they left its process.
         group: ranks in the largest group that it has formed, 0 for none; None where that is not known.
     """
 
@@ -143,6 +145,7 @@ class RankEnd:
     phase: str = ""
     read_config: bool | None = None
     group: Number | None = None
+    limits: tuple[tuple[str, Whole], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,7 +307,16 @@ def _may_be_progress(text: str) -> bool:
 def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
     said = record or RankRecord()
     gone_s = gone_s if said.exit is None else None
-    return RankEnd(rank, said.exit, said.error, said.pid, gone_s, read_config=said.read_config, group=said.group)
+    return RankEnd(
+        rank,
+        said.exit,
+        said.error,
+        said.pid,
+        gone_s,
+        read_config=said.read_config,
+        group=said.group,
+        limits=said.limits,
+    )
 
 
 def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:

@@ -8,6 +8,7 @@ proves nothing while anything else does: the one that died may have left no reco
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,6 +36,8 @@ from .raised import OF_FILES, OF_PROGRAM
 from .rules import LOG_RULES, USER_ACTIONS, Rule, gave_up_waiting
 from .slurm_word import ended_by_slurm
 from .verdict import Diagnosis, Sureness, Verdict, headline
+
+_ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 
 
 def classify(ended: Ended) -> Verdict:
@@ -353,11 +356,28 @@ def _pinned(clue: Clue, ended: Ended) -> tuple[Clue, str] | None:
 
 def _memory(ended: Ended, clue: Clue, text: str, name: str, hint: str = "") -> Verdict:
     """Out of host memory. If the ranks train on the CPU, a smaller micro-batch may help; else it does not."""
+    if limit := _process_limit(ended, clue):
+        option, size = limit
+        reason = f"the process's own limit of {size / 2**30:.3g} GiB, as `ulimit {option}` sets it, was reached"
+        raise_it = f"`ulimit {option} unlimited` in the shell that submits, or ask who sets it for the cluster"
+        kind = FailureClass.OOM if ended.on_cpu and ended.resizable else FailureClass.DETERMINISTIC
+        return Verdict(kind, reason, raise_it, clue.line, "process-limit", clue.host)
     if ended.on_cpu and ended.resizable:
         return Verdict(FailureClass.OOM, "out of memory: " + headline(text), "", clue.line, name, clue.host)
     return Verdict(
         FailureClass.HOST_OOM, "the node's memory ran out", hint or _more_memory(ended), clue.line, name, clue.host
     )
+
+
+def _process_limit(ended: Ended, clue: Clue) -> tuple[str, float] | None:
+    """The option of `ulimit` and the bytes of the limit that a rank may have reached; no kernel kills for that one."""
+    if any(outcome.oom_kills for outcome in ended.outcomes):
+        return None
+    node = outcome_of(ended, clue.host)
+    most = (node and node.memory_limit_bytes) or math.inf
+    limits = [(name, size) for rank in ended.ranks if clue.rank in (None, rank.rank) for name, size in rank.limits]
+    name, size = min(limits, key=lambda limit: limit[1], default=("", most))
+    return (_ULIMIT.get(name, name), size) if size < most else None
 
 
 def _more_memory(ended: Ended) -> str:

@@ -18,9 +18,13 @@ FOREIGN_SHARE = 0.1
 FRAGMENT_SHARE = 0.05
 """Likewise. Less is what any allocator has in hand, also when 20 MiB are all that did not fit."""
 
+SAME_SHARE = 0.005
+"""Sizes that differ by less are the same: the allocator's pieces are not placed alike in each attempt."""
+
 _UNITS = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 _SIZE = r"([\d.]+) (bytes|[KMGT]iB)"
 _TRIED = re.compile(rf"Tried to allocate {_SIZE}")
+_TRIED_ANY = re.compile(r"tried to allocate [\d.]+ \w+", re.IGNORECASE)
 _TOTAL = re.compile(rf"total capac?i?ty of {_SIZE}|{_SIZE} total capacity")  # torch 2.1 wrote "capacty"
 _FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
 _ALLOWED = re.compile(rf"{_SIZE} allowed")
@@ -84,6 +88,20 @@ def read(text: str) -> CudaMemory | None:
     others = tuple((int(pid), float(size) * _UNITS[unit]) for pid, size, unit in _OTHER.findall(text))
     believable = tuple((pid, size) for pid, size in others if size <= total)
     return CudaMemory(tried, total, free, ours, unallocated, _size(_ALLOWED, text), believable)
+
+
+def same_memory(text: str, other: str) -> bool:
+    """Return whether two messages tell of the same allocation, by processes that held the same; False if unknown."""
+    if not _TRIED_ANY.search(text):
+        return False
+    one, two = read(text), read(other)
+    if one is None or two is None:
+        return text == other
+    return _alike(one.tried, two.tried) and _alike(one.ours, two.ours)
+
+
+def _alike(one: float, two: float) -> bool:
+    return abs(one - two) <= SAME_SHARE * max(one, two)
 
 
 def _size(pattern: re.Pattern[str], text: str) -> float | None:

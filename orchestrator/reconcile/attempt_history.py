@@ -20,8 +20,9 @@ SAME_STEP = 10
 class EndedAttempt:
     """An attempt that is over.
 
-    `rule` classified it; `host` is where it failed, "" if not known; `ended_s` is when that was seen, by the store's
-    clock; `place` is that of an error that may be a mistake, see `Verdict`; `begun` is whether a rank had started.
+    `rule` classified it by the text `proof`; `host` is where it failed, "" if not known; `ended_s` is when that was
+    seen, by the store's clock; `place` is that of an error that may be a mistake, see `Verdict`; `begun` is whether a
+    rank had started.
     """
 
     row: AttemptRow
@@ -35,6 +36,7 @@ class EndedAttempt:
     ended_s: float
     place: str = ""
     begun: bool = True
+    proof: str = ""
 
     @property
     def progressed(self) -> bool:
@@ -66,6 +68,7 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
         last_step=row.last_step,
         ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
         place=str(told.get("place", "")),
+        proof=str((told.get("line") or {}).get("text", "")),
         begun=bool(told.get("begun", True)),
     )
 
@@ -84,6 +87,7 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
         last_step=ended.last_step,
         ended_s=finish.seen_s,
         place=verdict.place,
+        proof=verdict.line.text if verdict.line else "",
         begun=ended.begun,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...db.records import AttemptRow
+from ..failures import cuda_oom
 from ..failures.policy import FailureClass
 from ..memory import config_changes, prediction
 from ..memory.prediction import Ledger
@@ -79,6 +80,8 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
     if not batch or not micro:
         hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
         return NoFit(f"{last.reason} · {hint}")
+    if before := _same_before(history):
+        return _next_change(view, last, micro, before.row.micro_batch)
     shares = view.config.train.data_parallel(view.config.world_size())
     if choice := prediction.after_oom(batch, shares, micro, ledger):
         why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
@@ -86,16 +89,36 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
     return _next_change(view, last, micro)
 
 
-def _next_change(view: RunView, last: EndedAttempt, micro: int) -> Fit | NoFit:
-    """The micro-batch is 1: only another configuration can help, if the spec allows it."""
+def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
+    """The earlier attempt with another micro-batch that the same allocation ended, with as much memory in use."""
+    last = history[-1]
+    return next(
+        (
+            end
+            for end in history[:-1]
+            if end.row.micro_batch not in (None, last.row.micro_batch)
+            and end.changes == last.changes
+            and cuda_oom.same_memory(end.proof, last.proof)
+        ),
+        None,
+    )
+
+
+def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | None = None) -> Fit | NoFit:
+    """Another configuration, if the spec allows one: the micro-batch is 1, or needs as much as `before`."""
+    needs = f"out of memory at micro-batch {micro}"
+    needs += f" by the same allocation as at {before}: a smaller one makes no difference" if before else ""
     change = config_changes.next_change(view.config, view.retry.allow, last.changes)
     if change is None:
         hint = "retry.allow may name activation_checkpointing, offload_optimizer, zero_stage; or use more ranks"
         if view.config.command is not None:
             hint = "the script must take less memory, or run on more ranks"
-        return NoFit(f"out of memory at micro-batch {micro} · {hint}")
-    why = f"out of memory at micro-batch {micro}, tried with {change}"
-    return Fit(micro, (*last.changes, change), None, why)
+            if last.hint:
+                hint = last.hint
+            elif before:
+                hint = "let the script use CAMPAIGN_MICRO_BATCH, also where it evaluates, or take less memory otherwise"
+        return NoFit(f"{needs} · {hint}")
+    return Fit(micro, (*last.changes, change), None, f"{needs}, tried with {change}")
 
 
 def _ledger(view: RunView, changes: Sequence[str], ledgers: Ledgers) -> Ledger | None:

@@ -528,7 +528,7 @@ def test_steps_that_are_counted_anew_are_reported_and_mixed_into_none(
     with world.store.read() as conn:
         run_id = queries.runs(conn, world.campaign_id)[-1].id
         rows = list(queries.metrics(conn, run_id))
-        told = [event for event in queries.events(conn, world.campaign_id) if event.kind == "steps.restarted"]
+        told = [event for event in queries.events(conn, world.campaign_id) if event.kind == "spool.restarted"]
     assert [row.step for row in rows] == list(range(1, 11, log_every))
     assert {row.extra["epoch"] for row in rows} == {0.0}
     assert {tuple(row.extra) for row in rows} == {("epoch",)}
@@ -549,7 +549,7 @@ def test_steps_go_on_after_a_return_to_a_checkpoint_and_earlier_steps_may_be_add
     _taken(world, "evaluated", evaluated, [], 30)
     with world.store.read() as conn:
         rows = list(queries.metrics(conn, queries.runs(conn, world.campaign_id)[-1].id))
-        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "steps.restarted"]
+        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "spool.restarted"]
     assert [row.step for row in rows if row.eval_loss is not None] == [10, 20]
     assert told == [{"step": 15, "newest": 20}]  # of the first alone
 
@@ -562,6 +562,23 @@ def test_steps_far_beyond_the_target_are_not_taken(world: World, first: bool) ->
     with world.store.read() as conn:
         run_id = queries.runs(conn, world.campaign_id)[-1].id
         [attempt] = queries.attempts(conn, world.campaign_id, run_id)
-        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "steps.beyond"]
+        told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "spool.beyond"]
         assert [row.step for row in queries.metrics(conn, run_id)] == list(range(1, 41))
     assert (attempt.last_step, told) == (40, [{"step": 10**6, "target": 40}])
+
+
+def test_an_attempt_that_begins_below_a_checkpoint_is_reported(world: World) -> None:
+    saved = {"event": "checkpoint", "step": 30, "path": "/c/30", "size_bytes": 1}
+    world.write(*_lines(1, 35), saved)
+    world.ingest()
+    firsts = {2: 1, 3: 31, 4: 1}
+    for generation, first in firsts.items():
+        world.attempt(generation, "other" if generation == 4 else "h1")
+        world.write({"event": "target", "steps": 40}, generation=generation)
+        world.ingest(generation)
+        for step in (first, first + 1):
+            world.write(*_lines(step, step), generation=generation)
+            world.ingest(generation)
+    [told] = world.events("spool.repeated")
+    assert (told.attempt_id, told.data) == (2, {"step": 1, "checkpoint": 30})
+    assert "makes 30 steps again" in told.message

@@ -407,3 +407,14 @@ def test_a_rank_records_how_large_a_group_it_formed(place: Place, script: str, g
     read = RankRecord.read(place.folder / "ranks" / "rank-3.json")
     assert read is not None
     assert read.group == group
+
+
+def test_a_rank_records_the_limits_that_it_was_given(place: Place) -> None:
+    script = place.write("train.py", "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0])")
+    shell = f"ulimit -v 30000000; exec {sys.executable} {SCRIPT} {script}"
+    env = {**os.environ, "RANK": "3", "CAMPAIGN_ATTEMPT_DIR": str(place.folder), "CAMPAIGN_MEM_PER_PROCESS": str(2**34)}
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout == f"{2**34}\n"  # the campaign's own, which is none of the shell's
+    read = RankRecord.read(place.folder / "ranks" / "rank-3.json")
+    assert read is not None
+    assert read.limits == (("RLIMIT_AS", 30000000 * 1024),)

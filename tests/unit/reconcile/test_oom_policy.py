@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dscampaign.db.records import MemoryObservation
+import pytest
+
+from dscampaign.db.records import AttemptRow, MemoryObservation
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key
-from dscampaign.orchestrator.reconcile.actions import Resize, Submit
+from dscampaign.orchestrator.reconcile.actions import Resize, SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -107,3 +109,44 @@ def test_memory_in_pieces_that_would_not_do_in_one_piece_is_tried_smaller() -> N
     assert nearly.micro_batch == 16
     fits = submitted(a_run(pieces), ledgers=ledgers(seen(4, 9.0), seen(8, 18.0)))
     assert (fits.micro_batch, fits.changes) == (32, (config_changes.EXPANDABLE_SEGMENTS,))
+
+
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried} GiB. GPU 0 has a total capacity of 79.11 GiB"
+    " of which 3.06 GiB is free. Including non-PyTorch memory, this process has {ours} GiB memory in use. Of the"
+    " allocated memory 74.50 GiB is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+)
+NO_SIZES = "torch.OutOfMemoryError: CUDA out of memory."
+ON_CPU = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes."
+
+
+def _ends(*proofs: str) -> list[AttemptRow]:
+    """Attempts at half the micro-batch of the one before."""
+    rows = (ended_row(number, "oom", micro_batch=32 >> number) for number in range(1, len(proofs) + 1))
+    return [
+        replace(row, evidence={**row.evidence, "line": {"text": text}}) for row, text in zip(rows, proofs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "helps"),
+    [
+        (FULL.format(tried="8.00", ours="76.04"), FULL.format(tried="8.00", ours="76.04"), False),
+        (FULL.format(tried="8.00", ours="76.04"), FULL.format(tried="8.00", ours="76.20"), False),
+        (FULL.format(tried="8.00", ours="76.04"), FULL.format(tried="4.00", ours="76.04"), True),
+        (FULL.format(tried="8.00", ours="76.04"), FULL.format(tried="8.00", ours="60.00"), True),
+        (NO_SIZES, NO_SIZES, True),
+        (ON_CPU, ON_CPU, False),
+        (ON_CPU, ON_CPU.replace("858", "429"), True),
+    ],
+)
+def test_an_allocation_that_no_micro_batch_changes_is_tried_twice(first: str, second: str, helps: bool) -> None:
+    script = CONFIG.model_copy(update={"command": ["t.py"]})
+    actions = decide(snapshot(run_view(*_ends(first, second), config=script)))
+    assert bool(of_kind(Submit, actions)) is helps
+    if not helps:
+        [state] = of_kind(SetRun, actions)
+        assert state.state is RunState.FAILED
+        assert "at micro-batch 8 by the same allocation as at 16" in state.reason
+        assert "CAMPAIGN_MICRO_BATCH" in state.reason
+    assert of_kind(Submit, decide(snapshot(run_view(*_ends(first), config=script))))

@@ -71,7 +71,7 @@ def test_no_speed_is_read_from_steps_that_a_script_counts_anew(planted_url: Plan
         assert campaign
         run_id = queries.runs(conn, campaign.id)[0].id
         attempt_id = queries.attempts(conn, campaign.id, run_id)[-1].id
-        queries.add_event(conn, campaign.id, "steps.restarted", "step 1 again", run_id=run_id, attempt_id=attempt_id)
+        queries.add_event(conn, campaign.id, "spool.restarted", "step 1 again", run_id=run_id, attempt_id=attempt_id)
     first, *others = read_runs(store, campaign)
     assert first.timing is None
     assert "step 1 again" in flags_of(first)
