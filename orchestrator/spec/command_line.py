@@ -13,7 +13,6 @@ from pydantic import BeforeValidator
 from ..errors import Finding
 from ..user_paths import expanded, too_long
 from .field_types import TOO_LONG, Hint
-from .odd_characters import in_text
 from .variables import dollar_form, home_form
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
@@ -55,8 +54,6 @@ def split(text: str) -> list[str]:
     Raises:
         Hint: A quote is not closed, or a word is one that only a shell understands.
     """
-    if odd := in_text(text):
-        raise Hint(odd.message, f"{odd.hint}, or write the command as a list of words if it is meant")
     if doubled := _DOUBLED.search(text):
         raise Hint(f"{doubled[0]} keeps a pair of braces around its value", f"write {doubled[0][1:-1]}")
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -28,13 +26,8 @@ Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
 _MAX_GRID: Final = 100_000
-_CALL: Final = re.compile(r"([\w.]*)\((.*)\)")
-_SPAN: Final = re.compile(r"(\d{1,6}) ?(?:-|\.{2,3}) ?(\d{1,6})")
-"""An expression, such as `range(1, 3)`, or a Python tuple."""
 _ALWAYS: Final = ("run", "repeat")
 """Placeholders that stand for something in every run."""
-_MOST_LISTED: Final = 20
-"""Values that a hint writes out."""
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,
@@ -158,19 +151,8 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _list_hint(value: Any) -> str | None:
-    """What to write instead of a value that is no list; no expression is read, but what `range` stands for is known."""
-    if value is None:
-        return None
-    if isinstance(value, str) and (span := _SPAN.fullmatch(value.strip())):
-        value = f"range({span[1]}, {int(span[2]) + 1})"
-    if not isinstance(value, str) or not (call := _CALL.fullmatch(value.strip())):
-        return f"write {written(_listed(value), flow=True)}"
-    items: Sequence[Any] = ()
-    with suppress(ValueError, TypeError):
-        numbers = [int(each) for each in call[2].split(",")]
-        items = range(*numbers) if call[1] == "range" else () if call[1] else numbers
-    few = 0 < len(items) <= _MOST_LISTED
-    return f"write {written(list(items), flow=True)}" if few else "write the values, such as [1, 2]"
+    """Return how to write a single value as a list."""
+    return None if value is None else f"write {written(_listed(value), flow=True)}"
 
 
 def _listed(value: Any) -> list[Any]:

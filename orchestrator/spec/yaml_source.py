@@ -19,8 +19,6 @@ from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import FieldPath, Finding, Problem, SpecError, dotted
-from .odd_characters import in_text
-from .yaml_errors import explain
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
@@ -115,9 +113,7 @@ def load(text: str, filename: str) -> YamlDocument:
     try:
         node = compose(text)
     except yaml.YAMLError as error:
-        mistake = explain(error, text)
-        at = mistake.line, mistake.column
-        raise SpecError([document.problem_at(at, (), mistake.message, mistake.hint)]) from error
+        raise SpecError([_syntax_problem(document, error, text)]) from error
     if not isinstance(node, MappingNode):
         message = "the file is empty" if node is None else "expected fields with their values"
         raise SpecError([document.problem_at((1, 1), (), message, "see `campaign init`")])
@@ -126,6 +122,20 @@ def load(text: str, filename: str) -> YamlDocument:
     if builder.problems:
         raise SpecError(builder.problems)
     return document
+
+
+def _syntax_problem(document: YamlDocument, error: yaml.YAMLError, text: str) -> Problem:
+    """Return PyYAML's message at the line where it stopped, with the line where the construct began as the hint."""
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        at = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
+        return document.problem_at(at, (), f"contains the control character {error.character:#04x}", "remove it")
+    mark, begun = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    message = f"not valid YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
+    context = getattr(error, "context", None)
+    hint = f"{context} that begins in line {begun.line + 1}" if context and begun else None
+    at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+    return document.problem_at(at, (), message, hint)
 
 
 def compose(text: str) -> Node | None:
@@ -157,28 +167,10 @@ def parse_value(text: str, field: str) -> Any:
 
 
 def number_hint(text: str) -> str | None:
-    """What to write instead of text that should be a number: in quotes, with a 0 in front, or as people write it."""
-    if _NUMBER.fullmatch(text) and text.isascii():
-        if re.match(r"0\d", text):
-            digits = text.lstrip("0")
-            return f"write {digits if digits[:1].isdigit() else f'0{digits}'}, without a 0 in front"
-        return f"write {text} without quotes"
-    plain = _as_number(text.strip().rstrip(","))
-    if plain is not None:
-        return f"write {plain}"
-    return "write the result, such as 3e-4" if _SUM.fullmatch(text) else None
-
-
-def _as_number(text: str) -> str | None:
-    """A number as YAML takes it, of one with a unit, a share, a decimal comma, or other digits."""
-    if _NUMBER.fullmatch(text):
-        return text if text.isascii() else str(int(text)) if text.isdecimal() else None
-    if found := _WITH_UNIT.fullmatch(text):
-        return f"{float(found[1]) * _UNITS[found[2].lower()]:.12g}"
-    if re.fullmatch(r"\d{1,3}(?:,\d{3})+", text):
-        return text.replace(",", "")
-    decimal = text.replace(",", ".")
-    return decimal if text.count(",") == 1 and _NUMBER.fullmatch(decimal) else None
+    """Return how to write a number that is quoted or has a 0 in front, None for any other text."""
+    if text.isdecimal() and text.isascii() and text[0] == "0":
+        return f"write {int(text)}"
+    return f"write {text} without quotes" if _NUMBER.fullmatch(text) else None
 
 
 class _Loader(yaml.SafeLoader):
@@ -208,9 +200,6 @@ def _resolve(tag: str, pattern: str, first: str) -> None:
 
 _INT = r"[-+]?(0|[1-9][0-9_]*)|0x[0-9a-fA-F]+|0o[0-7]+"
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_WITH_UNIT: Final = re.compile(r"(\d+\.?\d*) ?([kmb%])", re.ASCII | re.IGNORECASE)
-_UNITS: Final = {"k": 1e3, "m": 1e6, "b": 1e9, "%": 0.01}
-_SUM: Final = re.compile(r"[\d.eE+\-]+(?: ?(?:\*\*?|/|\^) ?[\d.eE+\-]+)+", re.ASCII)
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?)|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 _resolve("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
 _resolve("int", _INT, "-+0123456789")
@@ -280,8 +269,6 @@ class _Builder:
         if not isinstance(node, ScalarNode):
             self._complain(node, place, "a key must be text")
             return None
-        if node.style is None and self._odd(node, place):
-            return None
         try:
             return _whole(node.value)
         except _Unfit as error:
@@ -335,8 +322,6 @@ class _Builder:
     def _scalar(self, node: ScalarNode, place: FieldPath) -> Any:
         if node.style is None and _is_free(place) and (said := _BOOLEANS.get(node.value.lower())) is not None:
             return said
-        if node.style in (None, "|", ">"):
-            self._odd(node, place, ", or put the text in quotes if it is meant")
         try:
             value = _plain(node.value, node.tag.rpartition(":")[2])
         except ValueError as error:
@@ -348,13 +333,6 @@ class _Builder:
         if isinstance(value, float) and _loses_text(node.value, value):
             self.document.reworded[place] = node.value
         return value
-
-    def _odd(self, node: ScalarNode, place: FieldPath, meant: str = "") -> bool:
-        """Whether text without quotes holds a character that looks like another, which nothing would understand."""
-        found = None if node.value.isascii() else in_text(node.value)
-        if found:
-            self._complain(node, place, found.message, found.hint + meant)
-        return found is not None
 
     def _complain(self, node: Node, place: FieldPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.document.problem_at(_position(node), place, message, hint))

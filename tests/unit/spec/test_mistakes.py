@@ -23,49 +23,6 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
     return caught.value.problems
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "words"),
-    [
-        ("train:\n  model: a\n   steps: 10\n", 3, 4, "further than line 2"),
-        ("train:\n  model: a\n\n  # why\n steps: 10\n", 5, 2, "differently from line 2"),
-        ("  name: x\ntrain:\n  model: a\n", 2, 1, "differently from line 1"),
-        ("a:\n  - b\n  c: 1\n", 3, 3, "side by side"),
-        ("a:\n  b c  # why\n  d: 1\n", 2, 3, "a colon is missing"),
-        ("a:\n  e: 1\n  b c\n  d: 1\n", 3, 3, "a colon is missing"),
-        ("a:\n  b c\n  d: 1\n", 2, 3, "a colon is missing"),
-        ("a:\n  e: 1\n  b c\nd: 1\n", 3, 3, "a colon is missing"),
-        ('name: "x\ntrain:\n  model: a\n', 1, 7, "quote is never closed"),
-        ("name: 'x\ntrain:\n  model: a's\n", 1, 7, "quote is not closed"),
-        ("train:\n  model:gpt2\n  steps: 4\n", 2, 8, "space is missing"),
-        ("train:\n  steps: 4\n  model:gpt2\n", 3, 8, "space is missing"),
-        ("train: {n_layer:2, a: 1}\n", 1, 9, "space is missing"),
-        ("name: a: b\n", 1, 8, "second colon"),
-        ("name: x\nsteps 4\nlr: 3\n", 2, 1, "a field and its value"),
-        ("a: [1, 2\nb: 3\n", 1, 4, "bracket is not closed"),
-        ("a: {b: 1}}\n", 1, 10, "unexpected }"),
-        ("a: - b\n", 1, 4, "list cannot begin"),
-        ("a: @b\n", 1, 4, "cannot begin with this"),
-        ("a: *.py\n", 1, 5, "meaning of their own"),
-        ('a: "c:\\d"\n', 1, 8, "backslash"),
-        ('a: "b" c\n', 1, 8, "after the value"),
-        ("a:\n\tb: 1\n", 2, 1, "tab"),
-        ("a:\tb\tc: 1\n", 1, 3, "tab"),
-        ("a: |b\n", 1, 5, "begin with |"),
-        ("a: [,]\n", 1, 5, "value is missing"),
-        ("a: 1\nb: \x07\n", 2, 4, "control character"),
-        ("a: {b: ${NOPE}}\n", 1, 8, "braces begin a mapping"),
-        ("a: [t.py, --x={lr}, 1]\n", 1, 11, "braces begin a mapping"),
-        ("a: [{b}/c.py, 1]\n", 1, 5, "braces begin a mapping"),
-        ("a: {b}/c.py\n", 1, 4, "braces begin a mapping"),
-    ],
-)
-def test_yaml_errors_are_in_words_of_the_spec(tmp_path: Path, text: str, line: int, column: int, words: str) -> None:
-    (problem,) = problems(tmp_path, text)
-    assert (problem.line, problem.column) == (line, column)
-    assert words in problem.message
-    assert problem.source_line == text.splitlines()[line - 1]
-
-
 def test_a_misspelt_field_is_not_also_missing(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("global_batch", "globalbatch"))
     assert problem.hint == 'did you mean "global_batch"?'
@@ -123,12 +80,6 @@ def test_two_axes_for_one_field_are_one_error(tmp_path: Path) -> None:
         ("include: {zero_stage: 3, offload: none}", "write [{zero_stage: 3, offload: none}]"),
         ('zero_stage: "0, 1"', "write [0, 1]"),
         ('zero_stage: "0"', "write [0]"),
-        ('zero_stage: "range(1, 3)"', "write [1, 2]"),
-        ('zero_stage: "range(4)"', "write [0, 1, 2, 3]"),
-        ('zero_stage: "(0, 1)"', "write [0, 1]"),
-        ('lr: "logspace(-4, -3, 5)"', "write the values, such as [1, 2]"),
-        ('seed: "range(1000)"', "write the values, such as [1, 2]"),
-        ('seed: "range(1, 2, 0)"', "write the values, such as [1, 2]"),
         ("precision: bf16", "write [bf16]"),
         ('dataset: "a]b"', "write ['a]b']"),
     ],
@@ -373,51 +324,15 @@ def test_a_profile_after_the_end_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        ("0100", "write 100, without a 0 in front"),
+        ("0100", "write 100"),
         ('"100"', "write 100 without quotes"),
-        ('"00.5"', "write 0.5, without a 0 in front"),
+        ('"00.5"', "write 00.5 without quotes"),
         ("many", None),
     ],
 )
 def test_a_number_that_is_text_is_told_as_it_is(tmp_path: Path, number: str, hint: str | None) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
     assert (problem.field, problem.hint) == ("train.steps", hint)
-
-
-ODD = [
-    ("name: x\ntrain:\n\u00a0 model: gpt2\n", 3, 1, "no-break space", "write a plain space"),
-    ("name: x\ntrain:\n  model: gpt2\n  steps:\u00a04\n  lr: 1\n", 4, 9, "no-break space", "write a plain space"),
-    ("name: x\ntrain:\n  lr: 1\n  steps\uff1a4\n", 4, 8, "fullwidth colon", "write a plain :"),
-    ("name: x\nst\u200beps: 4\n", 2, 1, "zero width space", "remove it"),
-    ("name: x\nslurm: {time: \u201c4:00\u201d}\n", 2, 15, "left double quotation mark", "write a plain quote"),
-    ("name: x\ntrain: {steps: \u20134}\n", 2, 16, "an en dash", "write a plain -"),
-    ("name: x\nslurm: {setup: [module\u00a0load cuda]}\n", 2, 17, "no-break space", "write a plain space"),
-    ('name: x\ncommand: "-m t\u00a0--lr 1"\n', 2, 10, "no-break space", "write a plain space"),
-    ("name: x\ncommand: -m t \u2014lr 1\n", 2, 10, "an em dash", "write a plain -"),
-]
-
-
-@pytest.mark.parametrize(("text", "line", "column", "name", "hint"), ODD)
-def test_a_character_that_looks_like_another_is_named(
-    tmp_path: Path, text: str, line: int, column: int, name: str, hint: str
-) -> None:
-    (problem,) = problems(tmp_path, text)
-    assert (problem.line, problem.column) == (line, column)
-    assert name in problem.message
-    assert (problem.hint or "").startswith(hint)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'matrix: {size: [{label: "a \u2013 b", lr: 1}, {label: "\u201cc\u201d", lr: 2}]}\n',  # in quotes it is meant
-        "matrix: {size: [{label: gr\u00f6\u00dfe, lr: 1}, {label: a \u2013 b, lr: 2}]}\n",
-    ],
-)
-def test_characters_that_are_meant_pass(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"# \u201ca\u00a0comment\u201d\n{BUILT_IN}{text}", encoding="utf-8")
-    assert len(expand(load_spec(path))) == 2
 
 
 @pytest.mark.parametrize(
@@ -455,7 +370,6 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
         ("matrix: [{lr: [1, 2]}]", "matrix", "remove the dashes in front of its fields"),
         ("env: [A=b]", "env", "remove the dashes, and write `A: b`"),
         ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),
-        ("matrix: {zero_stage: 0-3}", "matrix.zero_stage", "write [0, 1, 2, 3]"),
         ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),
         ("matrix: {lr: [1, 2], exclude: [{lr: '1'}]}", "matrix.exclude[0]", "write 1 without quotes"),
     ],
@@ -469,29 +383,6 @@ def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, fie
 def test_deepspeed_inside_train_belongs_at_the_top(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 4, deepspeed: {bf16: {enabled: true}}"))
     assert (problem.field, problem.hint) == ("train.deepspeed", 'did you mean "deepspeed"?')
-
-
-@pytest.mark.parametrize(
-    ("number", "hint"),
-    [
-        ("10k", "write 10000"),
-        ("1.5M", "write 1500000"),
-        ('"1,000"', "write 1000"),
-        ('"1000,"', "write 1000"),
-        ("\u0661\u0660", "write 10"),
-        ("2**10", "write the result, such as 3e-4"),
-        ("10^3", "write the result, such as 3e-4"),
-    ],
-)
-def test_a_number_as_people_write_it(tmp_path: Path, number: str, hint: str) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
-    assert (problem.field, problem.hint) == ("train.steps", hint)
-
-
-@pytest.mark.parametrize(("number", "hint"), [('"3,0e-4"', "write 3.0e-4"), ("0.03%", "write 0.0003")])
-def test_a_fraction_as_people_write_it(tmp_path: Path, number: str, hint: str) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: 4, lr: {number}"))
-    assert (problem.field, problem.hint) == ("train.lr", hint)
 
 
 # -- what only the node would have found -------------------------------------------------------------------------

