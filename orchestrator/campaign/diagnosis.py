@@ -93,7 +93,10 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     end, view = _how_it_ended(seen), job.view if job and job.view.terminal else None
     told = None if view else _slurms_words(seen)
     ended = _ended(seen, end, told[0] if told else view)
-    found = _explained(_root_cause(ended), ended, seen, end, told[1] if told else None)
+    verdict = _root_cause(ended)
+    if verdict.sure is Sureness.UNSURE and verdict.line is None:
+        verdict = _before_any_program(ended, seen) or verdict
+    found = _explained(verdict, ended, seen, end, told[1] if told else None)
     if found.kind is None and view and view.state == "COMPLETED":
         proof = Proof("slurm", None, None, f"{view.state} {view.exit_code}")
         found = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
@@ -117,6 +120,17 @@ def _likeliest(ended: Ended) -> Verdict:
     if verdict.kind is not FailureClass.CRASH or verdict.suspect is None:
         return verdict
     return replace(verdict, kind=verdict.suspect, sure=Sureness.LIKELY)
+
+
+def _before_any_program(ended: Ended, seen: Seen) -> Verdict | None:
+    """What the shell of the batch script says of its own end; without Slurm's word, as if that fitted."""
+    job = ended.job or JobView("", 0, "", "FAILED")
+    alone = replace(ended, outcomes=(), agent_lines=_lines(enumerate(seen.streams)), known_last_step=ended.last_step)
+    for code in [ended.job.exit_code] if ended.job else ("127:0", "126:0", "2:0"):
+        verdict = _likeliest(replace(alone, job=job._replace(exit_code=code)))
+        if verdict.line and verdict.line.file != "slurm":
+            return verdict
+    return None
 
 
 def _explained(verdict: Verdict, ended: Ended, seen: Seen, end: _End, slurm: Proof | None) -> Explained:

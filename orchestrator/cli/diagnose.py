@@ -50,6 +50,7 @@ NEXT: Final = {
 
 _UNKNOWN: Final = "Add evidence: `--job ID` for Slurm's word, the logs of the other ranks, standard error."
 _FIELDS: Final = {
+    "`python:` or `slurm.setup`": "the batch script",
     "`slurm.setup`": "the batch script",
     "`python:`": "the batch script",
     "`command:`": "the command line",

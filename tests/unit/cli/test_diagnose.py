@@ -160,6 +160,8 @@ ENDS: list[tuple[str, str, str | None, int | None, int | None, str | None]] = [
     ("srun-oom", STEPS + "srun: error: n1: task 0: Out Of Memory\n", "host_oom", 3, None, "n1"),
     ("oom-kill", STEPS + "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.\n", "host_oom", 3, None, None),
     ("shell-segfault", STEPS + "/var/s/job77: line 9:  42 Segmentation fault      python t.py\n", "gpu_fault", 3, None, None),
+    ("no-command", "/var/s/job77/slurm_script: line 9: conda: command not found\n", "deterministic", 1, None, None),
+    ("no-command-but-training", "x: line 9: nvidia-smi: command not found\n" + STEPS, None, None, None, None),
     ("an-error-nobody-knows", STEPS + "Traceback (most recent call last):\nfoo.BarError: baz\n", "crash", 4, None, None),
     ("in-good-order", STEPS + "done\n", None, None, None, None),
     ("an-error-that-was-handled", "ValueError: x\n" + STEPS + "done\n", None, None, None, None),
