@@ -199,7 +199,7 @@ def _or_trust(found: os.stat_result) -> str:
     """The way out in the folder of a project, whose members work in it together; root's own group is none."""
     if found.st_gid == 0 or not found.st_mode & stat.S_IWGRP:
         return ""
-    return f"; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={_group_name(found.st_gid)}`"
+    return f"; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={group_name(found.st_gid)}`"
 
 
 def _others_may_write(place: Path, found: os.stat_result, *, own: bool) -> bool:
@@ -229,7 +229,7 @@ def _only_us(gid: int) -> bool:
 def _is_named(gid: int) -> bool:
     """Whether the user trusts a group by name: a project's folder often belongs to one."""
     named = set(os.environ.get(TRUSTED_GROUPS, "").replace(",", " ").split())
-    return bool(named and {str(gid), _group_name(gid)} & named)
+    return bool(named and {str(gid), group_name(gid)} & named)
 
 
 def _is_trusted(user: int) -> bool:
@@ -243,7 +243,8 @@ def _is_trusted(user: int) -> bool:
         return False
 
 
-def _group_name(gid: int) -> str:
+def group_name(gid: int) -> str:
+    """Return the name of a group, its number if it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -48,7 +48,7 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
     for path in old:
         remove_checkpoint(path)
     for converted in ours.named(folder, _CONVERTED):  # only until there is one of these ranks' own
-        discard(converted)
+        ours.remove(converted)
     return old
 
 
@@ -92,12 +92,7 @@ def remove_drafts(folder: Path, before_generation: int) -> None:
     """Removes what earlier attempts left half written."""
     for draft in ours.named(folder, TEMPORARY):
         if -1 < position(draft.name)[1] < before_generation:
-            discard(draft)
-
-
-def discard(draft: Path) -> None:
-    """Remove as much of a draft as can be removed."""
-    ours.remove(draft)
+            ours.remove(draft)
 
 
 def require_room(folder: Path, generation: int, expected_bytes: float) -> None:

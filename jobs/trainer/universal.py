@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 
+from ...files import ours
 from ...files.atomic_files import sync_dir
 from ...files.disk_space import require_space
 from ...files.private_files import make_folder
@@ -46,7 +47,7 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
     converted = path.with_name(checkpoint_retention.UNIVERSAL + path.name)
     if job.rank == 0 and not converted.exists():
         # of an attempt that was killed: it takes the room that is asked for
-        checkpoint_retention.discard(_draft(converted))
+        ours.remove(_draft(converted))
         require_space(path.parent, ROOM * manifest.size_bytes, "to convert a checkpoint")
         _convert(path, converted, tag)
     while not converted.exists():  # the launcher ends this rank if the one that converts fails
@@ -85,7 +86,7 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
     done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)
     if done.returncode:
-        checkpoint_retention.discard(draft)
+        ours.remove(draft)
         last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
         raise ValueError(f"{path.name} is of another number of ranks, and DeepSpeed cannot convert it: {last}")
     checkpoint.seal(draft, (file for file in draft.rglob("*") if file.is_file()))

@@ -145,9 +145,14 @@ def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submissi
 def _require_trust(submission: Submission) -> None:
     """Raises UserError if others can write to the folder, or to what lies in it for all campaigns."""
     paths = CampaignPaths(submission.dir, submission.spec.name)
-    shared = [place for place in (paths.dir, paths.data, paths.root / Beside.CODE) if os.path.lexists(place)]
-    if doubt := next(filter(None, (distrust(paths.root), *(distrust(place, paths.root) for place in shared))), None):
-        raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
+    for place in (paths.root, paths.dir, paths.data, paths.root / Beside.CODE):
+        if os.path.lexists(place):
+            try:
+                doubt = distrust(place, paths.root)
+            except OSError as exc:  # a link to nowhere, or to itself
+                raise UserError(f"{place}: {exc.strerror}", "look where it leads, or use --dir") from exc
+            if doubt:
+                raise UserError(f"{doubt}, so they could run any code as you", f"{doubt.hint}, or use --dir")
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:

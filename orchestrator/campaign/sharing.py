@@ -9,9 +9,8 @@ from __future__ import annotations
 import grp
 import json
 import os
-import pwd
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from ...db.store import Store
 from ...files.access_lists import Tag, access_list, drop_lists
 from ...files.atomic_files import load_json, write_atomically
 from ...files.ours import Part, PartOf, Place, walk
-from ...files.ownership import distrust, distrust_tree
+from ...files.ownership import distrust, distrust_tree, group_name, user_name
 from ...files.private_files import close_file, open_file
 from ...jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
 from ...jobs.shared.sharing import Sharing
@@ -37,8 +36,8 @@ _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"
 _IN_RUN: Final = len(("runs", "a run", _CHECKPOINTS))
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
-_LEFT_BY_SHARE: Final = (0o710, 0o2750)
-"""Modes of a `dir` that was shared, the second by an older version."""
+_PASSED: Final = "passed"
+"""In the marker: the folders above that a group was let through, each with the mode and the group that it had."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +98,19 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     name, gid = _group(group or (before.group if before else None))
     parts = _parts(store, campaign)
     files = _store_files(store)
-    to_pass = [folder for folder in sorted({paths.root, *(file.parent for file in files)}) if not _may(folder, gid, 1)]
-    _require_alone(paths, parts, [folder for folder in to_pass if _is_closed(folder, gid)], files)
-    _record(paths, Sharing(name, checkpoints))
+    above = {paths.root, *(file.parent for file in files)}
+    to_pass = [folder for folder in sorted(above) if not _may(folder, gid, 1) and _is_closed(folder, gid)]
+    _require_alone(paths, parts, to_pass, files)
+    _record(paths, Sharing(name, checkpoints), to_pass)
     _open_runs(paths, parts, gid, checkpoints=checkpoints)
     _give(paths.marker, gid)
     open_file(paths.marker)
+    drop_lists(paths.dir)
+    paths.dir.chmod(0o700)
     _let_pass(paths.dir, gid)  # last: what was open to too many by accident has been closed by now
     readable, blocked = _open_store(store, files, gid, name)
     for folder in to_pass:
-        if _is_closed(folder, gid):
-            _let_pass(folder, gid)
+        _let_pass(folder, gid)
     what = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
     mine = SharedPlace(paths.runs, f"{what} of {count(len(parts.runs), 'run')}, and of attempts to come")
     ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
@@ -120,21 +121,21 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
 def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
     """Close a campaign again; the store too, unless another campaign of its folder is shared. Raises as `share`."""
     paths = _own_folder(campaign)
-    was = Sharing.read(paths.marker)
     paths.dir.chmod(0o700)  # from here on nobody reaches what is below
-    _record(paths, None)
-    close_file(paths.marker)
+    was, passed = Sharing.read(paths.marker), _passed(paths)
     for place, descriptor in _opened(paths, _parts(store, campaign)):
         drop_lists(descriptor)
         os.fchmod(descriptor, place.info.st_mode & 0o700)
     others = _shared_besides(paths)
     if was and not others:
-        files = [file for file in _store_files(store) if _is_mine(file)]
-        for file in files:
-            close_file(file)
-        for folder in {paths.root, *(file.parent for file in files)}:
-            if _is_mine(folder) and stat.S_IMODE(folder.stat().st_mode) in _LEFT_BY_SHARE:
-                folder.chmod(0o700)
+        for file in _store_files(store):
+            if _is_mine(file):
+                close_file(file)
+        for name, (mode, gid) in passed.items():
+            if stat.S_IMODE(Path(name).stat().st_mode) == mode | stat.S_IXGRP:  # as it was left
+                os.chown(name, -1, gid)
+                Path(name).chmod(mode)
+    _record(paths, None)
     return SharedCampaign(campaign.name, paths.root, None, shared_with=others)
 
 
@@ -183,21 +184,19 @@ def _is_private(place: Path) -> bool:
 def _is_closed(folder: Path, gid: int) -> bool:
     """Whether a folder is the user's own, and no other group has any right to it that would have to change."""
     found = folder.stat()
-    return _is_mine(folder) and (not found.st_mode & stat.S_IRWXG or (found.st_gid == gid and not access_list(folder)))
+    return _is_mine(folder) and not access_list(folder) and (not found.st_mode & stat.S_IRWXG or found.st_gid == gid)
 
 
 def _let_pass(folder: Path, gid: int) -> None:
     """Let a group reach what lies in a folder by its name, but not list it, nor own what is made there."""
     _give(folder, gid)
-    drop_lists(folder)
-    folder.chmod(folder.stat().st_mode & 0o707 | stat.S_IXGRP)
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXGRP)
 
 
 def _groups_of_user() -> list[str]:
     """Names of the groups that the user may share with: his own, but not one that only he is in."""
-    own = pwd.getpwuid(os.geteuid()).pw_name if _known(pwd.getpwuid, os.geteuid()) else ""
-    names = {_name(gid) for gid in (os.getegid(), *os.getgroups())}
-    return sorted(names - {own})
+    names = {group_name(gid) for gid in (os.getegid(), *os.getgroups())}
+    return sorted(names - {user_name(os.geteuid())})
 
 
 def _own_folder(campaign: CampaignRow) -> CampaignPaths:
@@ -206,10 +205,8 @@ def _own_folder(campaign: CampaignRow) -> CampaignPaths:
     if folder.paths.dir.is_symlink():
         raise UserError(f"{folder.paths.dir} is a symbolic link", "only a folder that campaign made can be shared")
     if not _is_mine(folder.paths.dir):
-        owner = _known(pwd.getpwuid, folder.paths.dir.stat().st_uid)
-        raise UserError(
-            f"{folder.paths.dir} is not yours", f"ask {owner.pw_name if owner else 'its owner'} to share it"
-        )
+        owner = user_name(folder.paths.dir.stat().st_uid)
+        raise UserError(f"{folder.paths.dir} is not yours", f"ask {owner} to share it")
     return folder.paths
 
 
@@ -218,7 +215,7 @@ def _group(name: str | None) -> tuple[str, int]:
     mine = _groups_of_user()
     hint = f"your groups: {some(mine, 8)}" if mine else "you are in no group with others: ask for one"
     if name is None:
-        own = _name(os.getegid())
+        own = group_name(os.getegid())
         if own not in mine:
             raise UserError("which group? Yours is of you alone", f"add --group NAME; {hint}")
         name = own
@@ -228,24 +225,22 @@ def _group(name: str | None) -> tuple[str, int]:
         raise UserError(f"no group named {name}", hint) from None
     if os.geteuid() and gid not in (os.getegid(), *os.getgroups()):
         raise UserError(f"you are not in group {name}, so you cannot share with it", hint)
-    return _name(gid), gid
+    return group_name(gid), gid
 
 
-def _name(gid: int) -> str:
-    found = _known(grp.getgrgid, gid)
-    return found.gr_name if found else str(gid)
-
-
-def _known(look: Callable[[int], Any], number: int) -> Any:
-    """The entry of a user or group; None for a number without one."""
-    with suppress(KeyError):
-        return look(number)
-    return None
-
-
-def _record(paths: CampaignPaths, sharing: Sharing | None) -> None:
-    marker = load_json(paths.marker) or {}
+def _record(paths: CampaignPaths, sharing: Sharing | None, to_pass: Sequence[Path] = ()) -> None:
+    marker = {**(load_json(paths.marker) or {})}
+    known = marker.pop(_PASSED, {})
+    if sharing:
+        now = {str(folder): (stat.S_IMODE((info := folder.stat()).st_mode), info.st_gid) for folder in to_pass}
+        marker[_PASSED] = known | now
     write_atomically(paths.marker, json.dumps(Sharing.recorded(marker, sharing)), closed=True)
+
+
+def _passed(paths: CampaignPaths) -> dict[str, tuple[int, int]]:
+    """The folders above that the campaigns of this `dir` are reached through, as they were before."""
+    markers = [load_json(marker) or {} for marker in paths.root.glob(f"*/{MARKER}")]
+    return {name: tuple(was) for marker in markers for name, was in marker.get(_PASSED, {}).items()}
 
 
 def _shared_besides(paths: CampaignPaths) -> tuple[str, ...]:
@@ -310,7 +305,7 @@ def _open_store(
             _give(file, gid)
             open_file(file)
         elif not _may(file, gid, 4):
-            blocked.append(SharedPlace(file, f"it is open to group {_name(found.st_gid)}, not to {group}"))
+            blocked.append(SharedPlace(file, f"it is open to group {group_name(found.st_gid)}, not to {group}"))
     with store.read() as conn:
         names = [row.name for row in queries.list_campaigns(conn)]
     return [SharedPlace(files[0], f"the store, with all of {some(names, 5)}")], blocked
@@ -341,10 +336,9 @@ def _may(place: Path, gid: int, right: int) -> bool:
 def _remedy(folder: Path, gid: int, group: str) -> str:
     found = folder.stat()
     if not _is_mine(folder):
-        owner = _known(pwd.getpwuid, found.st_uid)
-        return f"only {owner.pw_name if owner else found.st_uid} can let group {group} pass"
+        return f"only {user_name(found.st_uid)} can let group {group} pass"
     return f"chmod g+x {folder}" if found.st_gid == gid else f"setfacl -m g:{group}:x {folder}"
 
 
 def _is_mine(path: Path) -> bool:
-    return path.stat().st_uid == os.geteuid()
+    return path.lstat().st_uid == os.geteuid() and not path.is_symlink()

@@ -69,10 +69,12 @@ def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) 
         OSError: it cannot be read.
     """
     folder = paths.dir
-    if not os.path.lexists(folder) or _was_left_by(paths, store):
+    if not os.path.lexists(folder):
         return
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", _ANOTHER)
+    if _was_left_by(paths, store):
+        return
     for place in sorted(folder.iterdir()):
         if place.name == BY_HAND or _DRAFT.fullmatch(place.name):
             continue

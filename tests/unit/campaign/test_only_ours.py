@@ -109,7 +109,9 @@ class History:
         folder = self.chance.choice([place for place in places if not self.is_theirs(place)])
         if self.chance.random() < 0.1 and not folder.is_relative_to(self.world.paths.dir):
             folder = self.world.folder / self.chance.choice(("code", "data", "c"))
-            folder.mkdir(exist_ok=True)
+            if os.path.lexists(folder):
+                return
+            folder.mkdir()
         place = folder / self.chance.choice(NAMES)
         if os.path.lexists(place) or (folder.parent.name == "runs" and place.name in ("g0001", "checkpoints")):
             return  # the name of something of the campaign's that is there, or is about to be

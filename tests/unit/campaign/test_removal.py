@@ -530,3 +530,14 @@ def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
     assert [batch.size for batch in world.cluster.submitted] == [2]
     removal.remove(world.store, world.campaign)
     assert rows(world) == {}
+
+
+@pytest.mark.parametrize("name", ["data", "code", "c"])
+@pytest.mark.parametrize("target", ["nowhere", "itself"])
+def test_a_link_to_nowhere_in_the_dir_is_an_error_in_words(tmp_path: Path, name: str, target: str) -> None:
+    made = make_world(tmp_path)
+    (tmp_path / name).symlink_to(tmp_path / (name if target == "itself" else "gone"))
+    with pytest.raises(UserError, match=f"{name}"):
+        made.record()
+    assert rows(made) == {}
+    made.store.close()
