@@ -348,7 +348,9 @@ def _begin_guard() -> None:
         if os.fork() == 0:
             os.dup2(null, 0)
             os.dup2(null, 1)
-            os.execv(sys.executable, [sys.executable, "-I", "-S", guard, rank, agent])  # noqa: S606
+            env = dict(os.environ)
+            env.pop("CAMPAIGN_ATTEMPT_DIR", None)  # by which the agent finds what a script has left
+            os.execve(sys.executable, [sys.executable, "-I", "-S", guard, rank, agent], env)  # noqa: S606
     finally:
         os._exit(0)
 

@@ -52,6 +52,7 @@ STOP_REPEAT_S = 3.0
 JOIN_TIMEOUT_S = 600.0
 """Other nodes wait for node 0 for so long without a sign of life."""
 TERM_GRACE_S = 3.0
+_NAMED_COMMANDS = 5
 """Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
 PEER_GRACE_S = 10.0
 TEARDOWN_GRACE_S = 15.0
@@ -242,6 +243,7 @@ class Agent:
             )
         ended_by = self._watch(launcher)
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
+        self._end_left_processes(paths)
         cleanup.clear_shared_memory(start.address, start.port)
         self.progress.look()
         if ended_by == LINGERS:
@@ -250,6 +252,12 @@ class Agent:
             )
             return 0, "stop" if self._stop_asked else ""
         return launcher.wait(), ended_by
+
+    def _end_left_processes(self, paths: AttemptPaths) -> None:
+        if left := cleanup.end_left_processes(paths.dir, TERM_GRACE_S):
+            first = f"{left[0]}{f', and {len(left) - 1} more' if len(left) > 1 else ''}"
+            message = f"the script left processes in sessions of their own, which were ended: {first}"
+            self._tell("left_processes", message=message, commands=left[:_NAMED_COMMANDS])
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> str:
         while launcher.poll() is None:

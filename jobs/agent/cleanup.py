@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import glob
 import os
+import signal
+import time
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from ...files import ours
 from ...files.file_systems import on_local_disk
 from ..shared.layout import SHARED_MEMORY
 from . import node_cache
+
+_POLL_S: Final = 0.05
+_SHOWN: Final = 200
+"""Characters of a command that are reported."""
 
 
 def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
@@ -47,6 +55,37 @@ def clear_shared_memory(address: str, port: int, memory: Path = SHARED_MEMORY) -
     for left in memory.glob(f"{name}*"):
         with suppress(OSError):
             left.unlink()
+
+
+def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
+    """End processes that this node's ranks left in sessions of their own; return their commands.
+
+    Slurm ends them with the job only where it tracks processes by cgroup, and elsewhere they would keep memory and
+    ports of the node. They are known by their environment, which no process of another agent has.
+    """
+    marks = {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
+    ended: dict[int, str] = {}
+    for number in (0, signal.SIGTERM, signal.SIGKILL):  # some are just about to leave
+        left = _with_environment(marks)
+        ended |= left if number else {}
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, number)
+        until_s = time.monotonic() + grace_s
+        while _with_environment(marks) and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+    return list(ended.values())
+
+
+def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:
+    """Return the commands of this user's processes that have all of these variables, by process id."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is somebody else's
+            if marks <= set((process / "environ").read_bytes().split(b"\0")):
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                found[int(process.name)] = " ".join(words).strip()[:_SHOWN]
+    return found
 
 
 def _folder(env: Mapping[str, str]) -> Path:

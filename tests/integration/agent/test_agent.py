@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -648,6 +649,43 @@ def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
     assert attempt.run() == 0
     pid = (attempt.folder / "worker").read_text()
     wait_until(lambda: not alive(pid), "the end of the worker")
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_what_a_script_leaves_in_a_session_of_its_own_is_ended_and_told(
+    attempt: Attempt, deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a tracker's service or a data server; one that does not heed a SIGTERM, too. Nothing else is touched."""
+    monkeypatch.setattr("dscampaign.jobs.agent.agent.TERM_GRACE_S", 0.5)
+    alike = {**os.environ, "CAMPAIGN_ATTEMPT_DIR": str(attempt.paths.dir), "CAMPAIGN_AGENT_PID": "1"}
+    other = subprocess.Popen(["sleep", "100"], env=alike, start_new_session=True)
+    attempt.script(f"""
+        import subprocess
+        if rank == 0:
+            trap = "trap '' TERM; " if {deaf} else ""
+            words = ["sh", "-c", trap + "echo; sleep 100 & wait"]
+            child = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE)
+            child.stdout.readline()
+            open({str(attempt.folder)!r} + "/service", "w").write(str(child.pid))
+    """)
+    try:
+        assert attempt.run() == 0
+        assert not alive((attempt.folder / "service").read_text())
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+    [told] = [line for line in events(attempt) if line.get("event") == "left_processes"]
+    assert "sleep 100" in str(told["message"])
+
+
+def test_a_process_that_leaves_by_itself_is_no_left_one(attempt: Attempt) -> None:
+    attempt.script("""
+        import subprocess
+        subprocess.Popen(["sleep", "0.5"], start_new_session=True)
+    """)
+    assert attempt.run() == 0
+    assert not attempt.paths.metrics.exists() or not events(attempt)
 
 
 # -- what it resumes from ----------------------------------------------------------------------------------------
