@@ -108,7 +108,7 @@ class _Groups:
 
     def __init__(self) -> None:
         self._formed = 0
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def largest(self) -> Optional[int]:
         """Return its size, 0 for none; None if this process may not be the one that trains, or uses another library."""

@@ -284,7 +284,16 @@ def _never_began(attempt: AttemptView) -> bool:
 def _bare(view: RunView, attempt: AttemptView) -> Ended:
     """What is known of one that never began: nothing in its configuration, which need not be read for it."""
     row = attempt.row
-    return Ended(attempt.job, (), row.nodes, view.run.target_step, False, False, (), row.start_step, row.last_step)
+    return Ended(
+        attempt.job,
+        (),
+        row.nodes,
+        view.run.target_step,
+        False,
+        False,
+        known_start_step=row.start_step,
+        known_last_step=row.last_step,
+    )
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:

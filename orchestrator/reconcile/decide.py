@@ -111,7 +111,16 @@ def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
         if run.state not in SETTLED_RUN:
             yield SetAside(run.id, broken.why, state, passing=broken.passing)
     elif _is_over(row, job, snapshot) and not broken.passing:
-        ended = Ended(job, (), row.nodes, run.target_step, False, False, (), row.start_step, row.last_step)
+        ended = Ended(
+            job,
+            (),
+            row.nodes,
+            run.target_step,
+            False,
+            False,
+            known_start_step=row.start_step,
+            known_last_step=row.last_step,
+        )
         finish = Finish(row, AttemptState.FAILED, unreadable(broken.why), ended, snapshot.now_s)
         yield SetAside(run.id, broken.why, state, finish)
     else:
