@@ -147,7 +147,6 @@ def _words(clue: Clue) -> str:
 
 
 def _not_finite_before(root: Clue, ended: Ended) -> Verdict | None:
-    """What a kernel's assertion means once training had reported values that are not finite."""
     if not ended.trained or not ASSERTION.search(root.text):
         return None
     lines = (line for outcome in ended.outcomes for line in outcome.lines)
@@ -192,7 +191,6 @@ def _same(one: Clue, other: Clue) -> bool:
 
 
 def _witnessed(found: Diagnosis, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
-    """Whether several ranks, on all nodes, show a mistake that nothing outside the program can cause."""
     hosts = {clue.host for clue in alike}
     if len({(clue.host, clue.rank) for clue in alike}) < 2 or len(hosts) < len(ended.outcomes):
         return False
@@ -232,7 +230,6 @@ def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
 
 
 def _by_last_words(ended: Ended) -> Verdict | None:
-    """The verdict from the kind of error with which a log ends."""
     ends = [clue for clue in ended.log_clues if ends_a_program(clue.text) and not clue.is_cascade]
     last = {(clue.host, clue.line.file, clue.rank): clue for clue in ends}
     for clue in last.values():
@@ -243,7 +240,6 @@ def _by_last_words(ended: Ended) -> Verdict | None:
 
 
 def _by_prose(ended: Ended) -> Verdict | None:
-    """The verdict from what the script said of its own end."""
     broke_off = ended.trained and left_by_itself(ended)
     for clue in ended.log_clues:
         if broke_off and words.reports_divergence(clue.text):
@@ -303,7 +299,6 @@ def _cascade(ended: Ended) -> Verdict | None:
 
 
 def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | None:
-    """A collective that gave up waiting, or a rank that never met the others."""
     alike = {clue.raised.place or clue.text: clue for clue in reversed(echoes)}
     for clue in reversed(alike.values()):
         if gave_up_waiting(clue.text):
@@ -381,7 +376,6 @@ def _process_limit(ended: Ended, clue: Clue) -> tuple[str, float] | None:
 
 
 def _more_memory(ended: Ended) -> str:
-    """Such as `raise slurm.mem (asked 500M, used 570M)`."""
     field, asked = ended.host_memory
     used = max((o.memory_peak_bytes or 0 for o in ended.outcomes), default=0)
     facts = [f"asked {asked}"] if asked else []

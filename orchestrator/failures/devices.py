@@ -17,7 +17,6 @@ _ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING}|{_TRITON})"
 
 
 def _named(camel: str, upper: str) -> str:
-    """Those results as the runtimes' and the drivers' enumerations name them."""
     return rf"(?:cuda|hip)Error(?:{camel})\b|(?:CUDA|HIP)_ERROR_(?:{upper})\b"
 
 

@@ -329,7 +329,6 @@ def left_by_itself(ended: Ended) -> bool:
 
 
 def _was_ending(outcome: NodeOutcome) -> bool:
-    """Whether none of its ranks was gone before the agent began to end them."""
     until_s = outcome.ending_s
     return until_s is not None and not any(r.gone_s is not None and r.gone_s < until_s for r in outcome.ranks)
 

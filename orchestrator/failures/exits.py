@@ -145,7 +145,6 @@ def _without_outcome(ended: Ended) -> Verdict:
 
 
 def _set_up(ended: Ended, exit_code: str) -> Verdict | None:
-    """What the batch script's shell stumbled over, before anything ever ran."""
     words = _SHELL.get(exit_code)
     line = next((line for line in ended.agent_lines if words and words.search(line.text)), None)
     if line is None or ended.trained:

@@ -190,7 +190,6 @@ def _hung(scene: Scene) -> bool:
 
 
 def _unreadable(scene: Scene) -> bool:
-    """A checkpoint, or what a run starts from."""
     raised, loading = scene.raised, Place.LOADING in scene.places
     resuming = scene.resumes and any(_RESUMING.search(f"{f.function} {f.code}") for f in raised.frames)
     if Place.DATA in scene.places[:1] or not (loading or resuming or words.CHECKPOINT.search(raised.text)):

@@ -215,7 +215,6 @@ def traceback_of(line: LogLine, log: Iterable[LogLine]) -> LoggedException:
 
 
 def _traceback(above: Iterable[str]) -> Sequence[str]:
-    """The lines from the last traceback's head on, and those of the exceptions that it was raised in place of."""
     lines = list(above)
     heads = [at for at, text in enumerate(lines) if text.startswith(_TRACEBACK)]
     if not heads:  # what is above is not kept
@@ -251,6 +250,7 @@ def echoes_input(text: str) -> bool:
     return bool(_NO_EVIDENCE.search(text))
 
 
+@lru_cache(maxsize=4096)
 def _shows_progress(text: str) -> bool:
     """Whether training continued here: errors before such a line in the same log were not fatal."""
     return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
@@ -263,14 +263,17 @@ def _no_evidence(text: str) -> bool:
     return bool(_NO_EVIDENCE.search(text)) or bool(_MILD.search(text[:_MILD_REACH]))
 
 
+@lru_cache(maxsize=4096)
+def _ends_by_slurm(text: str) -> bool:
+    return bool(_ENDED_BY_SLURM.search(text))
+
+
 def _before_the_end(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """The lines until Slurm says that it ended the job, that one included."""
-    ends = (at for at, line in enumerate(lines, 1) if _ENDED_BY_SLURM.search(line.text))
+    ends = (at for at, line in enumerate(lines, 1) if _ends_by_slurm(line.text))
     return lines[: next(ends, len(lines))]
 
 
 def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
-    """Leaves out exceptions of destructors and side threads, which end no process."""
     skip_until = 0
     for line in lines:
         text = bare(line.text)

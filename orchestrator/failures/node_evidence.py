@@ -124,7 +124,6 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
 
 
 def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
-    """Fewer GPUs than Slurm allocated. Without Slurm there is no such promise."""
     gpus = outcome.gpus
     if gpus is None or outcome.job_id.startswith("local-"):
         return None

@@ -213,15 +213,12 @@ _ENVIRONMENT = (
         "install it on all nodes, or load it in `slurm.setup`",
     ),
     # huggingface_hub and transformers.
-    _likely("no-hub-file", r"Repository Not Found|gated repo|is not a local folder and is not a valid model"),
-    _likely("hub-access", _TYPE + r"(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b"),
-    _early_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
-    # Nodes without a way out say the same as those of an hour in which the hub is down: that passes.
-    _crash(
-        "hub-away",
-        _TYPE + r"(?:LocalEntryNotFoundError\b|OSError: We couldn't connect to 'https://huggingface)",
-        "fetch it on the login node first",
+    _likely(
+        "no-hub-file",
+        r"Repository Not Found|gated repo|is not a local folder and is not a valid model"
+        r"|^(?:\w+\.)*(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b",
     ),
+    _early_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
     # jobs/agent/agent.py and files/ownership.py: the agent refuses what others may have written.
     _mistake(
         "not-trusted",
@@ -269,14 +266,6 @@ _TRAINING = (
         r"Current loss scale already at minimum|Minimum loss scale reached",
         "use bf16, lower train.lr, or warm up longer",
     ),
-    # What scripts say who look at their loss themselves.
-    _diverged(
-        "loss-not-finite",
-        _TYPE + r"\w*Error: .*\b(?:loss|grad(?:ient)?s?|grad norm)\b.{0,40}"
-        r"\b(?<!['\"])(?:nan|NaN|inf|infinite|non-finite)\b"
-        r"|\bfound NaN in local (?:forward|grad)",
-        "lower train.lr, or warm up longer",
-    ),
     # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
     # recomputation of activations, which torch calls checkpointing too.
     _checkpoint("checkpoint", r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
@@ -285,11 +274,6 @@ _TRAINING = (
         r"PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
         r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
         r"|Invalid magic number; corrupt file|failed finding central directory",
-    ),
-    _checkpoint(
-        "checkpoint-shard",
-        r"zero checkpoints? paths? (?:is|are) missing|(?:FileNotFoundError|No such file or directory).*"
-        r"(?:mp_rank_\d+|zero_pp_rank_\d+)\w*\.pt|can't find .*\b(?:mp_rank|zero_pp_rank)\w*\.pt",
     ),
 )
 
