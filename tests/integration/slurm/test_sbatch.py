@@ -1,5 +1,6 @@
 """The batch scripts of sbatch/ on a real cluster."""
 
+import json
 import re
 import shlex
 import socket
@@ -7,7 +8,10 @@ import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
+
 from dscampaign import sbatch
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import wait_until
 
@@ -69,3 +73,22 @@ def _run(folder: Path, python: Path) -> dict[str, sbatch.Value]:
     environment: dict[str, sbatch.Value] = {"environment": ["SEED=7"], "ranks_per_node": 4}
     training = [shlex.join(["train.py", "--name", "two words"])]
     return values | shell | environment | {"attempt_dir": folder / "attempt", "training": training}
+
+
+def test_jobs_of_others_are_diagnosed_by_number_as_long_as_slurm_knows_them(
+    slurm: SlurmCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ends = {
+        "deterministic": "python3 -c 'import a_module_that_nobody_has'",
+        "gpu_fault": "srun -l bash -c 'kill -SEGV $$'",
+        "completed": "true",
+    }
+    jobs = {kind: slurm.run("sbatch", "--parsable", f"--wrap={line}") for kind, line in ends.items()}
+    for kind, job in jobs.items():
+        slurm.wait_job(job, "COMPLETED", "FAILED")
+        assert main(["diagnose", "--job", job, "-o", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["class"], found["job"]["job_id"]) == (kind, job)
+        assert found["node"] == found["job"]["nodes"]
+        assert kind == "completed" or found["proof"]["file"] == str(tmp_path / f"slurm-{job}.out")
