@@ -60,8 +60,13 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
 
 
 def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job, share: int) -> Trial:
-    """One size: the slowest rank's times, the fullest rank's memory."""
+    """Time one size: the slowest rank's times, the fullest rank's memory.
+
+    Each is compiled anew, as in the training that follows: a second size would be compiled for any.
+    """
     device = engine.device
+    if not config.deepcompile:
+        torch.compiler.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
