@@ -59,7 +59,7 @@ class Submission:
         """What later commands go by, as a campaign's provenance keeps it; None for what the spec leaves out."""
         sections = {"screen": self.spec.screen, "retention": self.spec.retention}
         said = {name: one.model_dump(exclude_none=True) if one else None for name, one in sections.items()}
-        return {"objective": self.spec.objective, **said}
+        return {"objective": self.spec.objective, "loss_margin": self.spec.loss_margin, **said}
 
     def codes(self, *, make: bool) -> CodeCopies:
         """The copies of the code of its runs; `make`: not only looked up, but made."""

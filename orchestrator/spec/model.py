@@ -365,6 +365,9 @@ class Spec(RunConfig):
     `memory`, `energy`, `cost`, `tokens-per-GB` or `time-to-loss`
     ([what each means](results.md#what-counts)). Default: speed, unless another one learns better: then both are named.
     `campaign recommend --by` asks otherwise."""
+    loss_margin: Annotated[Real, Field(gt=0)] | None = None
+    """How far two held-out losses may be apart and count as equal ([how](results.md#what-may-be-concluded)). Default:
+    0.01 nats; of a script's own loss 0.3 % of the baseline's."""
     screen: ScreenConfig | None = None
     """First run each point of the matrix for a few steps, then in full only those that can still win
     ([how](spec.md#screening)). Default: all run in full."""

@@ -15,8 +15,6 @@ from ..measure.timing import LEAST_S, LEAST_STEPS
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes
-from .statistics import is_coarse
-from .wording import loss_margin
 
 ROOMY: Final = 0.60
 TIGHT: Final = 0.80
@@ -36,7 +34,6 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
         yield from _alone(chosen)
     yield from _too_large([one for one in comparisons if one.condition is not chosen and one.condition.heeds_config])
     yield from _unlike_points(comparisons)
-    yield from _coarse(comparisons)
     yield from _scattered(comparisons)
     yield from _briefly_timed(comparisons)
     yield from ignored_axes(run for one in comparisons for run in one.condition.runs)
@@ -118,19 +115,6 @@ def _unlike_points(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
         yield (
             f"The last held-out loss of {some(early)} was measured after {share:.0%} of the steps, that of others "
             f"after {latest:.0%}: evaluate at the same point to compare them."
-        )
-
-
-def _coarse(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    baseline = next((one for one in comparisons if one.is_baseline), None)
-    if baseline is None or len(comparisons) < 2:
-        return
-    margin = baseline.loss.margin
-    if is_coarse(margin, [loss for _, loss in baseline.losses], own=baseline.condition.own_loss):
-        apart = f"{loss_margin(margin)}{baseline.loss_unit} apart"
-        yield (
-            f"The baseline's repeats differ so much that losses {apart} count as equal: longer runs or more held-out "
-            "text would show smaller differences."
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...formatting import short_number
 from .conditions import Condition, unlike
-from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_test, order, ratio
+from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_margin, loss_test, order, ratio
 from .wording import interval
 
 
@@ -22,6 +22,8 @@ class BaselineComparison:
         losses: number of the repeat, and the loss (nats) that was compared.
         loss_is: which loss that is: ``held-out`` or ``final training``.
         more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
+        among: comparisons that are made with one condition of the workload.
+        given_margin: how far losses may be apart and count as equal, if the spec says so.
     """
 
     condition: Condition
@@ -35,6 +37,8 @@ class BaselineComparison:
     losses: tuple[tuple[int, float], ...]
     loss_is: str
     more_memory: float | None
+    among: int = 1
+    given_margin: float | None = None
 
     @property
     def speed_unit(self) -> str:
@@ -54,47 +58,71 @@ def speed_text(one: BaselineComparison) -> str:
     return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
+def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Order:
+    """Whether it is faster than another one of the workload, or has a higher score."""
+    return order(one.speeds, other.speeds, one.among)
+
+
+def times_as_fast(one: BaselineComparison, other: BaselineComparison) -> Estimate | None:
+    """Its speed, or score, as a multiple of that of another one of the workload."""
+    return ratio(one.speeds, other.speeds, one.among)
+
+
 def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
     """The test of a condition's losses against those of another one in the baseline's place."""
-    return loss_test(one.losses, other.losses, own=one.condition.own_loss)
+    own = one.condition.own_loss
+    margin = loss_margin([loss for _, loss in other.losses], one.given_margin, own=own)
+    return loss_test(one.losses, other.losses, margin, one.among)
 
 
-def compare_to_baseline(conditions: Sequence[Condition], baseline: Condition) -> list[BaselineComparison]:
-    """All conditions of a workload beside its baseline, in their order."""
+def compare_to_baseline(
+    conditions: Sequence[Condition], baseline: Condition, margin: float | None = None
+) -> list[BaselineComparison]:
+    """All conditions of a workload beside its baseline, in their order.
+
+    Args:
+        margin: how far losses may be apart and count as equal, if the spec says so.
+    """
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
-    return [_compare(condition, baseline, in_tokens=in_tokens, held_out=held_out) for condition in conditions]
+    among = max(1, sum(bool(condition.counted) for condition in conditions) - 1)
+    return [
+        _compare(condition, baseline, in_tokens=in_tokens, held_out=held_out, among=among, margin=margin)
+        for condition in conditions
+    ]
 
 
-def _compare(condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool) -> BaselineComparison:
+def _compare(
+    condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool, among: int, margin: float | None
+) -> BaselineComparison:
     itself = condition is baseline
     speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
+    by_chance = unlike(condition, baseline)
     return BaselineComparison(
         condition=condition,
         is_baseline=itself,
         in_tokens=in_tokens,
         speeds=tuple(speeds),
         speed=estimate(speeds),
-        times_baseline=ratio(speeds, beside),
-        order=Order.TIE if itself else _order(condition, baseline, speeds, beside),
-        loss=_loss(condition, baseline, held_out=held_out),
+        times_baseline=ratio(speeds, beside, among),
+        order=Order.TIE if itself else Order.INCONCLUSIVE if by_chance else order(speeds, beside, among),
+        loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
         losses=tuple(_losses(condition, held_out=held_out)),
         loss_is="held-out" if held_out else "final training",
         more_memory=None if itself else _more_memory(condition, baseline),
+        among=among,
+        given_margin=margin,
     )
 
 
-def _order(condition: Condition, baseline: Condition, speeds: Sequence[float], beside: Sequence[float]) -> Order:
-    return Order.INCONCLUSIVE if unlike(condition, baseline) else order(speeds, beside)
-
-
-def _loss(condition: Condition, baseline: Condition, *, held_out: bool) -> LossTest:
-    if condition is baseline and condition.counted:
-        none, own = estimate([0.0] * len(condition.counted)), _losses(baseline, held_out=held_out)
-        itself = loss_test(own, own, own=baseline.own_loss)
-        return itself if itself.verdict == Sameness.WORSE else LossTest(Sameness.EQUIVALENT, none, itself.margin)
+def _loss(condition: Condition, baseline: Condition, *, held_out: bool, among: int, margin: float | None) -> LossTest:
     losses, beside = (_losses(one, held_out=held_out) for one in (condition, baseline))
-    test = loss_test(losses, beside, own=condition.own_loss or baseline.own_loss)
+    margin = loss_margin([loss for _, loss in beside], margin, own=condition.own_loss or baseline.own_loss)
+    test = loss_test(losses, beside, margin, among)
+    if condition is baseline and condition.counted:
+        none = estimate([0.0] * len(condition.counted))
+        worse = test.verdict == Sameness.WORSE
+        return test if worse else LossTest(Sameness.EQUIVALENT, none, margin, no_worse=True)
     without = next((one for one in (condition, baseline) if not one.counted), None)
     return replace(test, reason=f"no run of {without.name} counts") if test.reason and without else test
 

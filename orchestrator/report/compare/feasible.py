@@ -88,10 +88,9 @@ def _unequal(one: BaselineComparison) -> str:
         return ""
     if test.difference is None:
         return test.reason if test.verdict == Sameness.WORSE else f"equal loss cannot be shown: {test.reason}"
-    highest = test.difference.value if test.difference.high is None else test.difference.high
-    if highest <= test.margin:
-        return ""
     if test.verdict == Sameness.WORSE:
         return f"its {one.loss_is} loss is worse by {loss_gap(test.difference.value, one.loss_unit, '')}{one.loss_unit}"
+    if test.difference.value <= test.margin:  # not shown, but it does not look worse either
+        return ""
     seen = f"seen: {loss_gap(test.difference.value, one.loss_unit)}{one.loss_unit}"
     return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"

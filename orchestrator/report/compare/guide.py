@@ -19,10 +19,10 @@ from ...formatting import short_number
 from ...memory.zero_memory import Sizes, States, states_of
 from ...spec.model import RunConfig
 from ...spec.strategies import word_of
-from .baseline import BaselineComparison
+from .baseline import BaselineComparison, compare_speeds
 from .conditions import Condition, unlike
 from .ranking import faster
-from .statistics import LEAST_REPEATS, Order, order
+from .statistics import LEAST_REPEATS, Order
 
 GPU_COUNTS: Final = (1, 2, 4, 8)
 """On one node."""
@@ -145,7 +145,7 @@ def _faster(one: _Measured, than: _Measured) -> bool:
     if unlike(left.condition, right.condition):
         return False
     if min(len(left.speeds), len(right.speeds)) >= LEAST_REPEATS:
-        return order(left.speeds, right.speeds) == Order.FASTER
+        return compare_speeds(left, right) == Order.FASTER
     return faster(left, right)
 
 

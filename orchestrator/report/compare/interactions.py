@@ -24,7 +24,7 @@ from .sensitivity import (
     value_key,
     weights_of,
 )
-from .statistics import TIE, Estimate, contrast, least_margin
+from .statistics import TIE, Estimate, contrast, loss_margin
 from .wording import interval, loss_gap, times
 
 _Block = tuple[BaselineComparison, BaselineComparison, BaselineComparison, BaselineComparison]
@@ -78,7 +78,7 @@ _QUANTITIES: Final = (
     ),
     _Quantity(
         _losses,
-        lambda neither: least_margin(_losses(neither), own=neither.condition.own_loss),
+        lambda neither: loss_margin(_losses(neither), neither.given_margin, own=neither.condition.own_loss),
         "interact in loss",
         _beyond(loss_gap, ""),
     ),
@@ -130,14 +130,18 @@ def joint_sentences(comparisons: Sequence[BaselineComparison], changes: Sequence
 def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
     """Every two changes of different axes of which all four combinations were measured."""
     found = []
-    for first, second in combinations(changes, 2):
-        blocks = list(_blocks(first, second)) if first.field != second.field else []
-        share = 1.0 / len(blocks) if blocks else 0.0
+    pairs = [
+        (one, other, list(_blocks(one, other))) for one, other in combinations(changes, 2) if one.field != other.field
+    ]
+    pairs = [(first, second, blocks) for first, second, blocks in pairs if blocks]
+    among = len(pairs) * len(_QUANTITIES)
+    for first, second, blocks in pairs:
+        share = 1.0 / len(blocks)
         weights = (share, -share, -share, share)
         weighted = weights_of(cell for block in blocks for cell in zip(block, weights, strict=True))
         for quantity in _QUANTITIES:
             cells = [(quantity.of(one), weight) for one, weight in weighted]
-            if cells and (estimate := contrast(cells, additive=quantity.additive)):
+            if estimate := contrast(cells, additive=quantity.additive, among=among):
                 margin = max(quantity.margin(neither) for neither, *_ in blocks)
                 found.append(Interaction(first, second, len(blocks), quantity, estimate, margin))
     return found

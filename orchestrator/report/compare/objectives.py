@@ -15,10 +15,10 @@ from ...formatting import duration, loss_number, short_number
 from ...spec.objective import Objective
 from ..measure.metrics import METRICS
 from ..measure.run import MeasuredRun
-from .baseline import BaselineComparison
+from .baseline import BaselineComparison, compare_speeds, times_as_fast
 from .conditions import unlike
 from .ranking import ties
-from .statistics import Order, estimate, order, ratio
+from .statistics import Order, estimate, ratio
 from .wording import times
 from .workloads import common_loss, seconds_to_loss
 
@@ -74,7 +74,7 @@ def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstic
     return Yardstick(
         lambda run: None if target is None else seconds_to_loss(run, target),
         f"trains for the shortest time to a loss of {loss_number(target or 0.0, 3)}",
-        "its loss did not come down to that of the others, or is not known over time",
+        "its loss did not come down to that of the others, or when it did is not known",
         duration,
         "",
     )
@@ -85,7 +85,7 @@ def scored(stick: Yardstick, compared: Sequence[BaselineComparison]) -> list[Bas
     scores = {one.condition.name: _scores(stick, one) for one in compared}
     baseline = next((scores[one.condition.name] for one in compared if one.is_baseline), ())
     return [
-        replace(one, speeds=own, speed=estimate(own), times_baseline=ratio(own, baseline))
+        replace(one, speeds=own, speed=estimate(own), times_baseline=ratio(own, baseline, one.among))
         for one in compared
         if (own := scores[one.condition.name])
     ]
@@ -107,9 +107,9 @@ def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[Base
     if not others:
         return Answer(name, said)
     following = max(others, key=lambda one: one.speed.value if one.speed else 0.0)
-    gain = ratio(chosen.speeds, following.speeds)
+    gain = times_as_fast(chosen, following)
     by_chance = unlike(chosen.condition, following.condition)
-    shown = _SHOWN[Order.INCONCLUSIVE if by_chance else order(chosen.speeds, following.speeds)]
+    shown = _SHOWN[Order.INCONCLUSIVE if by_chance else compare_speeds(chosen, following)]
     level = ties(chosen, following)
     return Answer(name, said, following.condition.name, f"{times(gain)} ×" if gain else "", shown, level)
 

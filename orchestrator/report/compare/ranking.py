@@ -8,8 +8,8 @@ from typing import Final
 
 from ...formatting import loss_number, some
 from ..measure.metrics import METRICS
-from .baseline import BaselineComparison, compare_losses
-from .statistics import LEAST_REPEATS, TIE, Order, Sameness, estimate, order
+from .baseline import BaselineComparison, compare_losses, compare_speeds
+from .statistics import TIE, Order, Sameness, estimate
 
 _BESIDE_SPEED: Final = {"mem_reserved_gb": "memory", "j_per_token": "energy"}
 """Metrics, in words, by which a configuration may be better than a faster one."""
@@ -22,6 +22,7 @@ def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
     """
     by_pace = sorted(left, key=pace, reverse=True)
     thrifty = sorted((one for one in by_pace if ties(one, by_pace[0])), key=_thrift)
+    thrifty = [one for one in thrifty if not may_be_worse(one)] or thrifty
     able = [one for one in thrifty if not any(faster(other, one) for other in by_pace)]
     front = pareto_front(left)
     return _thriftiest(best_learners(able, _thriftiest(able, front)), front)
@@ -67,9 +68,8 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
 
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether that is shown with the margin of either: that of repeats which vary much would make anything equal."""
-    tests = compare_losses(one, other), compare_losses(other, one)
-    return all(test.verdict == Sameness.EQUIVALENT for test in tests)
+    """Whether that is shown."""
+    return compare_losses(one, other).verdict == Sameness.EQUIVALENT
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -80,6 +80,12 @@ def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
 def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether it may learn better than the other, as well or worse, as far as is known."""
     return not learns_worse(one, other) and not learns_as_well(one, other)
+
+
+def may_be_worse(one: BaselineComparison) -> bool:
+    """Whether it has the repeats, and yet they do not show that it learns as well as the baseline."""
+    difference = one.loss.difference
+    return bool(difference and difference.low is not None) and not one.loss.no_worse
 
 
 def median_loss(one: BaselineComparison) -> float:
@@ -97,18 +103,10 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Whether it is faster, or looks faster while nothing is established."""
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
-    if _is_always_faster(one, other):
-        return True
-    found = order(one.speeds, other.speeds)
+    found = compare_speeds(one, other)
     if found != Order.INCONCLUSIVE:
         return found == Order.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
-
-
-def _is_always_faster(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether each repeat is faster than all of the other's: no sample of them then says otherwise."""
-    enough = min(len(one.speeds), len(other.speeds)) >= LEAST_REPEATS
-    return enough and min(one.speeds) / max(other.speeds) > 1.0
 
 
 def ties(one: BaselineComparison, other: BaselineComparison) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 from ...formatting import loss_number, some
 from ...spec.objective import Objective
 from .advice import advice
-from .baseline import BaselineComparison, compare_losses, speed_text
+from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import Condition, circumstances
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .interactions import effect_sentences
@@ -25,6 +25,7 @@ from .ranking import (
     is_unclear,
     learns_as_well,
     learns_worse,
+    may_be_worse,
     median_loss,
     needs_least,
     pace,
@@ -32,7 +33,7 @@ from .ranking import (
     ties,
     weighed,
 )
-from .statistics import LEAST_REPEATS, Order, Sameness, estimate, order, ratio
+from .statistics import LEAST_REPEATS, Order, Sameness, estimate
 from .wording import difference, loss_gap, rounds_to_nothing, times
 
 _ROUNDING: Final = 1e-5
@@ -232,10 +233,13 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
         yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
         return
     others = (one for one in left if one is not chosen)
-    unclear = [one for one in others if order(one.speeds, chosen.speeds) == Order.INCONCLUSIVE]
+    unclear = [one for one in others if compare_speeds(one, chosen) == Order.INCONCLUSIVE]
+    why = ["losses vary too much to show that it learns as well as the baseline"] if may_be_worse(chosen) else []
     if unclear:
         names = some([one.condition.name for one in unclear], 3)
-        yield f"Inconclusive: repeats vary too much to separate it from {names}. Add repeats."
+        why.append(f"repeats vary too much to separate it from {names}")
+    if why:
+        yield f"Inconclusive: {', and '.join(why)}. Add repeats."
 
 
 def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineComparison]) -> Iterator[str]:
@@ -272,7 +276,7 @@ def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -
 
 
 def _pace_beside(fastest: BaselineComparison, learner: BaselineComparison) -> str:
-    found = ratio(fastest.speeds, learner.speeds)
+    found = times_as_fast(fastest, learner)
     if found is None or ties(fastest, learner):
         return f"{fastest.condition.name} is the fastest{', though hardly' if found else ''}."
     return f"{fastest.condition.name} is the fastest, at {times(found)} × its speed."
@@ -335,7 +339,7 @@ def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineC
     found = [
         f"{one.condition.name} ({times(gain)} × its speed)"
         for one in worse
-        if told and one.speed and faster(one, told) and (gain := ratio(one.speeds, told.speeds))
+        if told and one.speed and faster(one, told) and (gain := times_as_fast(one, told))
     ]
     if found:
         yield f"Faster, but learns worse than the baseline: {some(found, 3)}."

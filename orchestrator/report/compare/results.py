@@ -75,7 +75,7 @@ def results_of(
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
     workloads = workloads_of(conditions_of(full), baseline)
-    compared = tuple(_results(workload, by) for workload in workloads)
+    compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
     return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by, screening)
 
 
@@ -85,8 +85,8 @@ def _objective_of(campaign: CampaignRow) -> Objective | None:
     return Objective(said) if said in tuple(Objective) else None
 
 
-def _results(workload: Workload, by: Objective | None) -> WorkloadResults:
-    comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline))
+def _results(workload: Workload, by: Objective | None, margin: float | None) -> WorkloadResults:
+    comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline, margin))
     return WorkloadResults(workload, comparisons, recommend(comparisons, by))
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
-from .baseline import BaselineComparison, compare_losses
+from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
-from .statistics import Order, Sameness, contrast, is_coarse, order, ratio
-from .wording import loss_gap, loss_margin, times
+from .statistics import Order, Sameness, contrast
+from .wording import loss_gap, times
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
@@ -164,8 +164,8 @@ def _word(value: Any) -> str:
 
 def speed_effect(change: Sensitivity) -> str:
     """`1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" where nothing is known."""
-    found = [one for a, b in change.pairs if (one := ratio(b.speeds, a.speeds))]
-    verdicts = {order(after.speeds, before.speeds) for before, after in change.pairs}
+    found = [one for a, b in change.pairs if (one := times_as_fast(b, a))]
+    verdicts = {compare_speeds(after, before) for before, after in change.pairs}
     values = sorted(one.value for one in found)
     if verdicts == {Order.TIE}:
         return "as fast"
@@ -173,9 +173,9 @@ def speed_effect(change: Sensitivity) -> str:
         return ""
     if len(values) > 1:
         share = 1.0 / len(found)
-        timed = [(a, b) for a, b in change.pairs if ratio(b.speeds, a.speeds)]
+        timed = [(a, b) for a, b in change.pairs if times_as_fast(b, a)]
         cells = weights_of(cell for a, b in timed for cell in ((b, share), (a, -share)))
-        mean = contrast([(one.speeds, weight) for one, weight in cells])
+        mean = contrast([(one.speeds, weight) for one, weight in cells], among=timed[0][0].among)
         low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
         spread = f" ({low} to {high})" if low != high else ""
         return f"{times(mean)} × the speed{spread}" if mean else ""
@@ -207,7 +207,7 @@ def memory_effect(change: Sensitivity) -> str:
 
 
 def loss_effect(change: Sensitivity) -> str:
-    """How far the losses are apart; equal where that is shown of every pair, and how nearly where repeats vary much."""
+    """How far the losses are apart; equal if that is shown of every pair."""
     tests = [compare_losses(after, before) for before, after in change.pairs]
     gaps = [test.difference.value for test in tests if test.difference]
     if not gaps:
@@ -215,10 +215,7 @@ def loss_effect(change: Sensitivity) -> str:
     what = f"{change.pairs[0][0].loss_is} loss"
     unit = change.pairs[0][0].loss_unit
     if all(test.verdict == Sameness.EQUIVALENT for test in tests):
-        margin = max(test.margin for test in tests)
-        befores = [loss for before, _ in change.pairs for _, loss in before.losses]
-        is_wide = is_coarse(margin, befores, own=change.pairs[0][0].condition.own_loss)
-        return f"{what} equal to within {loss_margin(margin)}{unit}" if is_wide else f"equal {what}"
+        return f"equal {what}"
     low, high = (loss_gap(gap, unit) for gap in (min(gaps), max(gaps)))
     gap = low if low == high else f"{low} to {high}"
     return f"{what} {gap}{unit}"
@@ -236,4 +233,4 @@ def doubt(change: Sensitivity) -> str:
     if repeats == 1:
         return "one repeat"
     timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
-    return "inconclusive" if any(order(b.speeds, a.speeds) == Order.INCONCLUSIVE for a, b in timed) else ""
+    return "inconclusive" if any(compare_speeds(b, a) == Order.INCONCLUSIVE for a, b in timed) else ""

@@ -1,13 +1,18 @@
-"""Medians with intervals, ratios, and what may be concluded from them. Pure; needs NumPy.
+"""Medians with intervals, comparisons, and what may be concluded from them. Pure; needs NumPy.
 
 Everything is about runs, never about steps: the steps of one run share its machine, its luck and its compiler, so a
 thousand of them are one observation.
 
 The interval of a median lies between two of the values, as near to each other as the sign test allows: it holds the
 true median at least nineteen times in twenty, whatever the distribution. Fewer than six values allow no more than their
-range, which holds it three times in four with three of them, 15 in 16 with five. The intervals of ratios and contrasts
-are percentile bootstraps (Efron 1979) with fixed draws, so that the same data always give the same page. These hold the
-true value nineteen times in twenty from five repeats on, and about nine in ten with three.
+range, which holds it three times in four with three of them, 15 in 16 with five.
+
+Comparisons are of means: of the logarithms of speeds, which makes ratios, and of the differences of losses between runs
+with the same seed. Their intervals are Student's t with each condition's own variance (Welch 1947), at 95 % for all
+comparisons that are made with one condition together (Bonferroni): `among` is their number. So in at most one campaign
+of twenty any difference is named that does not exist, and the interval of a condition that was chosen because it looks
+best holds its true value nineteen times in twenty, too. Equality is shown by two one-sided tests (Schuirmann 1987)
+against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
 """
 
 from __future__ import annotations
@@ -23,7 +28,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS: Final = 10_000
 COVERAGE: Final = 0.95
 
 LEAST_REPEATS: Final = 3
@@ -36,15 +40,10 @@ CLOSE: Final = 0.10
 """Speeds that may differ by more than this are not equal, though their repeats overlap: too little is known."""
 
 LOSS_MARGIN_NATS: Final = 0.01
-"""Held-out losses that differ by less are equal, however narrow their intervals are."""
+"""Held-out losses that differ by less are equal, unless the spec has its own `loss_margin`."""
 
 LOSS_SHARE: Final = 0.003
-"""The same for losses whose unit nobody knows, as a part of the baseline's: what the margin is of a loss of 3 nats."""
-
-COARSE: Final = 5
-"""A margin that is so many times the least one hides what most comparisons are after."""
-
-_SEED: Final = 20_240_101
+"""The same for losses in an unknown unit, as a part of the baseline's: what the margin is of a loss of 3 nats."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +89,14 @@ class LossTest:
         difference: the condition's less the baseline's, with its interval over pairs of repeats.
         margin: differences up to it count as none.
         reason: why nothing could be shown; empty otherwise.
+        no_worse: whether it is shown that the condition is worse by the margin at most.
     """
 
     verdict: Sameness
     difference: Estimate | None
     margin: float
     reason: str = ""
+    no_worse: bool = False
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -115,118 +116,152 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
     return Estimate(float(np.median(known)), low, high, iqr, std, int(known.size))
 
 
-def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate | None:
-    """The ratio of two medians, with an interval where both sides have the repeats for one; values above 0."""
-    return _ratio(tuple(above), tuple(below))
+def ratio(above: Sequence[float], below: Sequence[float], among: int = 1) -> Estimate | None:
+    """Return the ratio of two geometric means, with an interval if both sides have the repeats; values above 0."""
+    return contrast([(above, 1.0), (below, -1.0)], among=among)
 
 
-@lru_cache(maxsize=100_000)
-def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate | None:
-    over, under = (np.array([v for v in side if math.isfinite(v) and v > 0]) for side in (above, below))
-    if not (over.size and under.size):
-        return None
-    repeats = int(min(over.size, under.size))
-    low, high = (None, None) if repeats < LEAST_REPEATS else _interval(_medians(over, 1) / _medians(under, 2))
-    return Estimate(float(np.median(over) / np.median(under)), low, high, None, None, repeats)
-
-
-def contrast(cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False) -> Estimate | None:
-    """The product of medians, each to the power of its weight, with an interval where all cells have the repeats.
+def contrast(
+    cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False, among: int = 1
+) -> Estimate | None:
+    """Return the product of geometric means, each to the power of its weight.
 
     Weights of 1 and -1 make a ratio; 1, -1, -1 and 1 a ratio of ratios; divided by the number of pairs, their geometric
-    mean. Values are above 0; None where a cell has none.
+    mean. Values are above 0; None if a cell has none. The interval needs ``LEAST_REPEATS`` in each cell.
 
     Args:
-        additive: the sum of medians, each times its weight, instead; values are any that are finite.
+        additive: return the sum of means, each times its weight, instead; values are any that are finite.
+        among: comparisons whose intervals hold together.
     """
-    return _contrast(tuple((tuple(values), weight) for values, weight in cells), additive)
+    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among)
+
+
+def _cells(cells: Sequence[tuple[Sequence[float], float]]) -> _Cells:
+    return tuple((tuple(values), weight) for values, weight in cells)
+
+
+_Cells = tuple[tuple[tuple[float, ...], float], ...]
 
 
 @lru_cache(maxsize=10_000)
-def _contrast(cells: tuple[tuple[tuple[float, ...], float], ...], additive: bool) -> Estimate | None:
-    known = [(np.array([v for v in values if math.isfinite(v) and (additive or v > 0)]), w) for values, w in cells]
-    if not known or not all(values.size for values, _ in known):
+def _contrast(cells: _Cells, additive: bool, tail: float) -> Estimate | None:
+    """Return the contrast; each end of its interval is wrong with the probability `tail`."""
+    there, back = (float, float) if additive else (math.log, math.exp)
+    terms = [([there(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
+    if not terms or not all(values for values, _ in terms):
         return None
-    there, back = (np.positive, np.positive) if additive else (np.log, np.exp)
-    repeats = int(min(values.size for values, _ in known))
-    value = float(back(sum(weight * there(np.median(values)) for values, weight in known)))
+    means = [math.fsum(values) / len(values) for values, _ in terms]
+    centre = math.fsum(weight * mean for (_, weight), mean in zip(terms, means, strict=True))
+    repeats = min(len(values) for values, _ in terms)
     if repeats < LEAST_REPEATS:
-        return Estimate(value, None, None, None, None, repeats)
-    draws = sum(weight * there(_medians(values, stream)) for stream, (values, weight) in enumerate(known))
-    return Estimate(value, *_interval(back(draws)), None, None, repeats)
+        return Estimate(back(centre), None, None, None, None, repeats)
+    variance, inverse = 0.0, 0.0
+    for (values, weight), mean in zip(terms, means, strict=True):
+        part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
+        variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
+    reach = _student(variance**2 / inverse, tail) * math.sqrt(variance) if inverse else 0.0
+    return Estimate(back(centre), back(centre - reach), back(centre + reach), None, None, repeats)
 
 
-def order(speeds: Sequence[float], baseline: Sequence[float]) -> Order:
+def _student(degrees: float, tail: float) -> float:
+    """Return the value that Student's t exceeds with the probability `tail`; a little more, to a tenth of a degree."""
+    return _student_of(max(1.0, math.floor(10 * degrees) / 10), tail)
+
+
+@lru_cache(maxsize=10_000)
+def _student_of(degrees: float, tail: float) -> float:
+    """By bisection of the angle whose cotangent it is, over the square root of the degrees of freedom."""
+    beta = math.exp(math.lgamma(degrees / 2) + math.lgamma(0.5) - math.lgamma((degrees + 1) / 2))
+    middles = (np.arange(1000) + 0.5) / 1000
+    low, high = 0.0, math.pi / 2
+    for _ in range(50):
+        angle = (low + high) / 2
+        above = float((np.sin(angle * middles) ** (degrees - 1)).mean()) * angle / beta
+        low, high = (angle, high) if above < tail else (low, angle)
+    return math.sqrt(degrees) / math.tan(high)
+
+
+def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) -> Order:
     """Whether speeds (higher is faster) differ from the baseline's.
 
-    A ratio within ``TIE`` of 1, or whose interval holds 1, is a tie if all of the interval lies within ``CLOSE`` of 1;
-    if not, it shows nothing. Nor do fewer than ``LEAST_REPEATS`` on a side.
+    Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
+    tie, if both one-sided tests show that the ratio is within ``CLOSE`` of 1. Fewer than ``LEAST_REPEATS`` on a side
+    show nothing.
+
+    Args:
+        among: comparisons that are made with one condition; wrong verdicts are as seldom over all of them.
     """
-    found = ratio(speeds, baseline)
+    found = ratio(speeds, baseline, among)
     if found is None or found.low is None or found.high is None:
         return Order.INCONCLUSIVE
-    if abs(found.value - 1.0) < TIE or found.low <= 1.0 <= found.high:
-        close = found.low >= 1.0 / (1.0 + CLOSE) and found.high <= 1.0 + CLOSE
-        return Order.TIE if close else Order.INCONCLUSIVE
-    return Order.FASTER if found.value > 1.0 else Order.SLOWER
+    if abs(found.value - 1.0) >= TIE and not found.low <= 1.0 <= found.high:
+        return Order.FASTER if found.value > 1.0 else Order.SLOWER
+    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among)
+    return Order.TIE if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Order.INCONCLUSIVE
+
+
+def _one_sided(
+    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False
+) -> tuple[float, float]:
+    """Return the bounds of two one-sided tests; infinite if there are too few repeats."""
+    found = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among)
+    if found is None or found.low is None or found.high is None:
+        return -math.inf, math.inf
+    return found.low, found.high
 
 
 def loss_test(
-    losses: Sequence[tuple[int, float]], baseline: Sequence[tuple[int, float]], *, own: bool = False
+    losses: Sequence[tuple[int, float]],
+    baseline: Sequence[tuple[int, float]],
+    margin: float = LOSS_MARGIN_NATS,
+    among: int = 1,
 ) -> LossTest:
     """Whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
 
-    Both are (number of the repeat, held-out loss); the number stands for the seed. The margin is `least_margin`, or
-    twice the standard deviation of the baseline's repeats where that is more. All within it is equivalence; all beyond
-    it is a difference. Anything else, and fewer than ``LEAST_REPEATS``, shows nothing.
+    Both are (number of the repeat, held-out loss); the number stands for the seed. Equivalent: both one-sided tests
+    show that the mean difference is within the margin. Worse or better: the whole interval lies beyond it. Anything
+    else, and fewer than ``LEAST_REPEATS`` pairs, shows nothing.
 
     Args:
-        own: losses are in a script's own unit; else they are in nats.
+        margin: differences up to it count as none; fixed beforehand, never by how much these losses vary.
+        among: comparisons that are made with one condition; wrong verdicts are as seldom over all of them.
     """
     base = {number: loss for number, loss in baseline if math.isfinite(loss)}
-    margin = _margin(list(base.values()), own=own)
     ended = {number: loss for number, loss in losses if math.isfinite(loss)}
     if len(ended) < len(losses):
         return LossTest(Sameness.WORSE, None, margin, "a loss is not finite")
     differences = [loss - base[number] for number, loss in sorted(ended.items()) if number in base]
-    found = estimate(differences)
+    return _concluded(differences, margin, among)
+
+
+def _concluded(differences: Sequence[float], margin: float, among: int) -> LossTest:
+    pairs = [(differences, 1.0)]
+    found = contrast(pairs, additive=True, among=among)
     if found is None:
         return LossTest(Sameness.INCONCLUSIVE, None, margin, "no repeat of both reported this loss")
-    return LossTest(*_concluded(found, margin))
-
-
-def _concluded(found: Estimate, margin: float) -> tuple[Sameness, Estimate, float, str]:
     if found.low is None or found.high is None:
-        return Sameness.INCONCLUSIVE, found, margin, f"fewer than {LEAST_REPEATS} repeats"
-    if -margin <= found.low and found.high <= margin:
-        return Sameness.EQUIVALENT, found, margin, ""
+        return LossTest(Sameness.INCONCLUSIVE, found, margin, f"fewer than {LEAST_REPEATS} repeats")
+    low, high = _one_sided(pairs, among, additive=True)
+    if -margin <= low and high <= margin:
+        return LossTest(Sameness.EQUIVALENT, found, margin, no_worse=True)
     if found.low > margin:
-        return Sameness.WORSE, found, margin, ""
+        return LossTest(Sameness.WORSE, found, margin)
     if found.high < -margin:
-        return Sameness.BETTER, found, margin, ""
-    return Sameness.INCONCLUSIVE, found, margin, "the repeats vary too much"
+        return LossTest(Sameness.BETTER, found, margin, no_worse=True)
+    return LossTest(Sameness.INCONCLUSIVE, found, margin, "the repeats vary too much", no_worse=high <= margin)
 
 
-def least_margin(baseline: Sequence[float], *, own: bool) -> float:
-    """How far losses may be from the baseline's and count as equal, however little repeats differ.
+def loss_margin(baseline: Sequence[float], given: float | None, *, own: bool) -> float:
+    """Return how far losses may be from the baseline's and count as equal.
 
     Args:
+        given: what the spec says.
         own: they are in a script's own unit; else they are in nats.
     """
-    if not own:
-        return LOSS_MARGIN_NATS
-    known = estimate(baseline)
-    return LOSS_SHARE * abs(known.value) if known else 0.0
-
-
-def is_coarse(margin: float, baseline: Sequence[float], *, own: bool) -> bool:
-    """Whether losses that count as equal may be far apart, because the baseline's repeats are."""
-    return margin > COARSE * least_margin(baseline, own=own)
-
-
-def _margin(baseline: Sequence[float], *, own: bool) -> float:
-    least = least_margin(baseline, own=own)
-    return least if len(baseline) < LEAST_REPEATS else max(least, 2.0 * float(np.std(baseline, ddof=1)))
+    if given is not None:
+        return given
+    known = estimate(baseline) if own else None
+    return LOSS_SHARE * abs(known.value) if known else 0.0 if own else LOSS_MARGIN_NATS
 
 
 def _around_median(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -240,27 +275,3 @@ def _left_out(repeats: int) -> int:
     """How many values at each end lie outside the interval of their median, by the sign test."""
     below = accumulate(math.comb(repeats, values) / (1 << repeats) for values in range(repeats))
     return max(0, sum(2.0 * chance <= 1.0 - COVERAGE for chance in below) - 1)
-
-
-def _medians(values: NDArray[np.float64], stream: int) -> NDArray[np.float64]:
-    """Medians of ``DRAWS`` samples of the values, drawn with replacement."""
-    ascending = np.argsort(values, kind="stable")
-    below, above = _middles(tuple(np.argsort(ascending).tolist()), stream)
-    ordered = values[ascending]
-    medians: NDArray[np.float64] = (ordered[below] + ordered[above]) / 2.0
-    return medians
-
-
-@lru_cache(maxsize=512)  # the ranks of three values are one of six, whatever the values
-def _middles(ranks: tuple[int, ...], stream: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-    """The ranks of the two middle values of each sample, of an odd number twice that of the one."""
-    size = len(ranks)
-    chosen = np.random.default_rng((_SEED, stream)).integers(0, size, (DRAWS, size))
-    drawn = np.sort(np.array(ranks, np.int16)[chosen], axis=1)
-    return drawn[:, (size - 1) // 2].copy(), drawn[:, size // 2].copy()
-
-
-def _interval(draws: NDArray[np.float64]) -> tuple[float, float]:
-    tail = 50.0 * (1.0 - COVERAGE)
-    low, high = np.percentile(draws, [tail, 100.0 - tail])
-    return float(low), float(high)

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...formatting import count
 from ...spec.effects import WORK
 from ..measure.run import MeasuredRun
@@ -17,6 +20,15 @@ from .conditions import ALIKE, Condition, baseline_of, grouped, key_of
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it
 _RANKS: Final = "ranks"
+
+_LEVEL: Final = (0.5, 0.8)
+"""Part of a run over which its mean loss is one that it has come down to, and goes on from."""
+
+_WIDTH: Final = 0.2
+"""Part of a run over which losses are averaged to see when they came down."""
+
+_UNSURE: Final = 0.5
+"""If noise takes the loss across a level over so much of the time until then, that time is not known."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +45,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class TimeToLoss:
-    """How long a condition trained until its smoothed loss, in nats, first came down to what all of them reach.
+    """How long a condition trained with a loss, in nats, above what all of them come down to.
 
     Seconds and tokens are medians over repeats; None where one of them never got there.
     """
@@ -69,13 +81,16 @@ def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
 
 
 def common_loss(conditions: Sequence[Condition]) -> float | None:
-    """The lowest smoothed loss, in nats, that every run that counts comes down to; None where no loss is known."""
-    curves = ([*filter(math.isfinite, run.curve.smoothed)] for one in conditions for run in one.counted)
-    return max((min(losses) for losses in curves if losses), default=None)
+    """Return a loss, in nats, that every run that counts comes down to before its end; None if no loss is known.
+
+    It is the highest of the mean losses in the second half of each run without its end: a single low loss, which the
+    noisiest curve has, sets no level.
+    """
+    return max((level for one in conditions for run in one.counted if (level := _level(run)) is not None), default=None)
 
 
 def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
-    """How long a run trained until its smoothed loss first came down to the target, in seconds; None for never."""
+    """How long a run trained with a loss above the target, in seconds; None if it never came down, or it is unclear."""
     point = _reached(run, target)
     return None if point is None else point[0]
 
@@ -161,7 +176,32 @@ def _time(condition: Condition, target: float) -> TimeToLoss:
     return TimeToLoss(condition, target, seconds, tokens if math.isfinite(tokens) else None)
 
 
+def _level(run: MeasuredRun) -> float | None:
+    losses = np.array(run.curve.smoothed)
+    begin, end = (int(share * losses.size) for share in _LEVEL)
+    known = losses[begin : max(end, begin + 1)]
+    known = known[np.isfinite(known)]
+    return float(known.mean()) if known.size else None
+
+
 def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
+    """Return the seconds and tokens that a run trained above the target.
+
+    The first time at which a noisy curve is below it comes the earlier the noisier it is. The time above it does not:
+    what noise takes away before the curve crosses, it gives back behind.
+    """
     curve = run.curve
-    points = zip(curve.smoothed, curve.seconds, curve.tokens, strict=True)
-    return next(((seconds, tokens) for loss, seconds, tokens in points if loss <= target), None)
+    losses = _wide(np.array(curve.smoothed))
+    above, below = np.flatnonzero(losses > target), np.flatnonzero(losses <= target)
+    if not below.size:
+        return None
+    seconds, tokens = (np.diff(values, prepend=0.0) for values in (curve.seconds, curve.tokens))
+    total = float(seconds[above].sum())
+    unsure = seconds[below[0] : above[-1] + 1].sum() if above.size else 0.0
+    return None if unsure > _UNSURE * total else (total, float(tokens[above].sum()))
+
+
+def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean round each loss over ``_WIDTH`` of all, over fewer near the ends; NaN where one is not finite."""
+    reach = [min(int(_WIDTH * losses.size / 2), place, losses.size - 1 - place) for place in range(losses.size)]
+    return np.array([losses[place - width : place + width + 1].mean() for place, width in enumerate(reach)])

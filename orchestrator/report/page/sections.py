@@ -24,12 +24,13 @@ from .summary import summary
 from .sweeps import sweeps
 
 _INTERVAL_TEXT: Final = (
-    "Intervals are over repeats, 95 %: that of a median between two of its values, that of a ratio by bootstrap. With "
-    "three repeats that of a median is their range, which holds the true median three times in four."
+    "Intervals are over repeats, 95 %: that of a median between two of its values; with three repeats it is their "
+    "range, which holds the true median three times in four. Those of ratios hold for all conditions together: "
+    "Student's t, Bonferroni."
 )
 _TO_LOSS_TEXT: Final = (
     "These differ in their tokens per step, so their losses at the end say nothing. What can be compared is how "
-    "long they trained until their smoothed loss came down to what all of them reach: the time of steps alone, those "
+    "long they trained with a loss above one that all of them come down to: the time of steps alone, those "
     "of the warm-up counted as the median step."
 )
 

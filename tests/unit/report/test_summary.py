@@ -13,16 +13,16 @@ FAST = Planted("fast", (0.05, 0.051, 0.052))
 
 def test_what_to_use_comes_first_then_what_it_costs_and_what_comes_next(planted_url: PlantStore) -> None:
     use, costs, following, happened, *_ = summary_lines(results_at(planted_url(Planted("base"), FAST)))
-    assert use.startswith("Use fast (1.96 [1.92, 2.00] × baseline)")
+    assert use.startswith("Use fast (1.96 [1.87, 2.06] × baseline)")
     assert costs.startswith("fast: 20.1k [19.7k, 20.5k] tokens/s, 10.0 GB a GPU, ")
     assert "held-out loss 3.0000 (+0.0000 beside the baseline, equivalent)" in costs
-    assert following == "Next comes base, behind by 1.96 [1.92, 2.00] × (established)."
+    assert following == "Next comes base, behind by 1.96 [1.87, 2.06] × (established)."
     assert happened.startswith("6 of 6 runs completed, in 2 conditions")
 
 
 def test_what_is_as_good_is_not_behind(planted_url: PlantStore) -> None:
     _, _, following, *_ = summary_lines(results_at(planted_url(FAST, Planted("twin", (0.0501, 0.0511, 0.0521)))))
-    assert following == "twin is on a par (1.00 [0.96, 1.04] ×)."
+    assert following == "twin is on a par (1.00 [0.96, 1.05] ×)."
 
 
 def test_what_nothing_shows_to_be_behind_looks_on_a_par(planted_url: PlantStore) -> None:
