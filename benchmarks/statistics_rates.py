@@ -1,6 +1,8 @@
 """How often a report's verdicts are wrong, and how often they show what is there: simulated campaigns of known truth.
 
-python benchmarks/statistics_rates.py > benchmarks/results/statistics_rates.txt
+python benchmarks/statistics_rates.py
+
+It takes minutes; `results/statistics_rates.txt` is what it prints.
 """
 
 from __future__ import annotations
