@@ -57,7 +57,7 @@ class _Submitted:
 
 class _Task(NamedTuple):
     token: str
-    index: int
+    task: int
     said: _Submitted
 
 
@@ -89,11 +89,14 @@ class Recollection:
     def __init__(self, paths: CampaignPaths) -> None:
         self._paths = paths
         self._known: set[str] = set()
-        self._asked_s = 0.0
+        self._reported_s: float | None = None
 
     def reported(self, looked_s: float) -> None:
-        """Remember what the store was given last. A store with an earlier time has gone back."""
-        self._asked_s = max(self._asked_s, looked_s)
+        """Remember what a pass left in the store at its end.
+
+        A store that has another time there has gone back, or another process has made a pass since.
+        """
+        self._reported_s = looked_s
 
     def recall(self, writer: FencedWriter) -> Recalled:
         """Record again what the store has forgotten.
@@ -105,10 +108,9 @@ class Recollection:
         names = self._names()
         with writer.store.read() as conn:
             lease = queries.read_lease(conn, writer.lease)
-            asked_s = (lease and lease.asked_s) or 0.0
-            if asked_s < self._asked_s:
+            if lease is None or lease.asked_s != self._reported_s:
                 self._known.clear()
-            self._asked_s = asked_s
+            self._reported_s = None
             self._known |= queries.known_tokens(conn, names - self._known)
             forgotten = names - self._known
             runs = {run.name: run for run in queries.runs(conn, writer.campaign_id)} if forgotten else {}
@@ -179,7 +181,7 @@ class Recollection:
             executor="",
             spool_path=str(self._paths.run(run.name).attempt(said.generation).metrics),
             retry_epoch=said.retry_epoch,
-            array_index=task.index,
+            array_index=task.task,
             changes=said.changes,
             memory_key=key,
             code=Path(said.code).name,
@@ -189,7 +191,7 @@ class Recollection:
         """Keep the jobs from beginning that wait for attempts of other experiments."""
         of_batch: dict[str, list[int]] = defaultdict(list)
         for _, task in passed:
-            of_batch[task.token].append(task.index)
+            of_batch[task.token].append(task.task)
         for token, indexes in of_batch.items():
             close_tasks(self._paths.batch(token), indexes)
 

@@ -184,8 +184,12 @@ class NastySlurm:
         absent = {(job.token, job.index) for job in self.jobs} - set(known)
         began = {(job.token, job.index) for job in self.jobs if job.started_s}
         unrecorded = absent - began if self.accounting else set()
-        views = cancelled(waited, absent, unrecorded, shown, lambda: MIN_JOB_AGE_S)
+        views = cancelled(waited, absent, unrecorded, shown, lambda: MIN_JOB_AGE_S, self._tasks_of)
         return {key: view for key, [view] in ((key, list(found.values())) for key, found in views.items())}
+
+    def _tasks_of(self, array: str) -> set[int]:
+        """What the controller names of an array."""
+        return {job.index for job in self.jobs if job.job_id.partition("_")[0] == array and not job.forgotten}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self._effects.moment(Unreachable("scancel is away"))

@@ -117,6 +117,25 @@ def test_a_store_that_goes_back_is_brought_up_to_its_folder(world: World, lost: 
     assert world.states() == {"depth-1": "completed"}
 
 
+def test_a_process_that_knew_a_submission_notices_that_the_store_has_forgotten_it(world: World) -> None:
+    world.record(**ONE, retry={"backoff_s": 0, "crash": 9})
+    first = world.reconciler()
+    first.run_pass()
+    earlier = saved(world.store)
+    world.run_jobs("FAILED", exit_code=None)
+    for _ in range(2):
+        first.run_pass()
+    first.close()
+    tokens = [row.token for row in world.attempts("depth-1")]
+    restore(world.store, earlier)
+    world.expire_lease()
+    world.run_pass()  # of another process
+    for _ in range(2):
+        first.run_pass()
+    assert [row.token for row in world.attempts("depth-1")] == tokens
+    assert len(world.cluster.submitted) == len(tokens) == 2
+
+
 def test_a_run_that_was_settled_goes_on_where_its_forgotten_attempt_is(world: World) -> None:
     world.record(**ONE, retry={"crash": 0})
     world.run_pass()
