@@ -168,8 +168,9 @@ def _first_paragraph(file: Path) -> str:
 def test_the_architecture_names_every_variable_of_a_script() -> None:
     contract = set(re.findall(r'"([A-Z_]+)": ', _source(launch)))
     told = set(re.findall(r"`CAMPAIGN_([A-Z_]+)`", ARCHITECTURE))
-    of_the_launcher = {"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM"}
-    assert contract - of_the_launcher == told
+    of_others = {"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM"}
+    of_others |= {"NTASKS_PER_NODE"}  # Slurm's
+    assert contract - of_others == told
 
 
 def _source(module: object) -> str:
