@@ -7,20 +7,16 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..shared import allocator
+from ..shared import allocator, variables
 from ..shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from ..shared.layout import AttemptPaths, RunPaths
 from ..shared.payload import Payload
 from .node import Node
 
-_PLACES = re.compile(
-    r"SLURM_(?:PROCID|LOCALID|GTIDS|NPROCS|NTASKS\w*|TASK_PID|TASKS_PER_NODE|STEP_(?:NUM_TASKS|TASKS_PER_NODE)|PMI\w*)"
-    r"|SLURM_MPI_TYPE|PMI2?_\w+|PMIX_(?!MCA_)\w+|OMPI_(?:COMM_WORLD|UNIVERSE|APP_CTX|NUM_APP|FIRST_RANKS)\w*"
-    r"|OMPI_MCA_(?:ess|orte)_\w+|MPI_LOCALN?RANK\w*|MPI_(?:RANK|SIZE|WORLD_SIZE|NRANKS?)|MV2_COMM_WORLD_\w+"
-    r"|MPIRUN_\w+|PALS_\w+|ALPS_APP_PE|FLUX_TASK_\w+|JSM_NAMESPACE_\w+"
-    r"|(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|TORCHELASTIC_\w+"
+_OF_A_TASK = re.compile(
+    r"SLURM_(PROCID|LOCALID|GTIDS|NPROCS|NTASKS\w*|TASK_PID|TASKS_PER_NODE|STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI\w*|MPI_TYPE)"
 )
-"""The place among processes of the agent, of which Slurm starts one a node, or of the user's shell; never of a rank."""
+"""The place of the agent, of which Slurm starts one a node; never that of a rank."""
 
 RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
@@ -76,7 +72,8 @@ def environment(
         cpu_count: cores that the job may use on this node.
         copy: what the attempt's copy of the code holds; None where it has none.
     """
-    base = {name: value for name, value in base.items() if not _PLACES.fullmatch(name)}
+    other = (_OF_A_TASK, variables.PER_TASK)
+    base = {name: value for name, value in base.items() if not any(known.fullmatch(name) for known in other)}
     env = {
         **base,
         **_slurm_sizes(payload, base),
@@ -100,9 +97,10 @@ def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
     if not base.get("SLURM_JOB_ID"):
         return {}
     world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)
-    sizes = dict.fromkeys(("NTASKS", "NPROCS", "STEP_NUM_TASKS"), world) | {"NTASKS_PER_NODE": each}
     several = f"{each}(x{payload.nodes})" if payload.nodes > 1 else each
+    sizes = dict.fromkeys(("NTASKS", "NPROCS", "STEP_NUM_TASKS"), world)
     sizes |= dict.fromkeys(("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"), several)
+    sizes["NTASKS_PER_NODE"] = each
     return {f"SLURM_{name}": value for name, value in sizes.items()}
 
 

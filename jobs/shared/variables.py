@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 PER_TASK: Final = re.compile(
-    r"OMPI_(?!MCA_)\w+|PMIX?_(?!MCA_)\w+|PALS_\w+|JSM_NAMESPACE_\w+|MPI_LOCAL\w+|MV2_COMM_\w+|TORCHELASTIC_\w+"
+    r"OMPI_(MCA_(ess|orte)_|(?!MCA_))\w+|PMI(2|X)?_(?!MCA_)\w+|MPI_(RANK|SIZE|WORLD_SIZE|NRANKS)|MPIRUN_\w+"
+    r"|ALPS_APP_PE|FLUX_TASK_\w+|PALS_\w+|JSM_NAMESPACE_\w+|MPI_LOCAL\w+|MV2_COMM_\w+|TORCHELASTIC_\w+"
     r"|RANK|LOCAL_RANK|CROSS_RANK|WORLD_SIZE|LOCAL_SIZE|CROSS_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(RANK|WORLD_SIZE|NAME)|NODE_RANK"
     r"|MASTER_ADDR|MASTER_PORT"
 )

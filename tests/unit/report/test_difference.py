@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
@@ -77,3 +79,10 @@ def test_no_speed_is_read_from_steps_that_a_script_counts_anew(planted_url: Plan
     assert "step 1 again" in flags_of(first)
     assert all(run.timing and "step 1 again" not in flags_of(run) for run in others)
     store.close()
+
+
+def test_ranks_that_met_no_others_are_remarked(planted: Plant) -> None:
+    [run] = planted(Planted("a", (0.05,), (3.0,), ranks=2))
+    alone = "its 2 ranks never formed a group of 2: each may have trained alone"
+    remarked = {group: alone in flags_of(replace(run, group=group)) for group in (None, 0, 1, 2)}
+    assert remarked == {None: False, 0: True, 1: True, 2: False}
