@@ -80,6 +80,7 @@ class TrainerConfig:
         keep_best: the one with the lowest held-out loss stays too.
         universal_checkpoint: resume from checkpoints of another number of ranks.
         engine: DeepSpeed's, or PyTorch's data parallel (ddp) or sharded (fsdp2) training without it.
+        fsdp2_reduce: reduce gradients after each micro-batch, or after the last of a step.
         offload: what lies in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
         deepcompile: DeepSpeed's own compiler passes.
         cuda_graphs: record the compiled passes once, and replay them.
@@ -129,6 +130,7 @@ class TrainerConfig:
     universal_checkpoint: bool = False
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
+    fsdp2_reduce: Literal["each", "last"] = "each"
     nvme_path: str | None = None
     deepcompile: bool = False
     cuda_graphs: bool = False

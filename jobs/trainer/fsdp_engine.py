@@ -2,7 +2,8 @@
 
 As under ZeRO 3, each rank keeps its part of weights, gradients and optimizer states, and gathers a transformer block at
 a time. The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
-Gradients are reduced at each micro-batch, as ZeRO 3 does: kept whole between them, they would cost what sharding saves.
+Gradients are reduced after each micro-batch, as ZeRO 3 does, or after the last of a step: kept whole until then, they
+take 4 bytes for each parameter of the model.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class FsdpEngine(TorchEngine):
         self._blocks = blocks_of(model)
         for block in self._blocks:
             fully_shard(block, **options)
-        fully_shard(model, **options)
+        self._sharded = fully_shard(model, **options)
         if config.offload != "full":
             model.to(device)
         else:
@@ -55,11 +56,18 @@ class FsdpEngine(TorchEngine):
         super().__init__(model, parameter_groups(model), config, device)
 
     def compile(self) -> None:
-        """Compiles each block by itself: what gathers it stays outside."""
-        self._loss.compile_parts(self._blocks)
+        """Compile each block, without the hooks that gather it, and the loss.
+
+        The call of a block is compiled, not its ``forward``: that spares the host the path of the hooks.
+        """
+        for block in self._blocks:
+            block.compile()
+        self._loss.compile_parts(())
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """The loss of a micro-batch."""
+        """Return the loss of a micro-batch."""
+        if self._config.fsdp2_reduce == "last":
+            self._sharded.set_requires_gradient_sync(self.is_gradient_accumulation_boundary())
         loss: Tensor = self.module(*inputs)
         return loss
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from ...jobs.shared.state_layout import joins_parameters
@@ -94,6 +94,7 @@ def model_states(
     moments: int = 2,
     buffer: int = BUCKET,
     joined: bool = False,
+    whole_gradients: bool = False,
 ) -> States:
     """What the states of a model take.
 
@@ -116,9 +117,13 @@ def model_states(
         buffer: Numbers in all of DeepSpeed's buffers for gradients together; 0 for none.
         joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a
             moment twice.
+        whole_gradients: FSDP2 keeps whole gradients until the last pass of a step.
     """
     if engine == "fsdp2":
-        return _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
+        states = _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
+        return (
+            replace(states, gradients_gb=_FULL * parameters / GB) if whole_gradients and accumulation != 1 else states
+        )
     half = engine == "deepspeed" and precision in ("bf16", "fp16")
     stage = zero_stage if engine == "deepspeed" else 0
     size = _HALF if half else _FULL
@@ -227,6 +232,7 @@ def _choices(config: RunConfig) -> dict[str, Any]:
         "engine": config.train.engine,
         "zero_stage": 3 if config.train.engine == "fsdp2" else zero["stage"],
         "joined": joins_parameters(config.train.model_dump()),
+        "whole_gradients": config.train.fsdp2_reduce == "last",
         "offload": _offload(*devices),
         "moments": 2 if any(name in kind for name in _TWO_MOMENTS) else 1,
         "buffer": int(zero.get("reduce_bucket_size", BUCKET)) * buffers,

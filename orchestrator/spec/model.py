@@ -130,6 +130,9 @@ class TrainConfig(SpecSection):
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
     parameters too (ZeRO 3); `nvme` both to the disk at nvme_path (ZeRO 3)."""
+    fsdp2_reduce: Literal["each", "last"] = "each"
+    """When engine fsdp2 reduces gradients: after `each` micro-batch, as ZeRO 3 does, or after the `last` of a step,
+    which communicates less but keeps whole fp32 gradients on every rank."""
     nvme_path: Line | None = None
     """Folder on a fast local disk of each node, by its absolute path, for `offload: nvme`. DeepSpeed needs libaio
     there."""

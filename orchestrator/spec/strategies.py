@@ -72,6 +72,8 @@ def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
             hint = "leave it out, and let the script record its own passes"
             yield _finding("cuda_graphs", "is for the built-in training", hint)
         return
+    if train.fsdp2_reduce != "each" and train.engine != "fsdp2":
+        yield _finding("fsdp2_reduce", f"has no effect with engine {train.engine}", "leave it out, or use fsdp2")
     if train.engine != "deepspeed":
         yield from _without_deepspeed(config)
     else:

@@ -30,6 +30,7 @@ FP32: dict[str, dict[str, Any]] = {
     "fsdp2-recomputed": {"engine": "fsdp2", "zero_stage": 0, "activation_checkpointing": True},
     "compiled-fsdp2": {"engine": "fsdp2", "zero_stage": 0, "compile": True},
     "fsdp2-accumulated": {"engine": "fsdp2", "zero_stage": 0, "micro_batch": 1},
+    "fsdp2-reduced-last": {"engine": "fsdp2", "zero_stage": 0, "micro_batch": 1, "fsdp2_reduce": "last"},
     "fsdp2-fused": {"engine": "fsdp2", "zero_stage": 0, "fused_loss": True},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
 }

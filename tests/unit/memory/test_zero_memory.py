@@ -313,6 +313,12 @@ def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
     assert (offloaded.gpu_gb, offloaded.host_gb) == (0.0, 16.0)
 
 
+def test_fsdp2_keeps_whole_gradients_between_passes_if_the_last_reduces_them() -> None:
+    asked = {"precision": "bf16", "zero_stage": 3, "ranks": 8, "engine": "fsdp2", "whole_gradients": True}
+    assert model_states(BILLION, **asked, accumulation=4).gradients_gb == 4.0
+    assert model_states(BILLION, **asked, accumulation=1).gradients_gb == 0.5
+
+
 @pytest.mark.parametrize("bias", ["attention_bias", "mlp_bias"])
 @pytest.mark.parametrize("value", [1e308, 1e300])
 def test_a_size_that_fits_no_model_is_not_counted(bias: str, value: float) -> None:

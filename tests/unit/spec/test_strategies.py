@@ -130,6 +130,7 @@ def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> Non
         ({"engine": "fsdp2", "offload": "nvme", "nvme_path": "/x"}, "train.offload: nvme is not served"),
         ({"engine": "fsdp2", "offload": "optimizer"}, "train.offload: optimizer is not served with engine fsdp2"),
         ({"engine": "fsdp2", "precision": "fp16"}, "train.precision: fp16 is not served with engine fsdp2"),
+        ({"fsdp2_reduce": "last"}, "train.fsdp2_reduce: has no effect with engine deepspeed"),
         ({"engine": "fsdp2", "universal_checkpoint": True}, "train.universal_checkpoint: is a DeepSpeed setting"),
         ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is a DeepSpeed setting"),
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
