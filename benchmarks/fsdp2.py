@@ -1,6 +1,7 @@
 """The trainer's FSDP2 engine beside the plain loop that PyTorch's documentation leads to, in the same call.
 
-    python benchmarks/fsdp2.py [--model MODEL] [--gpus N] [--passes N] [--rows A,B] [--repeats 3] [--steps 20] [--out FILE]
+    python benchmarks/fsdp2.py [--model MODEL] [--gpus N] [--passes N] [--rows A,B]
+                               [--repeats 3] [--steps 20] [--out FILE]
 
 bare        ``fully_shard`` for each block, each block and the loss compiled, fused AdamW, gradients clipped
 bare-last   the same, gradients reduced after the last pass of a step

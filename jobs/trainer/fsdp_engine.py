@@ -80,10 +80,13 @@ class FsdpEngine(TorchEngine):
         self.optimizer.step()
 
     def _clip(self) -> Tensor:
-        """Clips the gradients; returns their norm over all ranks before that.
+        """Clip the gradients and return their norm over all ranks before that.
 
-        On each rank's parts: PyTorch's own would communicate where the parts are, and NCCL does not from host memory.
+        PyTorch's own function communicates where the parts are, and NCCL cannot from host memory.
         """
+        if self._config.offload != "full":
+            norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip or torch.inf)
+            return norm.full_tensor() if isinstance(norm, DTensor) else norm
         grads = [p.grad.to_local() for p in self._parameters if isinstance(p.grad, DTensor)]
         squared = torch.nn.utils.get_total_norm(grads).to(self.device) ** 2
         dist.all_reduce(squared)
