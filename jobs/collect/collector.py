@@ -172,11 +172,13 @@ class Collector:
         if not 0 <= step <= MAX_STEP:
             return {}
         new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
-        self._marks.update(dict.fromkeys(new, step))
+        self._marks.update((name, max(step, self._marks.get(name, -1))) for name in new)
         return {"step": step, **({} if ts_s is None else {"ts": ts_s}), **new} if new else {}
 
     def _is_new(self, name: str, step: int) -> bool:
-        return step > self._marks.get(name, -1) and (name in self._marks or len(self._marks) < MAX_NAMES)
+        mark = self._marks.get(name, -1)
+        went_back = self._patterns is not None and step < mark  # the store reports that, and takes none of these
+        return (step > mark or went_back) and (name in self._marks or len(self._marks) < MAX_NAMES)
 
     def _script_reports(self) -> bool:
         """Whether the spool has lines of steps that are not from here; then this is over."""

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from ...db.storable import MAX_WHOLE
 from ...files.atomic_files import load_json
-from .event_files import EventFile
+from .event_files import EventFile, Scalar
 from .forms import Form
 from .lines import Line
 from .metric_names import metric_name
@@ -21,6 +22,8 @@ from .places import Places
 
 SEARCH_S: Final = 10.0
 """Between two searches for files."""
+_TOLD: Final = sys.maxsize
+"""In place of the newest step of a value that went back."""
 
 
 class MetricSource(ABC):
@@ -93,6 +96,8 @@ class TensorBoard(MetricSource):
     def __init__(self, places: Places, pid: Callable[[], int | None], since_s: float) -> None:
         self._places, self._pid, self._since_s = places, pid, since_s
         self._files: dict[Path, EventFile] = {}
+        self._newest: dict[tuple[Path, str], int] = {}
+        self._anew = ""
         self._searched_s = -SEARCH_S
 
     @property
@@ -116,10 +121,27 @@ class TensorBoard(MetricSource):
                 if (
                     scalar.ts_s >= self._since_s and "/Samples/" not in scalar.tag
                 ):  # DeepSpeed counts samples, not steps
+                    self._look_back(path, scalar)
                     line = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.ts_s})
                     line.setdefault(metric_name(scalar.tag, folder=path.parent.name), scalar.value)
             lines += steps.values()
         return lines, more
+
+    def remarks(self) -> list[str]:
+        """Of steps that begin again within a file."""
+        anew, self._anew = self._anew, ""
+        return [anew] if anew else []
+
+    def _look_back(self, path: Path, scalar: Scalar) -> None:
+        newest = self._newest.get((path, scalar.tag), -1)
+        if scalar.step < newest < _TOLD:
+            self._anew = (
+                f"{scalar.tag} of step {scalar.step:,} comes again after step {newest:,} in {path.name}; steps that"
+                " were passed before are not read again: let the script count steps over all epochs"
+            )
+            newest = _TOLD
+        if scalar.step <= MAX_WHOLE:
+            self._newest[path, scalar.tag] = max(scalar.step, newest)
 
 
 class TrainerState(MetricSource):

@@ -380,6 +380,27 @@ def test_the_name_of_a_host_makes_no_loss_one_of_held_out_data(tmp_path: Path) -
     assert looked.reported()[1:] == [(1, 2.5)]
 
 
+def test_steps_that_begin_again_are_reported_whatever_they_are_read_from(tmp_path: Path) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
+    path.write_bytes(b"".join(record(step, scalar("train/loss", epoch)) for epoch in (3, 2, 1) for step in (1, 2, 3)))
+    collect.finish()
+    lines = [line for line in looked.reported() if isinstance(line, tuple)]
+    [told] = [line for line in looked.reported() if isinstance(line, str) and "comes again after step 3" in line]
+    assert lines == [(1, 3.0), (2, 3.0), (3, 3.0)]
+    assert "train/loss of step 1 " in told
+
+
+def test_what_the_spec_s_patterns_find_goes_back_where_the_script_does(tmp_path: Path) -> None:
+    looked = Looked(tmp_path, metrics={"step": r"at (\d+)", "loss": r"loss (\S+)"})
+    collect = looked.collector()
+    looked.print("at 1 loss 3\nat 2 loss 2\nat 2 loss 9\nat 1 loss 2.5\nat 2 loss 1.5\nat 3 loss 1\n")
+    collect.finish()
+    lines = [line for line in looked.reported() if isinstance(line, tuple)]
+    assert lines == [(1, 3.0), (2, 2.0), (1, 2.5), (3, 1.0)]
+
+
 @pytest.mark.parametrize("image_bytes", [100_000, 300_000, 1_000_000])
 def test_images_between_scalars_cost_none_of_them(tmp_path: Path, image_bytes: int) -> None:
     looked = Looked(tmp_path)
