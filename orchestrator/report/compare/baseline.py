@@ -76,16 +76,17 @@ def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTe
 
 
 def compare_to_baseline(
-    conditions: Sequence[Condition], baseline: Condition, margin: float | None = None
+    conditions: Sequence[Condition], baseline: Condition, margin: float | None = None, among: int | None = None
 ) -> list[BaselineComparison]:
     """All conditions of a workload beside its baseline, in their order.
 
     Args:
         margin: how far losses may be apart and count as equal, if the spec says so.
+        among: comparisons that are made together; by default those with the baseline.
     """
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
-    among = max(1, sum(bool(condition.counted) for condition in conditions) - 1)
+    among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
     return [
         _compare(condition, baseline, in_tokens=in_tokens, held_out=held_out, among=among, margin=margin)
         for condition in conditions

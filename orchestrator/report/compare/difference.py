@@ -72,7 +72,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
             f"{whole.name} is all {len(whole.runs)} repeats, and {part.name} one of them",
             f"{whole.name}{FIRST} is the first run by itself",
         )
-    return ComparedOperands((compare(left, right),))
+    return ComparedOperands((compare(left, right, campaigns[home].provenance.get("loss_margin")),))
 
 
 def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: Sequence[str]) -> UserError:
@@ -85,11 +85,16 @@ def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: 
     return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
 
 
-def compare(left: Condition, right: Condition) -> Comparison:
-    """Compares two conditions; single runs count as a pair, whatever their seeds."""
+def compare(left: Condition, right: Condition, margin: float | None = None, among: int = 1) -> Comparison:
+    """Compare two conditions; single runs count as a pair, whatever their seeds.
+
+    Args:
+        margin: how far losses may be apart and count as equal, if the spec says so.
+        among: comparisons that are made together.
+    """
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
-    _, result = compare_to_baseline([left, right], left)
+    _, result = compare_to_baseline([left, right], left, margin, among)
     return Comparison(left, right, tuple(differences(left.runs[0].config, right.runs[0].config)), result)
 
 
@@ -189,7 +194,11 @@ def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> C
     shared = [key for key in keys[0] if key in keys[1]]
     if not shared:
         raise UserError(f"{left.name} and {right.name} have no condition with the same parameters")
-    compared = tuple(compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name)) for key in shared)
+    margin = left.provenance.get("loss_margin")
+    compared = tuple(
+        compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name), margin, len(shared))
+        for key in shared
+    )
     alone = []
     for row, conditions in zip((left, right), both, strict=True):
         if names := tuple(one.name for one in conditions if one.key not in shared):

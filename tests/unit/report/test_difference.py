@@ -10,10 +10,17 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.pages.report import comparison_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.difference import ComparedOperands, compare, figures, verdict
+from dscampaign.orchestrator.report.compare.difference import (
+    ComparedOperands,
+    compare,
+    compare_operands,
+    figures,
+    verdict,
+)
+from dscampaign.orchestrator.report.compare.statistics import Sameness
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
-from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
 FLOORS = (("a", 0.1), ("b", 0.5))
 
@@ -86,3 +93,18 @@ def test_ranks_that_met_no_others_are_remarked(planted: Plant) -> None:
     alone = "its 2 ranks never formed a group of 2: each may have trained alone"
     remarked = {group: alone in flags_of(replace(run, group=group)) for group in (None, 0, 1, 2)}
     assert remarked == {None: False, 0: True, 1: True, 2: False}
+
+
+def test_the_margin_of_the_spec_counts_here_as_in_the_report(planted_url: PlantStore) -> None:
+    url = planted_url(Planted("a"), Planted("b", held_out=(3.05, 3.05, 3.05)))
+    store = Store.open(url)
+    with store.write() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+        assert campaign
+        queries.update_campaign(conn, campaign.id, provenance={**campaign.provenance, "loss_margin": 0.1})
+    (one,) = compare_operands(store, ["sweep", "a", "b"]).comparisons
+    store.close()
+    in_report = results_at(url).comparisons[1]
+    assert one.result.loss.verdict == in_report.loss.verdict == Sameness.EQUIVALENT
+    assert one.result.loss.margin == in_report.loss.margin == 0.1
+    assert (one.result.times_baseline, one.result.order) == (in_report.times_baseline, in_report.order)
