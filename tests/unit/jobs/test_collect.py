@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import time
@@ -18,6 +19,7 @@ from dscampaign.jobs.collect.forms import CommonForms, Form, Patterns
 from dscampaign.jobs.collect.lines import Line
 from dscampaign.jobs.collect.metric_names import metric_name
 from dscampaign.jobs.collect.output import Output
+from dscampaign.jobs.shared import spool_steps
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, framed, record, scalar
 
@@ -378,6 +380,36 @@ def test_the_name_of_a_host_makes_no_loss_one_of_held_out_data(tmp_path: Path) -
     path.write_bytes(record(1, scalar("train/loss", 2.5)))
     collect.finish()
     assert looked.reported()[1:] == [(1, 2.5)]
+
+
+LOST = [(1, 2.5, 1.0), (2, 2.0, 1.0), (3, 0.0, math.nan), (4, 0.0, math.nan)]
+"""Step, loss and gradient norm as the Trainer logs them, whose loss is not finite from step 3 on."""
+
+
+@pytest.mark.parametrize("source", ["printed", "tensorboard", "trainer_state"])
+def test_a_loss_that_its_gradient_disproves_is_seen_from_whatever_it_is_read(tmp_path: Path, source: str) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    folder = Path(looked.attempt.payload.run_dir) / "out" / "checkpoint-4"
+    if source == "printed":
+        for step, loss, norm in LOST:
+            looked.print(
+                f"{{'loss': '{loss}', 'grad_norm': '{norm}', 'epoch': '0.1'}}\r {25 * step}%|##| {step}/4 [00:01<\n"
+            )
+    elif source == "tensorboard":
+        path = looked.events(folder.parent)
+        values = [
+            (step, scalar(f"train/{name}", value))
+            for step, *two in LOST
+            for name, value in zip(("loss", "grad_norm"), two, strict=True)
+        ]
+        path.write_bytes(b"".join(record(step, value) for step, value in values))
+    else:
+        folder.mkdir(parents=True)
+        history = [{"step": step, "loss": loss, "grad_norm": norm} for step, loss, norm in LOST]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    collect.finish()
+    assert spool_steps.diverged_at(looked.attempt.paths.metrics) == ("loss (reported as 0)", 3)
 
 
 def test_steps_that_begin_again_are_reported_whatever_they_are_read_from(tmp_path: Path) -> None:
