@@ -42,6 +42,7 @@ class Payload(Document):
         search: runs with the same word train with the same micro-batch, which the first of them searches for from
             ``micro_batch`` on; "" where it is given.
         retry_epoch, changes: as the store has them of the attempt, for a store that has lost it.
+        recorded_s: when the campaign was recorded that the attempt is of, 0 if unknown: a new store records it anew.
     """
 
     closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
@@ -83,6 +84,7 @@ class Payload(Document):
     search: str = ""
     retry_epoch: int = 0
     changes: str = ""
+    recorded_s: float = 0.0
 
     @property
     def world_size(self) -> int:

@@ -45,9 +45,11 @@ def write_intent(
         )
         told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
         queries.add_events(conn, writer.campaign_id, told)
+        campaign = queries.campaign_by_id(conn, writer.campaign_id)
+        recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
         return [
-            Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin))
+            Element(row, action, _payload(row, action, paths, store, saved.get(row.run_id, 0), origin, recorded_s))
             for row, action in zip(rows, group, strict=True)
         ]
 
@@ -90,7 +92,13 @@ def _new_attempt(action: Submit, index: int, token: str, paths: CampaignPaths) -
 
 
 def _payload(
-    row: AttemptRow, action: Submit, paths: CampaignPaths, store: str | None, saved_step: int, origin: Origin
+    row: AttemptRow,
+    action: Submit,
+    paths: CampaignPaths,
+    store: str | None,
+    saved_step: int,
+    origin: Origin,
+    recorded_s: float,
 ) -> Payload:
     made = job_request.payload(
         action.run,
@@ -106,4 +114,4 @@ def _payload(
         python=origin.interpreter,
         code=row.code,
     )
-    return replace(made, retry_epoch=row.retry_epoch, changes=row.changes)
+    return replace(made, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)

@@ -53,6 +53,8 @@ class _Submitted:
     retry_epoch: Whole = 0
     changes: str = ""
     code: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    recorded_s: float = 0.0
 
 
 class _Task(NamedTuple):
@@ -90,6 +92,7 @@ class Recollection:
         self._paths = paths
         self._known: set[str] = set()
         self._reported_s: float | None = None
+        self._recorded_s = 0.0
 
     def reported(self, looked_s: float) -> None:
         """Remember what a pass left in the store at its end.
@@ -114,6 +117,8 @@ class Recollection:
             self._known |= queries.known_tokens(conn, names - self._known)
             forgotten = names - self._known
             runs = {run.name: run for run in queries.runs(conn, writer.campaign_id)} if forgotten else {}
+            campaign = queries.campaign_by_id(conn, writer.campaign_id)
+        self._recorded_s = campaign.created_s if campaign else 0.0
         tasks = [task for token in sorted(forgotten) for task in self._tasks(token)]
         if not tasks:
             return Recalled()
@@ -159,10 +164,20 @@ class Recollection:
             if run.id in active or run.id in found.attempts:
                 found.waiting.add(run.id)
                 return
-            if task.said.config_hash == run.config_hash:
+            if self._is_same(run, task.said):
                 found.attempts[run.id] = run, self._attempt(run, task)
             else:
                 found.passed.append((run, task))
+
+    def _is_same(self, run: RunRow, said: _Submitted) -> bool:
+        """Return whether an attempt is of what the run is now.
+
+        In a campaign that was recorded anew, it must have its variables, too: what the spec was before, nobody knows.
+        """
+        same = said.config_hash == run.config_hash
+        with suppress(Exception):
+            return same and (said.recorded_s == self._recorded_s or dict(run_config(run).env) == dict(said.env))
+        return False
 
     def _attempt(self, run: RunRow, task: _Task) -> NewAttempt:
         said = task.said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +63,10 @@ class Promises:
             assert unwanted or run.name not in self.cluster.cancelled, f"{run.name} is wanted and was cancelled"
             self._check_attempts(run, mine)
             for counted in _counted_together(mine):
-                _check_budgets(run, counted, run_config(run).retry)
-                self._check_free(run, counted)
+                left = {generation for name, generation in self._left if name == run.name}
+                _check_budgets(run, counted, run_config(run).retry, left)
+                if not left:
+                    self._check_free(run, counted)
 
     def check_end(self, conn: Connection, campaign_id: int) -> None:
         """What must hold when all is settled."""
@@ -172,13 +174,19 @@ def _counted_together(rows: Sequence[AttemptRow]) -> Iterable[list[AttemptRow]]:
     return groups.values()
 
 
-def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig) -> None:
-    """A budget of n allows n further tries; after what cannot be cured there is none."""
+def _check_budgets(run: RunRow, rows: Sequence[AttemptRow], retry: RetryConfig, left: Collection[int]) -> None:
+    """A budget of n allows n further tries; after what cannot be cured there is none.
+
+    What a store that went back records again (`left`) was begun by other accounts of what was before it.
+    """
     last = charged(rows[:-1], rows[-1])
+    before = [charged(rows[:index], row) for index, row in enumerate(rows[:-1]) if rows[index + 1].generation in left]
     for budget, count in spent(rows).items():
-        most = int(getattr(retry, budget))
+        most = int(getattr(retry, budget)) + before.count(budget)
         assert count <= most + (last is budget), f"{run.name}: retry.{budget} is {most}: {_story(rows)}"
     for row, after in itertools.pairwise(rows):
+        if after.generation in left:
+            continue
         over = row.failure_class in FINAL or row.failure_class == "cancelled"
         assert not over, f"{run.name} was tried again: {_story(rows)}"
         if row.failure_class == "oom":

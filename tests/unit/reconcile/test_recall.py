@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,12 +52,13 @@ def fail(world: World) -> None:
     world.run_pass()
 
 
-def test_jobs_of_a_lost_store_record_nothing_under_a_corrected_spec(world: World) -> None:
-    world.record(**ONE)
+@pytest.mark.parametrize("corrected", [{"train": {"steps": 3, "seed": 7}}, {"env": {"LR": "2"}}])
+def test_jobs_of_a_lost_store_record_nothing_under_a_corrected_spec(world: World, corrected: dict[str, Any]) -> None:
+    world.record(**ONE, env={"LR": "1"})
     world.run_pass()
     [old] = world.cluster.submitted
     again = anew(world)
-    again.record(**ONE, train={"steps": 3, "seed": 7})
+    again.record(**ONE, **{"env": {"LR": "1"}, **corrected})
     again.run_pass()
     assert is_closed(old.folder, 0)
     assert [event.message for event in again.events("passed_over")] == [
