@@ -1,10 +1,11 @@
 """What an errno of Linux says about who is at fault. Values only, and how to find an errno in a text. Pure.
 
-The numbers and words are those of Linux's `asm-generic/errno.h` and glibc, wherever this program itself runs.
+The numbers are those of Linux's `asm-generic/errno.h`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from enum import Enum
 
@@ -19,96 +20,23 @@ class Fault(Enum):
     REQUEST = "what was asked for: a path, a right, an argument"
 
 
-_STORAGE = {
-    5: "Input/output error",
-    6: "No such device or address",
-    19: "No such device",
-    27: "File too large",
-    28: "No space left on device",
-    30: "Read-only file system",
-    31: "Too many links",
-    37: "No locks available",
-    61: "No data available",
-    67: "Link has been severed",
-    70: "Communication error on send",
-    71: "Protocol error",
-    74: "Bad message",
-    107: "Transport endpoint is not connected",
-    108: "Cannot send after transport endpoint shutdown",
-    112: "Host is down",
-    116: "Stale file handle",
-    117: "Structure needs cleaning",
-    121: "Remote I/O error",
-    122: "Disk quota exceeded",
-    123: "No medium found",
-    124: "Wrong medium type",
-    126: "Required key not available",
-    127: "Key has expired",
-    128: "Key has been revoked",
-    129: "Key was rejected by service",
-    131: "State not recoverable",
-}
-_MEMORY = {12: "Cannot allocate memory"}
-_NETWORK = {
-    32: "Broken pipe",
-    98: "Address already in use",
-    99: "Cannot assign requested address",
-    100: "Network is down",
-    101: "Network is unreachable",
-    102: "Network dropped connection on reset",
-    103: "Software caused connection abort",
-    104: "Connection reset by peer",
-    110: "Connection timed out",
-    111: "Connection refused",
-    113: "No route to host",
-}
-_LIMIT = {
-    4: "Interrupted system call",
-    10: "No child processes",
-    11: "Resource temporarily unavailable",
-    16: "Device or resource busy",
-    23: "Too many open files in system",
-    24: "Too many open files",
-    26: "Text file busy",
-    35: "Resource deadlock avoided",
-    39: "Directory not empty",
-    62: "Timer expired",
-    105: "No buffer space available",
-}
-_REQUEST = {
-    1: "Operation not permitted",
-    2: "No such file or directory",
-    7: "Argument list too long",
-    8: "Exec format error",
-    13: "Permission denied",
-    17: "File exists",
-    18: "Invalid cross-device link",
-    20: "Not a directory",
-    21: "Is a directory",
-    22: "Invalid argument",
-    36: "File name too long",
-    38: "Function not implemented",
-    40: "Too many levels of symbolic links",
-    95: "Operation not supported",
-}
-
 FAULTS = {
     number: fault
-    for fault, table in (
-        (Fault.STORAGE, _STORAGE),
-        (Fault.MEMORY, _MEMORY),
-        (Fault.NETWORK, _NETWORK),
-        (Fault.LIMIT, _LIMIT),
-        (Fault.REQUEST, _REQUEST),
-    )
-    for number in table
+    for fault, numbers in {
+        Fault.STORAGE: "5 6 19 27 28 30 31 37 61 67 70 71 74 107 108 112 116 117 121 122 123 124 126 127 128 129 131",
+        Fault.MEMORY: "12",
+        Fault.NETWORK: "32 98 99 100 101 102 103 104 110 111 113",
+        Fault.LIMIT: "4 10 11 16 23 24 26 35 39 62 105",
+        Fault.REQUEST: "1 2 7 8 13 17 18 20 21 22 36 38 40 95",
+    }.items()
+    for number in map(int, numbers.split())
 }
 """errno → who is at fault; what is not here proves nothing."""
 _OF_THE_KERNEL = 512
 """From here on, numbers that a kernel keeps to itself (`linux/errno.h`): a file system that lets one out is broken."""
 
-WORDS = {**_STORAGE, **_MEMORY, **_NETWORK, **_LIMIT, **_REQUEST}
-"""errno → glibc's words for it."""
+WORDS = {number: os.strerror(number) for number in FAULTS}
+"""errno → the C library's words for it."""
 
 OF_SOCKETS = frozenset({67, 70, 71, 107, 110, 112})
 OF_FILES = OF_SOCKETS | {6, 19, 61, 74}

@@ -29,13 +29,6 @@ _TRAINED_VALUE = _words(
     r"|probability|probs?|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
 )
 _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
-_SCALE = _words(r"loss[_ ]scal\w*|(?:grad|amp|fp16|dynamic)[_ ]?scal\w*|scaler")
-_SPENT = _words(r"minim\w*|below|zero|exhaust\w*|too (?:small|low)|0")
-_LOSS_IS = _words(
-    r"(?:loss(?:es)?|perplexity|ppl|grad(?:ient)?[_ ]?norm)(?: value)?\W{1,3}"
-    r"(?:[\d.+-]+\w*|is|was|of|at|has|went|rose|jumped|exceed\w*|above|over|too|spik\w*|threshold|limit)"
-)
-_OUT_OF_BOUNDS = _words(r"exceed\w*|above|too (?:large|high|big)|spik\w*|threshold|limit")
 _BROKE_OFF = _words(
     r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
 )
@@ -158,12 +151,7 @@ def diverged(name: str, message: str, statement: str, *, trained: bool) -> bool:
     text = plain if statement.startswith("raise ") else f"{plain} {statement}"
     if not trained:
         return _not_finite(text)
-    return (
-        near(NOT_FINITE, _TRAINED_VALUE, text)
-        or bool(_NOT_A_NUMBER.search(plain))
-        or near(_SCALE, _SPENT, text, 40)
-        or near(_LOSS_IS, _OUT_OF_BOUNDS, text, 60)
-    )
+    return near(NOT_FINITE, _TRAINED_VALUE, text) or bool(_NOT_A_NUMBER.search(plain))
 
 
 @lru_cache(maxsize=2048)

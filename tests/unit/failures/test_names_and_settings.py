@@ -177,9 +177,9 @@ def test_an_echo_stays_one_though_something_in_it_is_invalid(message: str) -> No
         ("the model's loss is NaN, it doesn't recover", "diverged"),
         ("loss must be finite, got nan", "diverged"),
         ("'loss' is nan", "diverged"),
-        ("train loss: 91.2 exceeds 50", "diverged"),
-        ("grad_norm=1234.5 is above the threshold", "diverged"),
-        ("the loss scale is too small", "diverged"),
+        ("train loss: 91.2 exceeds 50", "crash"),
+        ("grad_norm=1234.5 is above the threshold", "crash"),
+        ("the loss scale is too small", "crash"),
     ],
 )
 @pytest.mark.parametrize("kind", ["ValueError", "RuntimeError"])
