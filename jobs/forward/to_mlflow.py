@@ -63,6 +63,7 @@ class ToMlflow(Tool):
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
             raise NoServer(f"no tracking server: {hint}")
         with _one_at_a_time(uri):
+            _make_tables(uri)
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment()
         self._run_id = self._run_id or self._found(experiment) or self._made(experiment)
@@ -120,9 +121,23 @@ class ToMlflow(Tool):
 
 def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
     """MLflow makes the tables of a new SQLite file when it is first used, and two that do so at once spoil it."""
-    if not uri.startswith(_SQLITE):
-        return nullcontext()
-    return alone(Path(uri.removeprefix(_SQLITE).partition("?")[0] + ".lock"))
+    file = _sqlite_file(uri)
+    return alone(Path(f"{file}.lock")) if file else nullcontext()
+
+
+def _make_tables(uri: str) -> None:
+    """Make a new SQLite file with all of MLflow's tables or none: it could not go on with some of them."""
+    file = _sqlite_file(uri)
+    if file is None or file.exists():
+        return
+    new = Path(f"{file}.new")
+    new.unlink(missing_ok=True)  # of one that was killed here: the lock is ours
+    MlflowClient(tracking_uri=f"{_SQLITE}{new}").search_experiments()
+    new.rename(file)
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
 
 
 def _named(name: str) -> str:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable
@@ -403,6 +404,28 @@ def test_a_server_that_does_not_answer_is_tried_again(run: Run, monkeypatch: pyt
         thread.join()
     assert curves.mlflow_curve(server, run.state("mlflow")["run_id"], "loss") == once(FIRST, range(0))
     assert "hidden" not in run.attempt(1).forward_spool.read_text()
+
+
+def test_mlflow_s_tables_are_made_again_if_it_was_killed_while_it_made_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.folder / "mlflow.db").unlink()
+    killed = """if 1:
+        import os, sqlalchemy
+        def execute(conn, cursor, statement, *_):
+            done.append(statement) if statement.startswith("UPDATE alembic_version") else None
+            os._exit(9) if len(done) > 9 else None
+        done = []
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", execute)
+        from types import SimpleNamespace
+        from dscampaign.jobs.forward.to_mlflow import State, ToMlflow
+        """
+    killed += f"ToMlflow(SimpleNamespace(forward={run.options!r}), State()).open()"
+    monkeypatch.chdir(run.folder)
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == 9
+    run.train("mlflow", 1, FIRST)
+    assert run.curve("mlflow") == once(FIRST, range(0))
+    assert not list(run.folder.glob("*.new*"))
 
 
 @pytest.mark.parametrize("user", ["me:hid@den", "me:p@ss/hidden", "hidden", "me:hidden"])
