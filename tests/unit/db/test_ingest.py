@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -475,7 +476,7 @@ def _stored(world: World, run_id: int) -> list[object]:
 
 
 def _taken(
-    world: World, name: str, lines: list[dict[str, object]], cuts: list[int], target: int | None
+    world: World, name: str, lines: Sequence[Mapping[str, object]], cuts: list[int], target: int | None
 ) -> list[object]:
     with world.store.write() as conn:
         queries.insert_runs(conn, world.campaign_id, [NewRun(name, {}, {"a": 1}, "h1", 1, target_step=target)])
@@ -489,7 +490,7 @@ def _taken(
     return _stored(world, run_id)
 
 
-def _epochs(log_every: int = 1, *, length: int = 10) -> list[dict[str, object]]:
+def _epochs(log_every: int = 1, *, length: int = 10) -> list[dict[str, float]]:
     return [
         {"step": step, "ts": 1e9 + 100 * epoch + step, "loss": 3.0 - epoch - step / 100, "epoch": epoch}
         | ({"acc": float(epoch)} if epoch else {})

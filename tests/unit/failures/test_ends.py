@@ -323,6 +323,6 @@ def test_a_limit_that_a_shell_hands_on_is_no_lack_of_host_memory() -> None:
     assert verdict.hint.startswith("`ulimit -v unlimited`")
     smaller = judge(limited, resizable=True, on_cpu=True)
     assert (smaller.kind, smaller.reason) == ("oom", verdict.reason)
-    for others in ({"oom_kills": 1}, {"memory_limit_bytes": 2**30}):  # the job's own limit was reached first
-        assert judge(replace(limited, **others), resizable=False).kind == "host_oom"
+    for first in (replace(limited, oom_kills=1), replace(limited, memory_limit_bytes=2**30)):  # the job's own limit
+        assert judge(first, resizable=False).kind == "host_oom"
     assert judge(outcome(RankEnd(0, 1, error)), resizable=False).kind == "host_oom"
