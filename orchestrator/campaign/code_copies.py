@@ -130,7 +130,10 @@ class CodeCopies:
 
 def _require_trust_in(tree: CodeTree) -> None:
     """Make sure that nobody else can write a file of the tree, which any other may import."""
-    places = {tree.root, *(tree.root / above for path in tree.files for above in (path, *PurePath(path).parents))}
+    places = {
+        tree.root,
+        *(tree.root / above for path in tree.files for above in (PurePath(path), *PurePath(path).parents)),
+    }
     for place in sorted(places):
         _refuse(distrust(place) if place == tree.root or place.is_symlink() else planted(place))
 

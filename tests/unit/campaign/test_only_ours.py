@@ -179,6 +179,12 @@ class History:
         collect(self.world.store, found, campaigns, self.world.folder)
 
     def rm(self) -> None:
+        if self.chance.random() < 0.7:  # else it is refused, unless everything is over
+            self.cancel()
+            self.world.run_pass()
+            self.jobs()
+            self.world.run_pass()
+            self.world.run_pass()
         removal.remove(self.world.store, self.world.campaign)
 
     def share(self) -> None:
