@@ -109,6 +109,13 @@ def test_what_leaves_the_spec_is_not_wanted_but_not_forgotten(world: World) -> N
     assert [run.ordinal for name, run in world.runs().items() if name != "depth-1"] == [0, 1]
 
 
+def test_what_counts_and_what_is_equal_is_kept_and_may_change(world: World) -> None:
+    world.record(objective="loss", loss_margin=0.05)
+    assert [world.campaign.provenance[name] for name in ("objective", "loss_margin")] == ["loss", 0.05]
+    world.record(loss_margin=0.02)
+    assert [world.campaign.provenance[name] for name in ("objective", "loss_margin")] == [None, 0.02]
+
+
 def test_a_campaign_stays_where_it_is(world: World, tmp_path: Path) -> None:
     world.record()
     elsewhere = campaigns.Submission(**{**vars(world.submission()), "dir": tmp_path / "other"})
