@@ -71,6 +71,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
     as_submitted = and_(
         _ATTEMPT.state == AttemptState.QUEUED,
         _ATTEMPT.generation == 1,
+        _ATTEMPT.retry_epoch == _RUN.retry_epoch,
         _ATTEMPT.job_id.is_not(None),
         _ATTEMPT.array_index.is_not(None),
         _ATTEMPT.phase == "",

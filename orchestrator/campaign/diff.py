@@ -16,6 +16,7 @@ from ...db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED,
 from ...db.stored_document import StoredDocument
 from ..errors import UserError
 from ..executors.job_request import run_config
+from ..executors.pending_reason import will_not_start
 from ..formatting import some
 from ..reconcile.submit import REFUSED_BY
 from ..spec.effects import COMPARES_ALIKE, MEASURES
@@ -112,6 +113,14 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
 
 
+def asked_again(row: RunRow, run: Run) -> RunRow:
+    """The row with an attempt to come, if its job will never start and the spec now asks Slurm for another one."""
+    if row.state is not RunState.QUEUED or row.desired != "run" or not will_not_start(row.reason):
+        return row
+    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    return row if asked == asks else replace(row, retry_epoch=row.retry_epoch + 1)
+
+
 def _longer_now(row: RunRow, run: Run) -> RunRow:
     """The row with the steps that the spec now gives its run; pending, with fresh budgets, where it had ended before.
 
@@ -133,7 +142,7 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
     Its configuration is what the spec says, unless it has completed. Then it is what its results were measured with;
     only how many checkpoints stay is still to be decided.
     """
-    row = _longer_now(accepted_again(desired_again(row), run), run)
+    row = _longer_now(asked_again(accepted_again(desired_again(row), run), run), run)
     if unchanged(row, run):
         return row
     asks = run.stored_config

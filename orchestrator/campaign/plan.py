@@ -24,7 +24,7 @@ from ..executors import job_request
 from ..executors.base import ARRAY_LIMIT
 from ..executors.job_request import run_config
 from ..executors.slurm_commands import LOOK_S, answering_within
-from ..formatting import count, words
+from ..formatting import count, some, words
 from ..memory.config_changes import changed
 from ..memory.feasibility import ModelNeeds, needs_of
 from ..memory.observations import ledgers_of
@@ -46,7 +46,7 @@ from ..spec.validate import remarks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, spec_diff
-from .diff import SpecDiff, as_kept, changes, unchanged
+from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
 
 
 class Sign(StrEnum):
@@ -196,6 +196,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     notes += [*describe(copies.seen), *_kept_code(submission, change, codes), *_uncounted(submission.runs)]
     notes += remarks(submission.spec)
+    if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
+        notes.append(f"will not start as queued, so submitted again with the spec's slurm section: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     screening = _screening(submission, runs)

@@ -153,11 +153,12 @@ class SubmissionUnclear(Exception):
     Args:
         message: What was said, or what happened.
         full: Whether the cluster had no room for further jobs. If there is none, that is nobody's fault.
+        objects: Whether sbatch failed with an objection of its own: if there is no job, it refuses the batch for good.
     """
 
-    def __init__(self, message: str, *, full: bool = False) -> None:
+    def __init__(self, message: str, *, full: bool = False, objects: bool = False) -> None:
         super().__init__(message)
-        self.full = full
+        self.full, self.objects = full, objects
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,11 @@ _PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")
 """Likewise. A limit per user is not one of them: other jobs of the user will end."""
 
 
+def will_not_start(reason: str) -> bool:
+    """Whether waiting does not cure a reason of Slurm's, or these are words of `waits_because` about such a reason."""
+    return reason.startswith((WILL_NOT_START, *NEVER_STARTS)) or _PER_JOB_LIMIT.match(reason) is not None
+
+
 @lru_cache(maxsize=1000)
 def waits_because(reason: str) -> str:
     """`waiting: no free nodes yet (Resources)`; "" where Slurm gives no reason."""
@@ -55,6 +60,6 @@ def waits_because(reason: str) -> str:
     said = next((f"{words} ({reason})" for key, words in _WORDS.items() if re.match(rf"{key}\b", reason)), reason)
     if limit := _LIMIT.match(reason):
         said = f"a limit of your {'QOS' if limit[1] == 'QOS' else 'account'} is reached ({reason})"
-    if reason.startswith(NEVER_STARTS) or _PER_JOB_LIMIT.match(reason):
-        return f"{WILL_NOT_START}: {said}; change the spec's slurm section"
+    if will_not_start(reason):
+        return f"{WILL_NOT_START}: {said}; change the spec's slurm section and submit it"
     return f"waiting: {said}"

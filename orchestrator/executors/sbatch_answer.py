@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from ..errors import Unreachable
 from .base import ArrayTooLarge, SubmissionRefused, SubmissionUnclear
@@ -51,9 +52,16 @@ _REFUSED = re.compile(
     r"|[Ss]pecification (?:invalid|required|needs)|is invalid or not|can not be satisfied|Duplicate generic resource"
     r"|not supported|unsupported|(?:user|group) not permitted|denied to requested reservation|[Dd]ependency problem"
     r"|[Mm]ore processors requested|Memory required by task|Burst Buffer request|No partition specified"
-    r"|Cannot request more|parameter too long|unrecognized option|Unable to open file",
+    r"|Cannot request more|parameter too long|unrecognized (?:option|--)|Unable to open file|mutually exclusive"
+    r"|--\S+ is not valid|^sbatch: option '",
 )
 """What only another spec changes. Whatever else slurmctld answers, as during a maintenance, may change by itself."""
+_PASSING: Final = re.compile(
+    r"timed? ?out|temporar|try again|retry|connect|communicat|contact|controller|slurmctld|slurmdbd|munge|auth"
+    r"|credential|plugin|slurm\.conf|config|resolve|lookup|socket|memory alloc",
+    re.IGNORECASE,
+)
+"""What sbatch itself meets on its machine; whatever else it objects to before it sends anything is in the spec."""
 
 
 def submitted_id(stdout: str) -> str:
@@ -119,7 +127,13 @@ def _meaning(text: str) -> Exception:
         return ArrayTooLarge(first_line(line), for_now=False)
     if _REFUSED.search(line):
         return SubmissionRefused(plain(line))
-    return _later(first_line(line)) if answer else SubmissionUnclear(text)
+    return _later(first_line(line)) if answer else SubmissionUnclear(text, objects=_objects(line))
+
+
+def _objects(line: str) -> bool:
+    """Whether sbatch itself objected to the batch, by words that tell of nothing that passes."""
+    passing = _PASSING.search(line) or any(word in line for word in _OF_THE_SYSTEM)
+    return line.startswith(("sbatch: error: ", "sbatch: fatal: ")) and not passing
 
 
 def _of_policy(limits: Sequence[str], line: str) -> Exception:

@@ -25,8 +25,18 @@ from ...sbatch import prologue
 from ..errors import Unreachable
 from ..progress import in_pieces
 from .array_tasks import Jobs, Key, task_numbers, task_views
-from .base import JobArray, JobListing, JobView, SubmissionRefused, WaitedJob, own_python, owner
-from .sbatch_answer import first_line, submission_error, submitted_id
+from .base import (
+    ArrayTooLarge,
+    JobArray,
+    JobListing,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+    WaitedJob,
+    own_python,
+    owner,
+)
+from .sbatch_answer import first_line, last_words, submission_error, submitted_id
 from .setup_lines import guarded
 from .slurm_commands import NO_ACCOUNTING, TimedOut, ask, own_cluster, run_sbatch
 from .waiting_tasks import cancelled
@@ -44,6 +54,8 @@ SCRIPT = "submission.sh"
 
 NAMES_AT_ONCE = 2000
 """Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
+
+_NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySize in slurm.conf, above 1)"
 
 _NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
 
@@ -76,7 +88,7 @@ class SlurmExecutor:
         (sbatch, *rest), given = _command(batch)
         done = run_sbatch([sbatch, "--parsable", *rest], given)
         if done.returncode:
-            raise submission_error(done.stdout, done.stderr)
+            raise _meaning(done.stdout, done.stderr, batch)
         array_id = submitted_id(done.stdout)
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
@@ -91,7 +103,10 @@ class SlurmExecutor:
         (sbatch, *rest), given = _command(batch)
         done = run_sbatch([sbatch, "--test-only", *rest], given)
         if done.returncode:
-            raise submission_error("", done.stderr)
+            error = _meaning("", done.stderr, batch)
+            if isinstance(error, SubmissionUnclear) and error.objects:  # of a test there is no job
+                raise SubmissionRefused(last_words(str(error)))
+            raise error
         return first_line(done.stderr).removeprefix("sbatch: ")
 
     def list_jobs(
@@ -135,6 +150,14 @@ class SlurmExecutor:
             done = ask(["scancel", *some])
             if done.returncode and "Invalid job id" not in done.stderr:
                 raise Unreachable(f"scancel: {done.stderr.strip()}", "the jobs go on; the next pass tries again")
+
+
+def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:
+    """What a failed sbatch means for a batch: of one job, no array is smaller."""
+    error = submission_error(stdout, stderr)
+    if batch.size == 1 and isinstance(error, ArrayTooLarge) and not error.for_now:
+        return SubmissionRefused(f"{last_words(str(error))}, not even of one job: {_NO_ARRAYS}")
+    return error
 
 
 def job_name(token: str) -> str:

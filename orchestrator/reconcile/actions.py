@@ -102,6 +102,11 @@ class Revoke:
         return CLUSTER_FULL if self._unclear.get("full") else ""
 
     @property
+    def refused(self) -> str:
+        """What sbatch objected to, "" for nothing: now that the queue is known to have no job, it was a refusal."""
+        return str(self._unclear.get("said", "")) if self.wanted and self._unclear.get("objects") else ""
+
+    @property
     def _unclear(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.attempt.evidence.get(UNCLEAR, {})
         return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...db.records import AttemptRow
 from ...db.states import AttemptState, RunState
 from ..executors.base import JobView
-from ..executors.pending_reason import waits_because
+from ..executors.pending_reason import waits_because, will_not_start
 from ..failures.evidence import Ended
 from ..failures.policy import FailureClass
 from ..failures.verdict import Verdict
@@ -47,6 +47,7 @@ UNWRITABLE = "unwritable"
 """Kinds of notes; an attempt's evidence keeps each under its name."""
 
 _UNWANTED = "the run is no longer wanted"
+_REPLACED = "it would not have started, and the spec asks Slurm for another job now"
 
 ELSEWHERE_S = 600.0
 """How long another machine's process may be silent before it counts as lost. Should it still live, it sees that a newer
@@ -149,8 +150,14 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
         ends |= any(note.kind in _ENDS for note in notes)
     elif not attempt.claimed:
         yield from _resize(view, row, snapshot)
-    if job.job_id and (ends or not snapshot.is_desired(view)):
+    if job.job_id and (ends or _is_replaced(view, attempt) or not snapshot.is_desired(view)):
         yield CancelJob(row, job.job_id)
+
+
+def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
+    """Whether its job never started and will not, and the spec has since asked for another one."""
+    job, older = attempt.job, attempt.row.retry_epoch < view.run.retry_epoch
+    return job is not None and older and (job.cancelled_in_queue or (job.pending and will_not_start(job.reason)))
 
 
 def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
@@ -240,8 +247,9 @@ def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
 
 
 def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish | SetAside:
-    if not snapshot.is_desired(view) and _never_began(attempt):
-        verdict = Verdict(FailureClass.CANCELLED, _UNWANTED)
+    replaced = _is_replaced(view, attempt)
+    if _never_began(attempt) and (replaced or not snapshot.is_desired(view)):
+        verdict = Verdict(FailureClass.CANCELLED, _REPLACED if replaced else _UNWANTED)
         return Finish(attempt.row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
     from ..failures.classify import (
         classify,

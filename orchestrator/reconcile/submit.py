@@ -301,7 +301,7 @@ def _refuse(rows: Sequence[Element], writer: FencedWriter, reason: str) -> None:
 
 def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> Unreachable:
     """Keeps the intent: only the next listing tells whether there is a job. Returns the error that says so."""
-    known = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full}}
+    known = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
     with writer.write() as conn:
         queries.change_attempts(conn, {row.id: {"evidence": known} for row, *_ in rows})
         for row, *_ in rows:

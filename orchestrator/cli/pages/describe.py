@@ -82,7 +82,7 @@ def _next_command(facts: RunDetails) -> str:
         case RunState.RUNNING:
             return f"campaign logs {name} -f"
         case RunState.QUEUED if run.reason.startswith(WILL_NOT_START):
-            return f"campaign cancel {name}   (then change the spec, submit it, and retry the run)"
+            return "campaign submit SPEC   (once its slurm section is changed)"
         case RunState.PENDING | RunState.QUEUED:
             return watch if facts.status.reconciled_now else reconcile
     return f"campaign report {campaign}" if facts.status.settled else watch

@@ -12,8 +12,9 @@ from dscampaign.db.records import RunRow
 from dscampaign.db.states import ABSENT, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.stored_document import StoredDocument
-from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, desired_again, merge, unchanged
+from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge, unchanged
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.spec.effects import EFFECTS
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
@@ -176,6 +177,16 @@ def test_an_experiment_that_is_another_one_is_none_that_was_moved(after: Run) ->
 def test_every_field_of_train_has_an_effect() -> None:
     """A new one says in `EFFECTS` whether it changes what is learned, or a figure that is compared."""
     assert set(EFFECTS) == set(TrainConfig.model_fields)
+
+
+def test_a_job_that_will_not_start_is_replaced_once_the_spec_asks_for_another() -> None:
+    why = waits_because("PartitionTimeLimit")
+    stuck = stored("a", RunState.QUEUED, reason=why, config=new("a").stored_config)
+    other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"time": "4"}}))
+    assert asked_again(stuck, other) == replace(stuck, retry_epoch=stuck.retry_epoch + 1)
+    waiting = replace(stuck, reason=waits_because("Priority"))
+    for row, run in ((stuck, new("a")), (waiting, other), (replace(stuck, desired="cancel"), other)):
+        assert asked_again(row, run) == row
 
 
 def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:

@@ -303,6 +303,11 @@ NEVER_TAKEN = [
     f"{FAILED}Multiple partition job request not supported when a partition is set in the association",
     f"{FAILED}Memory required by task is not available",
     "sbatch: error: Invalid --gpu-bind argument: gpu:foo",
+    'sbatch: error: unrecognized --hint argument "foo", see --hint=help',
+    'sbatch: error: unrecognized --mem-bind argument "foo"',
+    "sbatch: error: Bad rlimit name: FOO\nsbatch: error: --propagate=FOO is not valid.",
+    "sbatch: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.",
+    "sbatch: option '--overcommit' doesn't allow an argument\nTry \"sbatch --help\" for more information",
 ]
 
 FOR_NOW = [
@@ -382,6 +387,37 @@ def test_what_sbatch_will_never_take(text: str) -> None:
 )
 def test_what_sbatch_may_take_another_time(text: str) -> None:
     assert not isinstance(submission_error("", text), SubmissionRefused)
+
+
+@pytest.mark.parametrize(
+    ("said", "objects"),
+    [
+        ("sbatch: error: something nobody has seen before", True),
+        ("sbatch: fatal: --frob and --nope do not go together", True),
+        ("slurm_load_jobs error: Unexpected message received", False),
+        ("sbatch: fatal: Unable to process configuration file", False),
+        ("sbatch: error: fetch_config: DNS SRV lookup failed", False),
+        ("sbatch: error: open: Input/output error", False),
+        ("sbatch: a note of the site", False),
+        ("/opt/wrapper: line 3: sbatch.real: Permission denied", False),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
+    ],
+)
+def test_what_sbatch_itself_objects_to_is_a_refusal_once_there_is_no_job(
+    slurm: FakeSlurm, tmp_path: Path, said: str, objects: bool
+) -> None:
+    slurm.answers("sbatch", err=f"{said}\n", code=1)
+    with pytest.raises(SubmissionUnclear) as caught:
+        SlurmExecutor().submit(made := batch(tmp_path))
+    assert caught.value.objects is objects
+    with pytest.raises(SubmissionRefused if objects else SubmissionUnclear):
+        SlurmExecutor().forecast(made)
+
+
+def test_a_cluster_that_takes_no_array_of_one_job_takes_none(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.answers("sbatch", err=f"{FAILED}Invalid job array specification\n", code=1)
+    with pytest.raises(SubmissionRefused, match=r"takes no job arrays.*MaxArraySize"):
+        SlurmExecutor().submit(batch(tmp_path, 1))
 
 
 def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first(

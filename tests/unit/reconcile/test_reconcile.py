@@ -210,6 +210,33 @@ def test_what_sbatch_said_last_is_the_reason_where_there_is_no_job(world: World)
     )
 
 
+def test_what_sbatch_objected_to_is_refused_once_the_queue_has_no_job(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.cluster.on_submit = raising(SubmissionUnclear("sbatch: error: what is this?", objects=True))
+    world.run_pass()
+    assert world.states() == {"depth-1": "queued"}
+    settle_all(world)
+    assert world.states() == {"depth-1": "failed"}
+    [attempt] = world.attempts("depth-1")
+    assert (attempt.failure_class, attempt.evidence["reason"]) == ("refused", "sbatch refused it: what is this?")
+
+
+def test_a_job_that_will_not_start_makes_room_once_the_spec_asks_for_another(world: World) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    [(key, job)] = world.cluster.jobs.items()
+    world.cluster.jobs[key] = job._replace(reason="PartitionTimeLimit")
+    world.run_pass()
+    world.run_pass()
+    assert world.cluster.cancelled == []
+    world.record(matrix={"depth": [1]}, slurm={"time": "4"})
+    world.run_pass()
+    assert world.cluster.cancelled == ["1_0"]
+    settle_all(world)
+    assert [attempt.failure_class for attempt in world.attempts("depth-1")] == ["cancelled", "completed"]
+    assert world.cluster.submitted[-1].resources["time"] == "4"
+
+
 def test_a_job_of_an_unconfirmed_submission_waits_as_any_other(world: World) -> None:
     world.record(matrix={"depth": [1]})
     world.cluster.after_submit = raising(SubmissionUnclear("Socket timed out"))
