@@ -72,13 +72,13 @@ class Ended:
         steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
         agent_lines: the agents' own log, where no agent left an outcome.
-        set_up: the line of `setup` that failed, where no agent left an outcome.
         known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
         user_rules: the spec's own rules, in their order.
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
         started_again: whether Slurm started its job again.
+        set_up: the line of `setup` that failed, where no agent left an outcome.
         reached_before: the highest step that earlier attempts may have made, known if this one reported none.
     """
 
@@ -89,7 +89,6 @@ class Ended:
     steps_decide: bool
     on_cpu: bool
     agent_lines: Sequence[LogLine] = ()
-    set_up: SetUpFailure | None = None
     known_start_step: int | None = None
     known_last_step: int | None = None
     user_rules: Sequence[UserRule] = ()
@@ -97,6 +96,7 @@ class Ended:
     host_memory: tuple[str, str] = ("slurm.mem", "")
     diverged_before: tuple[str, int] | None = None
     started_again: bool = False
+    set_up: SetUpFailure | None = None
     reached_before: int = 0
 
     @cached_property
