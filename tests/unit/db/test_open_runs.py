@@ -110,6 +110,7 @@ def test_what_is_asked_of_runs_that_are_not_read(world: World) -> None:
     )
     with world.store.read() as conn:
         assert open_runs.trained_hosts(conn, world.campaign_id) == {"n1", "n2"}
+        assert open_runs.trained_interpreters(conn, world.campaign_id) == {""}
         assert open_runs.rank_seconds(conn, world.campaign_id, cancelled=False) == [(world.run_id, 9.0)]
         assert open_runs.failed_attempts(conn, world.campaign_id, ["gpu"], ()) == []
     become(world, {"generation": 2}, {"failure_class": "gpu"})
