@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,16 +19,15 @@ from ...db.records import AttemptRow, RunRow, StepTimes
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
 from ...files.ownership import planted
-from ...files.regular_files import concerns_one_file, open_regular
-from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
+from ...files.regular_files import open_regular
+from ...jobs.agent.evidence import LINE_LIMIT, LogLine
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint, spool_steps
 from ...jobs.shared.code_copy import CopyPaths
 from ...jobs.shared.divergence import diverged
-from ...jobs.shared.documents import Unreadable
 from ...jobs.shared.identity import Identity
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths
+from ...jobs.shared.layout import CampaignPaths
 from ...jobs.shared.state_layout import arrangement
 from ..errors import Unreachable
 from ..executors.base import Executor, JobListing, JobView, WaitedJob
@@ -42,6 +41,7 @@ from ..memory.prediction import Ledger
 from ..progress import counted
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
+from .attempt_files import is_there, names_in, outcomes_in, there
 from .campaign_folder import run_folders
 from .claims import is_foreign, job_claim, newest_begun
 from .origin import Origin
@@ -326,21 +326,21 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     if row.state in TERMINAL_ATTEMPT:
         return AttemptView(row)
     files = folder.paths.run(run.name).attempt(row.generation)
-    names = _names(files)
-    if _is_there(files.claim, names) and is_foreign(row):
+    names = names_in(files)
+    if is_there(files.claim, names) and is_foreign(row):
         return AttemptView(row, _job(row, listing, "")[0], foreign=True)
-    claim = job_claim(files, row.token) if _is_there(files.claim, names) else None
+    claim = job_claim(files, row.token) if is_there(files.claim, names) else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
     mine = Identity.of(row)
-    outcomes, unreadable = _outcomes(files, row.nodes, names)
+    outcomes, unreadable = outcomes_in(files, row.nodes, names)
     outcomes = tuple(outcome for outcome in outcomes if mine.owns(vars(outcome)))
     unknown = job is not None and job.terminal and not outcomes
     lines = folder.agent_lines(row, job) if job and unknown else ()
     set_up = folder.set_up(row) if unknown else None
-    beats = (Heartbeat.read(path) for path in _there(map(files.heartbeat, range(row.nodes)), names))
+    beats = (Heartbeat.read(path) for path in there(map(files.heartbeat, range(row.nodes)), names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
     start = Start.read(files)
@@ -363,43 +363,6 @@ def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView
     if len(alive) > 1:
         return None, tuple(job.job_id for job in jobs)
     return next(iter(alive or jobs[-1:]), None), ()
-
-
-def _names(files: AttemptPaths) -> Collection[str] | None:
-    """Return the names in an attempt's folder; None if it cannot be listed.
-
-    A network file system may answer from memory for minutes that a file is absent which was looked for before. To list
-    the folder asks the server, so a file is looked for only if it is listed.
-    """
-    try:
-        return frozenset(entry.name for entry in os.scandir(files.dir))
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as exc:
-        if concerns_one_file(exc):
-            return None
-        raise
-
-
-def _there(paths: Iterable[Path], names: Collection[str] | None) -> Iterator[Path]:
-    return (path for path in paths if _is_there(path, names))
-
-
-def _is_there(path: Path, names: Collection[str] | None) -> bool:
-    return names is None or path.name in names
-
-
-def _outcomes(
-    files: AttemptPaths, nodes: int, names: Collection[str] | None
-) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
-    """What the agents left, and what is wrong with that which cannot be read."""
-    found, unreadable = [], []
-    for path in _there(map(files.outcome, range(nodes)), names):
-        try:
-            found.append(NodeOutcome.load(path))
-        except Unreadable as exc:
-            unreadable.append(str(exc))
-    return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
 
 
 def _tail(log: Path) -> list[LogLine]:
