@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -146,28 +146,25 @@ class Recollection:
                     yield _Task(token, index, said)
 
     def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
-        """What becomes of each: the oldest one that a run may still have is recorded, if none of its runs is active."""
-        of_run: dict[str, list[_Task]] = defaultdict(list)
-        for task in tasks:
-            if task.said.run in runs and task.said.generation > runs[task.said.run].generation:
-                of_run[task.said.run].append(task)
+        """What becomes of each: a submission is recorded as a whole, once it is the next one of all of its runs."""
+        open_tasks = [t for t in tasks if t.said.run in runs and t.said.generation > runs[t.said.run].generation]
+        oldest: dict[str, int] = {}
+        for _, _, said in open_tasks:
+            oldest[said.run] = min(said.generation, oldest.get(said.run, said.generation))
         with writer.store.read() as conn:
-            rows = list(open_runs.attempts_of_runs(conn, [runs[name].id for name in of_run]))
+            rows = list(open_runs.attempts_of_runs(conn, [runs[name].id for name in oldest]))
         active = {row.run_id for row in rows if row.state not in TERMINAL_ATTEMPT}
+        late = {t.token for t in open_tasks if t.said.generation > oldest[t.said.run] or runs[t.said.run].id in active}
         found = _Found()
-        for name, mine in of_run.items():
-            self._sort_run(runs[name], sorted(mine, key=lambda task: task.said.generation), active, found)
-        return found
-
-    def _sort_run(self, run: RunRow, tasks: Sequence[_Task], active: Collection[int], found: _Found) -> None:
-        for task in tasks:
-            if run.id in active or run.id in found.attempts:
+        for task in open_tasks:
+            run = runs[task.said.run]
+            if task.token in late:
                 found.waiting.add(run.id)
-                return
-            if self._is_same(run, task.said):
+            elif self._is_same(run, task.said):
                 found.attempts[run.id] = run, self._attempt(run, task)
             else:
                 found.passed.append((run, task))
+        return found
 
     def _is_same(self, run: RunRow, said: _Submitted) -> bool:
         """Return whether an attempt is of what the run is now.

@@ -138,6 +138,26 @@ def test_a_process_that_knew_a_submission_notices_that_the_store_has_forgotten_i
     assert len(world.cluster.submitted) == len(tokens) == 2
 
 
+def test_a_submission_of_several_runs_is_recalled_as_a_whole(world: World) -> None:
+    """The last array has the third attempt of one run, and the second of the other."""
+    world.record(retry={"backoff_s": 0, "crash": 9})
+    world.run_pass()
+    earlier = saved(world.store)
+    [_, (other, view)] = world.cluster.jobs.items()
+    world.cluster.jobs[other] = view._replace(state="RUNNING")
+    fail(world)
+    world.cluster.jobs[other] = view
+    fail(world)
+    known = {name: [row.token for row in world.attempts(name)] for name in world.runs()}
+    assert [len(tokens) for tokens in known.values()] == [3, 2]
+    assert len({tokens[-1] for tokens in known.values()}) == 1
+    restore(world.store, earlier)
+    for _ in range(5):
+        world.run_pass()
+    assert {name: [row.token for row in world.attempts(name)] for name in world.runs()} == known
+    assert len(world.cluster.submitted) == 3
+
+
 def test_a_run_that_was_settled_goes_on_where_its_forgotten_attempt_is(world: World) -> None:
     world.record(**ONE, retry={"crash": 0})
     world.run_pass()
