@@ -57,7 +57,6 @@ class Explained:
     sure: Sureness
     reason: str = ""
     rule: str = ""
-    hint: str = ""
     proof: Proof | None = None
     rank: int | None = None
     node: str | None = None
@@ -154,7 +153,7 @@ def _explained(verdict: Verdict, ended: Ended, seen: Seen, end: _End, slurm: Pro
     clue = next((clue for clue in clues if line and _place(clue.line) == _place(line)), Clue(LogLine("", 0, "")))
     rank = end.rank if clue.rank is None and kind not in _FROM_OUTSIDE else clue.rank
     host = verdict.host or clue.host or end.host
-    return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, proof, rank, host or None)
+    return Explained(kind, verdict.sure, reason, verdict.rule, proof, rank, host or None)
 
 
 def _place(line: LogLine) -> tuple[str, int]:

@@ -127,9 +127,8 @@ def _of_folder(folder: Path, seen: Seen) -> list[Path]:
             seen.outcomes += filter(None, [NodeOutcome.load(path)])
     except (OSError, Unreadable) as error:
         raise UserError(f"cannot read {folder}: {getattr(error, 'strerror', None) or error}") from None
-    ranks = sorted(
-        int(found[1]) for path in paths.ranks.glob("rank-*.json") if (found := re.search(r"(\d+)", path.name))
-    )
+    numbers = (re.search(r"\d+", path.name) for path in paths.ranks.glob("rank-*.json"))
+    ranks = sorted(int(number[0]) for number in numbers if number)
     if records or ranks:
         seen.folders.append(folder)
         seen.ranks += rank_ends(paths, ranks)

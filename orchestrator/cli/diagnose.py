@@ -19,50 +19,7 @@ from .pages.text import Page, Style
 if TYPE_CHECKING:
     from ..campaign.diagnosis import Explained
 
-NEXT: Final = {
-    "completed": "Nothing: it came to its end.",
-    "completed_early": "It ended in good order, but before its last step: see whether that was meant.",
-    "stopped": "Start it again: it goes on from the checkpoint that it saved.",
-    "preempted": "Submit it again, and resume from the newest checkpoint. Save more often if much was lost.",
-    "time_limit": "Submit it again with more `--time`, or resume from the newest checkpoint.",
-    "oom": "Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again. Activation"
-    " checkpointing, a higher ZeRO stage or offload also help.",
-    "foreign_oom": "Start it again on another node: other processes hold memory of this node's GPUs.",
-    "fragmentation": "Start it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-    "host_oom": "Ask for more host memory (`--mem`), or use fewer data-loader workers, less pinning, less offload.",
-    "node": "Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
-    "gpu": "Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
-    "gpu_fault": "Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
-    " look for it with CUDA_LAUNCH_BLOCKING=1.",
-    "hang": "Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
-    " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and NCCL_DEBUG=INFO.",
-    "storage": "Make room, or wait until the file system answers; then start it again.",
-    "checkpoint": "Resume from the checkpoint before it.",
-    "lost": "Submit it again; if it recurs, ask the administrators.",
-    "crash": "Start it again once. The same error at the same place is a mistake in the script.",
-    "deterministic": "Mend it first: started again unchanged, it fails in the same way.",
-    "diverged": "Change the training: started again unchanged, it diverges again.",
-    "pruned": "Nothing: its campaign ended it.",
-    "refused": "Change what Slurm refuses, then submit it again.",
-    "cancelled": "Submit it again if that was not meant.",
-}
-"""By failure class, what somebody does who starts jobs by hand."""
-
-_UNKNOWN: Final = "Add evidence: `--job ID` for Slurm's word, the logs of the other ranks, standard error."
-_FIELDS: Final = {
-    "`python:` or `slurm.setup`": "the batch script",
-    "`slurm.setup`": "the batch script",
-    "`python:`": "the batch script",
-    "`command:`": "the command line",
-    "`workdir:`": "`--chdir`",
-    "`env`": "the environment",
-    "the `deepspeed:` section": "the DeepSpeed configuration",
-    "`slurm:`": "the batch script",
-    "train.lr": "the learning rate",
-    "slurm.mem": "`--mem`",
-    "before the campaign": "before the job",
-}
-"""What hints call by a spec's names, for somebody who has no spec."""
+UNKNOWN: Final = "Add evidence: `--job ID` for Slurm's word, the logs of the other ranks, standard error."
 
 
 @verb
@@ -109,18 +66,14 @@ def _document(found: Explained) -> dict[str, Any]:
         "proof": found.proof and vars(found.proof),
         "rank": found.rank,
         "node": found.node,
-        "next": NEXT[found.kind] if found.kind else _UNKNOWN,
-        "hint": _hint(found),
+        "next": _next(found),
         "job": job and {name: getattr(job.view, name) for name in ("job_id", "state", "exit_code", "reason", "nodes")},
         "files": [vars(file) for file in found.files],
     }
 
 
-def _hint(found: Explained) -> str:
-    hint = found.hint
-    for name, plain in _FIELDS.items():
-        hint = hint.replace(name, plain)
-    return clean(hint)
+def _next(found: Explained) -> str:
+    return found.kind.policy.by_hand if found.kind else UNKNOWN
 
 
 def _lines(found: Explained, page: Page) -> Iterator[str]:
@@ -139,9 +92,7 @@ def _lines(found: Explained, page: Page) -> Iterator[str]:
     if found.job:
         view = found.job.view
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
-    yield f"next:  {NEXT[found.kind] if found.kind else _UNKNOWN}"
-    if hint := _hint(found):
-        yield f"hint:  {hint}"
+    yield f"next:  {_next(found)}"
     partly = [file for file in found.files if file.read_bytes < file.size_bytes]
     if partly:
         total = size(sum(file.size_bytes for file in partly))

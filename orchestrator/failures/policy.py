@@ -69,6 +69,7 @@ class Policy:
         name: the class, as the store and every output have it.
         shows: how to recognize the class; Markdown, for docs/failures.md.
         follows: what happens next; likewise.
+        by_hand: what somebody does next who starts jobs without a campaign.
         attempt: the state of the attempt.
         run: the final state of the run; None if another attempt follows.
         retry: how that one differs.
@@ -86,6 +87,7 @@ class Policy:
     name: str
     shows: str
     follows: str
+    by_hand: str
     attempt: AttemptState = AttemptState.FAILED
     run: RunState | None = None
     retry: RetryMode = RetryMode.RESUME
@@ -121,6 +123,7 @@ class FailureClass(StrEnum):
         " script: every rank exited with 0 without being asked to stop, and it did not report an earlier end; also"
         " where after the target step only the clean-up failed",
         follows="done",
+        by_hand="Nothing: it came to its end.",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
         failure=False,
@@ -130,6 +133,7 @@ class FailureClass(StrEnum):
         shows="every rank of your own script exited with 0 without being asked to stop, and the steps that it reported"
         " end before the target step",
         follows="done, but marked everywhere and left out of comparisons; `campaign retry` runs it again if named",
+        by_hand="It ended in good order, but before its last step: see whether that was meant.",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
         failure=False,
@@ -138,6 +142,7 @@ class FailureClass(StrEnum):
         "stopped",
         shows="the ranks were asked to stop, saved a checkpoint, and exited with 0 or 85",
         follows="resumes from the checkpoint",
+        by_hand="Start it again: it goes on from the checkpoint that it saved.",
         must_save=True,
         failure=False,
     )
@@ -145,12 +150,14 @@ class FailureClass(StrEnum):
         "preempted",
         shows="Slurm: PREEMPTED; or it ended the job and started it again",
         follows="resumes",
+        by_hand="Submit it again, and resume from the newest checkpoint. Save more often if much was lost.",
         must_save=True,
     )
     TIME_LIMIT = Policy(
         "time_limit",
         shows="Slurm: TIMEOUT, DEADLINE, and no rank reported an error before the signal",
         follows="resumes; counts as a crash if no step was made",
+        by_hand="Submit it again with more `--time`, or resume from the newest checkpoint.",
         budgets=(Budget.CRASH,),
         progress_is_free=True,
         must_save=True,
@@ -160,6 +167,8 @@ class FailureClass(StrEnum):
         shows="torch's `OutOfMemoryError`, `CUDA error: out of memory`, a failed"
         " allocation of cuBLAS, cuDNN or NCCL; out of host memory if the ranks train on the CPU",
         follows="a smaller micro-batch with more accumulation; the global batch stays the same ([below](#memory))",
+        by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again. Activation"
+        " checkpointing, a higher ZeRO stage or offload also help.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
@@ -168,6 +177,7 @@ class FailureClass(StrEnum):
         shows="the same, but processes outside of this run hold more than a tenth of the GPU, by torch's figures or"
         " the GPU's before the first rank started, and without them it would have fitted",
         follows="resumes elsewhere, same configuration; the node is [excluded](#bad-nodes) for two hours",
+        by_hand="Start it again on another node: other processes hold memory of this node's GPUs.",
         budgets=(Budget.INFRA,),
         strike=Strike(1.0, hours=2.0),  # another process goes away sooner than a broken GPU is mended
     )
@@ -177,6 +187,7 @@ class FailureClass(StrEnum):
         " fragments, and its expandable segments were off; by default the built-in training has them on",
         follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
         " either, as `oom`",
+        by_hand="Start it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
@@ -186,6 +197,7 @@ class FailureClass(StrEnum):
         " `oom_kill` of the job's control group or, of one of its ranks, in the kernel's log; `can't allocate"
         " memory`, `MemoryError`, a `/dev/shm` that is too small; for runs on GPUs",
         follows="retries with 1.5 times the memory if the spec sets `slurm.mem`; else fails",
+        by_hand="Ask for more host memory (`--mem`), or use fewer data-loader workers, less pinning, less offload.",
         retry=RetryMode.MORE_MEMORY,
         budgets=(Budget.HOST_OOM,),
     )
@@ -195,6 +207,7 @@ class FailureClass(StrEnum):
         " lack the folder where the training starts; an error of InfiniBand or NVLink's fabric; any mistake that one of"
         " several nodes alone shows; what fails before a rank has begun, once another run has trained",
         follows="resumes after a wait, on other nodes if one is to blame",
+        by_hand="Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
         budgets=(Budget.INFRA,),
         elsewhere=True,
         strike=SUSPECT,
@@ -204,6 +217,7 @@ class FailureClass(StrEnum):
         shows="the kernel's `NVRM: Xid` of the hardware (48, 64, 74, 79, 95, 119, ...), an uncorrectable ECC or NVLink"
         " error, fewer GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
         follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
+        by_hand="Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
         budgets=(Budget.INFRA,),
         strike=BAD,
     )
@@ -212,6 +226,8 @@ class FailureClass(StrEnum):
         shows="an error that bad hardware or the script's own kernels may cause: an illegal memory access, an"
         " unspecified launch failure, Xid 13, 31, 43, 62, 94, ..., a segmentation fault or bus error without message",
         follows="one retry on another node; after that, it counts as a crash of the script",
+        by_hand="Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
+        " look for it with CUDA_LAUNCH_BLOCKING=1.",
         budgets=(Budget.INFRA, Budget.CRASH),
         elsewhere=True,
         strike=SUSPECT,
@@ -221,6 +237,8 @@ class FailureClass(StrEnum):
         shows="a collective timed out (NCCL's watchdog, gloo, the store, a monitored barrier, a script's own guard) and"
         " no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
         follows="resumes after a wait",
+        by_hand="Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
+        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and NCCL_DEBUG=INFO.",
         budgets=(Budget.INFRA,),
     )
     STORAGE = Policy(
@@ -229,6 +247,7 @@ class FailureClass(StrEnum):
         " server that is gone",
         follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
         " the campaign starts",
+        by_hand="Make room, or wait until the file system answers; then start it again.",
         budgets=(Budget.INFRA,),
         awaits_storage=True,
     )
@@ -237,6 +256,7 @@ class FailureClass(StrEnum):
         shows="the checkpoint that a run resumes from cannot be read: a truncated or missing shard, a manifest that"
         " does not match",
         follows="resumes from the checkpoint before it",
+        by_hand="Resume from the checkpoint before it.",
         budgets=(None, Budget.CRASH),
     )
     LOST = Policy(
@@ -244,6 +264,7 @@ class FailureClass(StrEnum):
         shows="no job ever claimed it, or the job disappeared without a record of its end; or root or another user"
         " ended it while it ran: an administrator, or a Slurm controller that lost its state",
         follows="retries after a wait",
+        by_hand="Submit it again; if it recurs, ask the administrators.",
         budgets=(Budget.INFRA,),
         may_hide_hang=True,
     )
@@ -252,6 +273,7 @@ class FailureClass(StrEnum):
         shows="anything else: an error that no rule matches, a likely mistake that one rank alone shows, an unreachable"
         " hub, a rank killed by a signal, an end without any record",
         follows="resumes after a wait; an error that comes back at the same place fails",
+        by_hand="Start it again once. The same error at the same place is a mistake in the script.",
         budgets=(Budget.CRASH,),
         may_hide_hang=True,
     )
@@ -261,6 +283,7 @@ class FailureClass(StrEnum):
         " step that several ranks, on all nodes, show; an agent that refuses to run because others can write to the"
         " campaign's folder",
         follows="fails at once, with a hint what to change",
+        by_hand="Mend it first: started again unchanged, it fails in the same way.",
         run=RunState.FAILED,
     )
     DIVERGED = Policy(
@@ -269,12 +292,14 @@ class FailureClass(StrEnum):
         " script finds; the newest `loss` or `eval_loss` that a script reported is not, even if it exited with 0; fp16"
         " with the loss scale exhausted",
         follows="fails",
+        by_hand="Change the training: started again unchanged, it diverges again.",
         run=RunState.FAILED,
     )
     PRUNED = Policy(
         "pruned",
         shows="the spec's `prune` section: steps that take too long, or losses that are not finite",
         follows="the reconciler ends it; it fails",
+        by_hand="Nothing: its campaign ended it.",
         run=RunState.FAILED,
     )
     REFUSED = Policy(
@@ -282,6 +307,7 @@ class FailureClass(StrEnum):
         shows="`sbatch` rejects it for good, such as for an invalid partition; or its `slurm.deadline` passed in the"
         " queue",
         follows="fails, with the reason",
+        by_hand="Change what Slurm refuses, then submit it again.",
         run=RunState.FAILED,
     )
     CANCELLED = Policy(
@@ -289,6 +315,7 @@ class FailureClass(StrEnum):
         shows="the user cancelled the job outside of this program, anybody cancelled it in the queue, or the"
         " reconciler did because the run is no longer wanted",
         follows="the run is cancelled",
+        by_hand="Submit it again if that was not meant.",
         attempt=AttemptState.CANCELLED,
         run=RunState.CANCELLED,
         may_hide_hang=True,
