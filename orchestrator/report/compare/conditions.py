@@ -208,7 +208,7 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[str
     those = list(others)
     if devices := [one for one in those if _unlike_devices(first, one)]:
         yield f"jobs that ask for the same ran on different devices: {_devices_text([first, *devices])}"
-    found = {one.name: names for one in those if (names := _unlike_variables(first, one))}
+    found = {one.name: differ for one in those if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in found.values() for name in several}):
         who = some([first.name, *(name for name in found if name != first.name)], 3)
         yield f"jobs inherited different values of {some(names, 4)} from the shell ({who}); set them in `env`"

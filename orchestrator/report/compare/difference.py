@@ -72,7 +72,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
             f"{whole.name} is all {len(whole.runs)} repeats, and {part.name} one of them",
             f"{whole.name}{FIRST} is the first run by itself",
         )
-    return ComparedOperands((compare(left, right, campaigns[home].provenance.get("loss_margin")),))
+    return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
 
 
 def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: Sequence[str]) -> UserError:
@@ -85,7 +85,7 @@ def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: 
     return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
 
 
-def compare(left: Condition, right: Condition, margin: float | None = None, among: int = 1) -> Comparison:
+def compare(left: Condition, right: Condition, *, margin: float | None = None, among: int = 1) -> Comparison:
     """Compare two conditions; single runs count as a pair, whatever their seeds.
 
     Args:
@@ -196,7 +196,7 @@ def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> C
         raise UserError(f"{left.name} and {right.name} have no condition with the same parameters")
     margin = left.provenance.get("loss_margin")
     compared = tuple(
-        compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name), margin, len(shared))
+        compare(_titled(keys[0][key], left.name), _titled(keys[1][key], right.name), margin=margin, among=len(shared))
         for key in shared
     )
     alone = []

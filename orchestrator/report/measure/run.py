@@ -365,7 +365,7 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
 def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
     """Those of the first node; attempts without a step, and those of earlier versions, have none."""
     for attempt in attempts:
-        first = next(iter(attempt.evidence.get("nodes") or ()), {})
+        first: Mapping[str, Any] = next(iter(attempt.evidence.get("nodes") or ()), {})
         known = first.get("variables")
         if isinstance(known, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
             yield known

@@ -325,7 +325,12 @@ def test_no_text_of_a_store_moves_a_cursor(planted_url: PlantStore, tmp_path: Pa
     failed = Planted(
         *("a", (0.1,), (3.0,)), state=RunState.FAILED, reason="red \x1b[31m\nline", tries=(Try(ended="crash"),)
     )
-    said = {"train": {"model": odd, "dataset": odd}, "params": {"model": odd, odd: odd}, "device": odd, "gpu": odd}
+    said: dict[str, Any] = {
+        "train": {"model": odd, "dataset": odd},
+        "params": {"model": odd, odd: odd},
+        "device": odd,
+        "gpu": odd,
+    }
     others = [Planted(name, (0.1,), (3.0,), **said) for name in (odd, "c")]
     printed = io.StringIO()
     with redirect_stdout(printed):

@@ -314,7 +314,13 @@ def test_fsdp2_divides_fp32_states_among_the_ranks() -> None:
 
 
 def test_fsdp2_keeps_whole_gradients_between_passes_if_the_last_reduces_them() -> None:
-    asked = {"precision": "bf16", "zero_stage": 3, "ranks": 8, "engine": "fsdp2", "whole_gradients": True}
+    asked: dict[str, Any] = {
+        "precision": "bf16",
+        "zero_stage": 3,
+        "ranks": 8,
+        "engine": "fsdp2",
+        "whole_gradients": True,
+    }
     assert model_states(BILLION, **asked, accumulation=4).gradients_gb == 4.0
     assert model_states(BILLION, **asked, accumulation=1).gradients_gb == 0.5
 

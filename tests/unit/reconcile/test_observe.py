@@ -76,7 +76,12 @@ def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> N
 
 def test_no_outcome_is_looked_for_before_the_folder_lists_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     files, real, looked = files_of(world), NodeOutcome.load, list[str]()
-    monkeypatch.setattr(NodeOutcome, "load", lambda path: (looked.append(path.name), real(path))[1])
+
+    def load(path: Path) -> NodeOutcome | None:
+        looked.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(NodeOutcome, "load", load)
     assert attempt(world).outcomes == ()
     assert looked == []
     write_atomically(files.outcome(0), "{}")

@@ -95,6 +95,7 @@ def test_the_time_to_a_loss_is_a_median_of_two_repeats_too(planted: Plant) -> No
         assert None not in seconds
         assert seconds[0] != seconds[1]
         assert found.seconds == pytest.approx(sum(filter(None, seconds)) / 2)
+        assert found.seconds is not None
         assert found.tokens == pytest.approx(found.seconds / 0.25 * (found.condition.tokens_per_step or 0), rel=0.2)
 
 
