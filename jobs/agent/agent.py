@@ -34,7 +34,7 @@ from ..shared.payload import Payload
 from ..shared.process_groups import signal_group, terminate_group
 from ..shared.sharing import checkpoints_shared, open_to_readers
 from . import cleanup, evidence, launch, node_cache
-from .evidence import RESTORED, LogLine, NodeOutcome, RankRecord
+from .evidence import RESTORED, NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
     try:
         payload = trusted_payload(payloads_file(batch), index, batch.parents[2])
     except Distrusted as doubt:
-        print(f"not run: {doubt}", file=sys.stderr)
+        print(f"{evidence.REFUSED} not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
     closed = partial(is_closed, batch, index)
     return Agent(payload, Node.from_environment(os.environ), umask, closed).run()
@@ -141,7 +141,7 @@ class Agent:
         if start is None:
             return EXIT_NOT_MINE
         if not self._can_enter():
-            self._write_outcome(None, "no_workdir", started_s, start, self._lacking_workdir)
+            self._write_outcome(None, evidence.NO_WORKDIR, started_s, start)
             return EXIT_FAILED
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
@@ -173,11 +173,8 @@ class Agent:
 
     def _can_enter(self) -> bool:
         """Waits a moment for the folder in which the ranks are to start: it may lie on a file system of its own."""
-        return self._folder.wait_for(Path(self.payload.workdir).is_dir, self._lacking_workdir, own=True)
-
-    @property
-    def _lacking_workdir(self) -> str:
-        return f"{self.payload.workdir}{evidence.NO_WORKDIR}"
+        workdir = Path(self.payload.workdir)
+        return self._folder.wait_for(workdir.is_dir, f"{workdir}, where the training starts, is not there", own=True)
 
     @property
     def _checkpoints(self) -> Path:
@@ -358,12 +355,8 @@ class Agent:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def _write_outcome(
-        self, exit_code: int | None, ended_by: str, started_s: float, start: Start, word: str = ""
-    ) -> NodeOutcome:
-        """Leaves the outcome, with a word of the agent's own that no log holds."""
+    def _write_outcome(self, exit_code: int | None, ended_by: str, started_s: float, start: Start) -> NodeOutcome:
         ended_s = time.time()
-        own = (LogLine(self.paths.outcome(self.node.rank).name, 0, word),) if word else ()
         restored = ended_by == RESTORED
         if not restored:  # wait for what shows how the ranks ended
             self._folder.wait_for(self.paths.dir.is_dir, f"{self.paths.dir} is away")
@@ -379,13 +372,14 @@ class Agent:
             start_step=self._first_step(start) - 1,
             last_step=spool_steps.last_step(self.paths.metrics, self.payload.target_step),
             ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._gone_s, self._ends)),
-            lines=(*own, *evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns)),
+            lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=spool_steps.target_step(self.paths.metrics),
             step_reached=spool_steps.step_reached(self.paths.metrics, start.start_step or 0, self.payload.target_step),
             diverged_at=spool_steps.diverged_at(self.paths.metrics),
             ending_s=self._ending_s,
             allocator=self._allocator,
             variables=self._variables,
+            workdir=self.payload.workdir if ended_by == evidence.NO_WORKDIR else "",
             **self._facts.end(),
         )
         if restored and not self.paths.dir.is_dir():

@@ -55,9 +55,11 @@ Plain words are ten times as fast as a pattern, and the logs of a long run are s
 """
 
 
-NO_WORKDIR: Final = ", where the training starts, is not there"
-"""What an agent says after the name of that folder."""
+REFUSED: Final = "[campaign:not-trusted]"
+"""Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
+NO_WORKDIR: Final = "no_workdir"
+"""Why an agent started no ranks: the folder where the training starts was not there."""
 
 RESTORED: Final = "restored"
 """Why an agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
@@ -156,7 +158,7 @@ class NodeOutcome(Document):
         launcher_exit: exit code; negative is the number of the signal that killed the launcher.
         ended_by: why the agent itself ended it: "stop" (asked to checkpoint), "signal" (SIGTERM), "peer" (another node
             failed), "teardown" (ranks died, the launcher lingered), "superseded", "rendezvous",
-            "no_workdir" (the folder where the training starts was not there), RESTORED, or "".
+            NO_WORKDIR, RESTORED, or "".
         start_step: steps that were done when it began.
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.
@@ -174,6 +176,7 @@ class NodeOutcome(Document):
         machine: the node itself, None of an agent of an older version.
         allocator: what PyTorch's allocator was told through the environment, "" for nothing.
         variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
+        workdir: with NO_WORKDIR, the folder that was not there; "" in a file of an earlier version.
         token, config_hash: of the attempt, with `generation` as of `Identity`; "" in a file of an earlier version.
     """
 
@@ -202,6 +205,7 @@ class NodeOutcome(Document):
     diverged_at: tuple[str, Whole] | None = None
     allocator: str = ""
     variables: dict[str, str] | None = None
+    workdir: str = ""
     token: str = ""
     config_hash: str = ""
 

@@ -26,7 +26,7 @@ from .evidence import (
     outcome_of,
     silent_ranks,
 )
-from .exits import faulted, folder_restored, how_it_died, never_began, set_up, unknown
+from .exits import faulted, folder_restored, how_it_died, never_began, refused, set_up, unknown
 from .groups import gist
 from .kinds import UNREADABLE_INPUT, diagnosis_of, final_at_once, kind_of, match, scene
 from .log_lines import echoes_input, ends_a_program
@@ -53,6 +53,7 @@ def _class_of(ended: Ended) -> Verdict:
         or ended_by_slurm(ended)
         or _by_user_rule(ended)
         or set_up(ended)
+        or refused(ended)
         or _by_root(ended)
         or node_evidence.bad_gpu(ended)
         or _at_time_limit(ended)

@@ -6,7 +6,7 @@ import re
 import signal
 from typing import Final
 
-from ...jobs.agent.evidence import NO_WORKDIR, RESTORED, LogLine
+from ...jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
@@ -29,6 +29,7 @@ _WHERE: Final = re.compile(r"^\S+: line \d+: ")
 _LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
 SET_UP: Final = "set-up"
 LAUNCH: Final = "slurm-launch"
+NOT_TRUSTED: Final = "not-trusted"
 """The rules of attempts that ended before anything of this program or of the user's training ran."""
 _BY_ITSELF: Final = ("COMPLETED", "FAILED", "GONE")
 """How a job ends that nobody else ended."""
@@ -37,7 +38,7 @@ _SIGNALLED: Final = 128
 
 NEVER_BEGAN = {
     "rendezvous": "timed out waiting for the first node",
-    "no_workdir": "does not have the folder where the training starts",
+    NO_WORKDIR: "does not have the folder where the training starts",
 }
 """What became of an agent that started no ranks, by its own word for it."""
 
@@ -59,17 +60,27 @@ def set_up(ended: Ended) -> Verdict | None:
     return Verdict(kind, reason, hint, line, SET_UP, failure.host, place=place)
 
 
+def refused(ended: Ended) -> Verdict | None:
+    """Return the verdict on an agent that refused to run because others can write to what it would trust."""
+    line = next((line for line in ended.agent_lines if line.text.startswith(REFUSED)), None)
+    if line is None or ended.outcomes:
+        return None
+    reason = headline(line.text.removeprefix(REFUSED).strip())
+    hint = "only you may own and be able to write what it names: chmod go-w"
+    return Verdict(FailureClass.DETERMINISTIC, reason, hint, line, NOT_TRUSTED)
+
+
 def never_began(ended: Ended) -> Verdict | None:
     """A node that started no ranks."""
     idle = next((o for o in ended.outcomes if o.ended_by in NEVER_BEGAN), None)
     if idle is None:
         return None
-    alone = idle.ended_by == "no_workdir" and sum(o.ended_by == idle.ended_by for o in ended.outcomes) == 1
+    alone = idle.ended_by == NO_WORKDIR and sum(o.ended_by == idle.ended_by for o in ended.outcomes) == 1
     host = idle.host if alone else ""
-    line = next((line for line in idle.lines if line.text.endswith(NO_WORKDIR)), None)
-    if idle.ended_by != "no_workdir" or line is None:
+    if not idle.workdir:
         return Verdict(FailureClass.NODE, f"{idle.host} {NEVER_BEGAN[idle.ended_by]}", rule=idle.ended_by, host=host)
-    reason = f"{idle.host} does not have {line.text.removesuffix(NO_WORKDIR)}, where the training starts"
+    reason = f"{idle.host} does not have {idle.workdir}, where the training starts"
+    line = LogLine(f"outcome-{idle.node_rank}.json", 0, f"{idle.ended_by} {idle.workdir}")
     return Verdict(FailureClass.NODE, reason, _WORKDIR_HINT, line, idle.ended_by, host)
 
 

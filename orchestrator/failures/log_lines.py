@@ -78,7 +78,7 @@ _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b")
 _FATAL_HEAD = re.compile(
     r"^(?:(?:\w+\.)*\w*(?:Error|Exception|Exit|Value)\b|(?:[a-z_]\w*\.)+[A-Z]\w+(?:: |$)|(?:\S+: )?[Ee]rror: "
     r"|Error .{1,80} at line \d+ in file |\S*(?:python[\d.]*|launcher|sh): "
-    r"|not run: |Flags parsing error: "
+    r"|Flags parsing error: "
     r"|\S+ fatal *: |(?:Error: )?(?:No such option|Missing \w+|Got unexpected)"
     r"|Could not override|In '\S+': Could not find|Key '"
     r"|No module named )"

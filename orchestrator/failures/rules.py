@@ -219,12 +219,6 @@ _ENVIRONMENT = (
         r"|^(?:\w+\.)*(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b",
     ),
     _early_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
-    # jobs/agent/agent.py and files/ownership.py: the agent refuses what others may have written.
-    _mistake(
-        "not-trusted",
-        r"^not run: (?:others can write to |.+ belongs to user \S)",
-        "only you may own and be able to write what it names: chmod go-w",
-    ),
     # jobs/trainer/data.py: prepared tokens.
     _early_mistake("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
     # The shell that starts the launcher.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...db.records import AttemptRow
 from ...db.states import AttemptState, RunState
+from ...jobs.agent.evidence import NO_WORKDIR
 from ..executors.base import JobView
 from ..executors.pending_reason import waits_because, will_not_start
 from ..failures.evidence import Ended
@@ -271,7 +272,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
         # who takes a job out of the queue wants it not to run; one that had nodes Slurm itself may have ended
         kind = FailureClass.CANCELLED if attempt.job and attempt.job.cancelled_in_queue else FailureClass.LOST
         verdict = Verdict(kind, who, rule="slurm-state")
-    elif verdict.rule == "no_workdir" and snapshot.workdir_away:
+    elif verdict.rule == NO_WORKDIR and snapshot.workdir_away:
         verdict = replace(verdict, host="")  # no machine has it
     finish = Finish(_as_begun(attempt), verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from ..failures.exits import LAUNCH
+from ..failures.exits import LAUNCH, NOT_TRUSTED
 from ..failures.policy import FailureClass
 from .attempt_history import EndedAttempt
 
@@ -24,7 +24,7 @@ ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
 """Rules about what is the same on all nodes of a healthy cluster."""
 
 
-REFUSALS: Final = frozenset({"not-trusted"})
+REFUSALS: Final = frozenset({NOT_TRUSTED})
 """Rules by which the agent itself refuses to run: that does not pass."""
 
 

@@ -344,9 +344,7 @@ def test_a_training_whose_folder_is_not_there_is_not_begun(
     payload = replace(attempt.payload, workdir=str(attempt.folder / "unmounted"))
     assert agent.Agent(payload, Node.from_environment({})).run() == agent.EXIT_FAILED
     assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("no_workdir", None)
-    assert [line.text for line in attempt.outcome().lines] == [
-        f"{payload.workdir}, where the training starts, is not there"
-    ]
+    assert (attempt.outcome().workdir, attempt.outcome().lines) == (payload.workdir, ())
     assert "unmounted, where the training starts, is not there" in capsys.readouterr().err
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import agent
+from dscampaign.jobs.agent.evidence import REFUSED
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.failures.evidence import UserRule
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS
@@ -177,8 +178,15 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
     assert len(said) == 2
     for text in said:
         verdict = judge(agent_lines=log_lines(text, "srun: error: n1: task 0: Exited with exit code 75"))
-        assert (verdict.kind, verdict.rule, verdict.reason) == ("deterministic", "not-trusted", text)
+        assert (verdict.kind, verdict.rule, verdict.reason) == (
+            "deterministic",
+            "not-trusted",
+            text.removeprefix(f"{REFUSED} "),
+        )
         assert "chmod go-w" in verdict.hint
+        of_a_rank = judge(outcome(*KILLED, lines=log_lines(text)), agent_lines=log_lines(text))
+        of_an_old_agent = judge(agent_lines=log_lines(text.removeprefix(f"{REFUSED} ")))
+        assert (of_a_rank.kind, of_an_old_agent.kind) == ("crash", "crash")
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
 
 

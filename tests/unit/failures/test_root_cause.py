@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import GLOO, KILLED, NCCL, SITE, judge, meaning, raised
@@ -159,8 +159,7 @@ def test_a_working_folder_that_is_away_is_no_mistake_of_the_script() -> None:
 
 @pytest.mark.parametrize("workdir", ["/home/me/w 7", "/data/out of memory", "/x/No such file or directory"])
 def test_a_working_folder_that_is_away_is_named(workdir: str) -> None:
-    line = LogLine("outcome-0.json", 0, f"{workdir}, where the training starts, is not there")
-    verdict = judge(outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2", lines=(line,)))
+    verdict = judge(outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2", workdir=workdir))
     assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n2", "no_workdir")
     assert verdict.reason == f"n2 does not have {workdir}, where the training starts"
     assert "`workdir:`" in verdict.hint
