@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import Unreachable, UserError
+from .accounting import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job
 from .base import JobView
 from .sbatch_answer import plain
-from .slurm import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job
 from .slurm_commands import ask
 
 JOB_ID: Final = re.compile(r"\d+(?:_\d+)?")

@@ -24,6 +24,7 @@ from ...files.atomic_files import write_atomically
 from ...sbatch import prologue
 from ..errors import Unreachable
 from ..progress import in_pieces
+from .accounting import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job, unix_time
 from .array_tasks import Jobs, Key, task_numbers, task_views
 from .base import (
     ArrayTooLarge,
@@ -60,7 +61,6 @@ _NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySi
 _NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
 
 SQUEUE_FORMAT = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
-SACCT_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
 
 
 class SlurmExecutor:
@@ -345,7 +345,7 @@ def _squeue(question: _Question) -> Jobs:
         raise Unreachable(f"squeue: {done.stderr.strip()}")
     seen = []
     for job_id, state, reason, submit, start, end, nodes, name in question.answers(done.stdout):
-        times = _time(submit), _time(start), _time(end)  # of a job that runs, its end is a forecast
+        times = unix_time(submit), unix_time(start), unix_time(end)  # of a job that runs, its end is a forecast
         seen.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
     return task_views(seen, question.wanted)
 
@@ -401,26 +401,3 @@ def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Job
         key: {n: job._replace(step_out_of_memory=True) if n in out_of_memory else job for n, job in views.items()}
         for key, views in task_views(seen, question.wanted, unseen).items()
     }
-
-
-def recorded_job(job_id: str, word: str, exit_code: str, submit: str, start: str, end: str, nodes: str) -> JobView:
-    """Return what a line of sacct shows of a job or step."""
-    # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
-    state = "GONE" if word == "CANCELLED" else word.partition(" ")[0]
-    by = re.fullmatch(r"CANCELLED by (\d+)", word)
-    times = _time(submit), _time(start), _time(end)
-    return JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=int(by[1]) if by else None)
-
-
-def is_step(job_id: str) -> bool:
-    """Return whether the id is that of a step; `12_[1,...]` is an array."""
-    return "." in job_id.partition("[")[0]
-
-
-def ran_out_of_memory(step: JobView) -> bool:
-    """Return whether a step did, which the state of its job may hide."""
-    return step.state == "OUT_OF_MEMORY" or step.exit_code == "0:125"
-
-
-def _time(text: str) -> float | None:
-    return float(text) if text.isdigit() else None

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...jobs.agent.evidence import LogLine
-from . import errnos, finish, node_evidence, words
+from . import doubts, errnos, finish, node_evidence, words
 from .devices import ASSERTION
 from .evidence import (
     Clue,
@@ -43,7 +42,7 @@ _ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 def classify(ended: Ended) -> Verdict:
     """The failure class of an ended attempt, with the proof and how sure it is."""
     verdict = _class_of(ended)
-    return _doubted(finish.diverged(verdict, ended) or verdict, ended)
+    return doubts.doubted(finish.diverged(verdict, ended) or verdict, ended)
 
 
 def _class_of(ended: Ended) -> Verdict:
@@ -382,39 +381,3 @@ def _more_memory(ended: Ended) -> str:
     facts = [f"asked {asked}"] if asked else []
     facts += [f"used {used / 2**20:,.0f}M"] if used else []
     return f"{'raise' if asked else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-# -- what would decide ----------------------------------------------------------------------------------------
-
-
-_GUESSES = frozenset({FailureClass.GPU_FAULT})
-"""Classes that are a guess by definition: the next attempt decides."""
-
-
-def _doubted(verdict: Verdict, ended: Ended) -> Verdict:
-    """The verdict, and if it is not sure, what would tell."""
-    if verdict.kind in _GUESSES or (verdict.kind is FailureClass.CRASH and not verdict.rule):
-        verdict = replace(verdict, sure=Sureness.UNSURE)
-    if verdict.sure is not Sureness.UNSURE or verdict.would_decide:
-        return verdict
-    return replace(verdict, would_decide=_what_decides(verdict, ended))
-
-
-def _what_decides(verdict: Verdict, ended: Ended) -> str:
-    if verdict.kind is FailureClass.GPU_FAULT:
-        return "an attempt on another node: if it ends in the same way, the script's kernels are at fault"
-    if verdict.place:
-        return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
-    if ended.roots:
-        return "another attempt: whether the error recurs"
-    return _what_to_look_at(verdict, ended)
-
-
-def _what_to_look_at(verdict: Verdict, ended: Ended) -> str:
-    if not ended.outcomes or len(ended.outcomes) < ended.nodes:
-        return "the logs of slurmd and of the kernel on the nodes that left no record"
-    if silent_ranks(ended) and death_signal(ended) == signal.SIGKILL:
-        return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
-    if silent_ranks(ended):
-        return "PYTHONFAULTHANDLER=1 in `env`: the stack at the moment of its death goes to the log"
-    return "its log: the script gave no reason that its rank could record"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from ...files.regular_files import concerns_one_file
-from ...jobs.agent.evidence import NodeOutcome
+from ...files.regular_files import concerns_one_file, open_regular
+from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from ...jobs.shared.documents import Unreadable
 from ...jobs.shared.layout import AttemptPaths
+
+AGENT_LOG_LINES = 40
+LOG_BYTES = 1 << 20
 
 
 def names_in(files: AttemptPaths) -> Collection[str] | None:
@@ -49,3 +53,15 @@ def outcomes_in(
         except Unreadable as exc:
             unreadable.append(str(exc))
     return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
+
+
+def tail_of(log: Path) -> list[LogLine]:
+    """Return the last lines of a log, cut like those that an agent keeps, with numbers if the log is not too long."""
+    with suppress(OSError), open_regular(log) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES))
+        lines = (file.read(LOG_BYTES) or b"").decode(errors="replace").splitlines()
+        first = max(0, len(lines) - AGENT_LOG_LINES)
+        numbered = enumerate(lines[first:], first + 1)
+        return [LogLine(log.name, n * (size <= LOG_BYTES), text.rstrip()[:LINE_LIMIT]) for n, text in numbered]
+    return []

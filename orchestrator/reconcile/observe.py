@@ -6,11 +6,9 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 from ...db import queries
 from ...db.errors import StoreError
@@ -19,8 +17,7 @@ from ...db.records import AttemptRow, RunRow, StepTimes
 from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
 from ...db.store import Store
 from ...files.ownership import planted
-from ...files.regular_files import open_regular
-from ...jobs.agent.evidence import LINE_LIMIT, LogLine
+from ...jobs.agent.evidence import LogLine
 from ...jobs.agent.node import Start
 from ...jobs.agent.progress import Heartbeat
 from ...jobs.shared import checkpoint, spool_steps
@@ -41,7 +38,7 @@ from ..memory.prediction import Ledger
 from ..progress import counted
 from ..spec.model import RunConfig
 from ..spec.retry_section import PruneConfig
-from .attempt_files import is_there, names_in, outcomes_in, there
+from .attempt_files import is_there, names_in, outcomes_in, tail_of, there
 from .campaign_folder import run_folders
 from .claims import is_foreign, job_claim, newest_begun
 from .origin import Origin
@@ -51,9 +48,6 @@ from .same_cluster import require_same_cluster
 from .set_aside import in_words, may_pass
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot
 from .stored import Stored, waits_for_storage
-
-AGENT_LOG_LINES = 40
-LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ class _Folder:
         """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
         batch, own = self.paths.batch(row.token), f"{job.job_id}_"
         logs = [name for name in self._listed(row.token) if name.startswith(own) and name.endswith("_log.err")]
-        return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in _tail(batch / log))
+        return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in tail_of(batch / log))
 
 
 def _views(
@@ -363,18 +357,6 @@ def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView
     if len(alive) > 1:
         return None, tuple(job.job_id for job in jobs)
     return next(iter(alive or jobs[-1:]), None), ()
-
-
-def _tail(log: Path) -> list[LogLine]:
-    """The last lines of a log, cut like those that an agent keeps, and numbered where it is not too long for that."""
-    with suppress(OSError), open_regular(log) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LOG_BYTES))
-        lines = (file.read(LOG_BYTES) or b"").decode(errors="replace").splitlines()
-        first = max(0, len(lines) - AGENT_LOG_LINES)
-        numbered = enumerate(lines[first:], first + 1)
-        return [LogLine(log.name, n * (size <= LOG_BYTES), text.rstrip()[:LINE_LIMIT]) for n, text in numbered]
-    return []
 
 
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
