@@ -80,6 +80,7 @@ class Ended:
         started_again: whether Slurm started its job again.
         set_up: the line of `setup` that failed, where no agent left an outcome.
         reached_before: the highest step that earlier attempts may have made, known if this one reported none.
+        claimed: whether a job had begun to run it.
     """
 
     job: JobView | None
@@ -98,6 +99,7 @@ class Ended:
     started_again: bool = False
     set_up: SetUpFailure | None = None
     reached_before: int = 0
+    claimed: bool = False
 
     @cached_property
     def last_step(self) -> int | None:
@@ -127,10 +129,13 @@ class Ended:
 
     @cached_property
     def begun(self) -> bool:
-        """Whether a rank has started: what fails before the user's code runs is the machine's fault or this program's.
+        """Whether a rank may have started: a failure before the user's code runs is the machine's or this program's.
 
-        A rank records that it runs before it runs anything of the user's.
+        A rank records that it runs before it runs anything of the user's. An agent that claimed the attempt and left no
+        outcome may have launched ranks.
         """
+        if not self.outcomes:
+            return self.claimed or self.last_step is not None
         ranks = (rank for outcome in self.outcomes for rank in outcome.ranks)
         return self.last_step is not None or any(rank.pid is not None or rank.exit is not None for rank in ranks)
 

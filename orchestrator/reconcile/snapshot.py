@@ -168,6 +168,7 @@ class RunView:
             diverged_before=self.diverged_before,
             started_again=attempt.restarted,
             reached_before=self.reached_before,
+            claimed=attempt.claimed,
             user_rules=tuple(UserRule(UserPattern(r.match), r.action, r.hint) for r in self.retry.rules),
         )
 
