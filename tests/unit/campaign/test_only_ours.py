@@ -134,7 +134,7 @@ class History:
 
     def is_theirs(self, place: Path) -> bool:
         real = place.resolve()
-        return place.is_symlink() or any(path in (real, *real.parents) for path in self.theirs)
+        return place.is_symlink() or any(path.resolve() in (real, *real.parents) for path in self.theirs)
 
     def move(self) -> None:
         """A folder of the campaign goes to a larger disk, on which other things lie, and a link takes its place."""
