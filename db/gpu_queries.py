@@ -168,7 +168,6 @@ def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _
 
 
 def _timed(conn: Connection, attempt_id: int) -> tuple[GpuUse, ...]:
-    """What each GPU did from the end of the warm-up to that of the last step, saving and evaluating in between too."""
     ends = _ends(conn, attempt_id, step_metric.c.ts_s.is_not(None))
     if ends is None:
         return ()
@@ -219,7 +218,6 @@ def _uses(*, timed: bool = False) -> Select[Any]:
 
 
 def _mean(value: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Over time, of the samples that have it."""
     span_s = gpu_sample.c.span_s
     return func.sum(value * span_s) / func.nullif(func.sum(case((value.is_not(None), span_s))), 0)
 
@@ -247,7 +245,6 @@ def _grown() -> Subquery:
 
 
 def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
-    """What is known of the counter of each GPU that has one."""
     rows = conn.execute(_growth(), {"attempt_id": attempt_id})
     return {(node_rank, number): _Counter(*span) for node_rank, number, *span in rows}
 
@@ -269,7 +266,6 @@ def _window(from_s: float, to_s: float) -> Select[Any]:
 
 
 def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> tuple[float, float] | None:
-    """From when to when the counters of all GPUs of all nodes are known."""
     found = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
     nodes = conn.execute(select(attempt.c.nodes).where(attempt.c.id == attempt_id)).scalar()
     if not found or set(counters) != found or len({node for node, _ in found}) != nodes:

@@ -96,7 +96,6 @@ def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = Fa
 
 
 def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[int]]:
-    """The attempts of each run that ended long enough ago and is not as thin yet."""
     row = attempt.c
     with store.read() as conn:
         until_s = store.now(conn) - rule.after_s
@@ -221,7 +220,6 @@ def _thin_steps(
 
 
 def _mark(store: Store, attempt_id: int, every: int, facts: Mapping[str, Any], *, done: bool = False) -> None:
-    """Record that an attempt is thinned, with facts and what its GPUs did as the first prune finds them."""
     row = attempt.c
     with store.write() as conn:
         evidence = conn.execute(select(row.evidence).where(row.id == attempt_id).with_for_update()).scalar_one()
@@ -234,7 +232,6 @@ def _mark(store: Store, attempt_id: int, every: int, facts: Mapping[str, Any], *
 
 
 def _sample_s(conn: Connection, attempt_id: int) -> float:
-    """Seconds between two samples of a GPU of an attempt."""
     spans = conn.execute(select(gpu_sample.c.span_s).where(gpu_sample.c.attempt_id == attempt_id)).scalars().all()
     return statistics.median(spans) if spans else 0.0
 
@@ -261,7 +258,6 @@ def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -
 
 
 def _crowded(times: Sequence[float], width_s: float) -> list[float]:
-    """Of moments in order, those that are neither the first of their stretch of so many seconds nor the last of all."""
     if not width_s:
         return []
     places = [int((ts_s - times[0]) / width_s) for ts_s in times]

@@ -109,7 +109,6 @@ def _ref(name: str, to: Table, *, nullable: bool = False) -> Column[int]:
 
 
 def _key(name: str, kind: type[Integer] = BigInteger) -> Column[int]:
-    """A part of a key that others give."""
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 

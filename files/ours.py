@@ -111,7 +111,6 @@ def measure(place: Path, root: Path) -> tuple[int, list[Kept]]:
 
 
 def _part_of(names: tuple[str, ...]) -> PartOf:
-    """Classify the places on the way to one that is ours with all in it."""
     return lambda parts: Part.FOLDER if len(parts) < len(names) else Part.TREE
 
 
@@ -151,7 +150,6 @@ def _removed(place: Place) -> list[Kept]:
 def _below(
     folder: int, mount: tuple[int, int], path: Path, parts: tuple[str, ...], part_of: PartOf, at: tuple[str, ...]
 ) -> Iterator[Place]:
-    """Yield the places in an open folder."""
     names = at[:1] or sorted(os.listdir(folder))
     for name in names:
         here, place = (*parts, name), path / name

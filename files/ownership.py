@@ -143,7 +143,6 @@ def user_name(user: int) -> str:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every folder and symbolic link that a path leads through, from / on, and what it ends at."""
     here, ahead, links = Path(path.anchor), [*reversed(path.parts[1:])], 0
     yield here, here.stat()
     while ahead:

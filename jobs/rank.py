@@ -159,7 +159,6 @@ def _run(argv: List[str]) -> None:
 
 
 def _enter() -> None:
-    """Goes to the training's folder. What is installed from a folder that was copied is imported from the copy."""
     if os.environ.get("CAMPAIGN_WORKDIR"):
         os.chdir(os.environ["CAMPAIGN_WORKDIR"])
     sys.path[1:] = [_in_copy(entry) for entry in sys.path[1:]]

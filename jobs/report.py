@@ -205,7 +205,6 @@ class _Stop:
         return self._asked
 
     def _left_for_us(self) -> bool:
-        """Whether the file is there, by this user or root. Another's is ignored, and told once."""
         try:
             owner = os.lstat(self._path or "").st_uid
         except OSError:

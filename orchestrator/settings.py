@@ -144,7 +144,6 @@ def _first(name: str, layers: list[_Layer]) -> Setting:
 
 
 def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
-    """The nearest campaign.toml in this folder or above, then the user's."""
     nearest = [path for folder in (cwd, *cwd.parents) if (path := folder / FILE_NAME).is_file()][:1]
     home = environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
     own = Path(home) / "dscampaign" / FILE_NAME
@@ -152,7 +151,6 @@ def _files(environ: Mapping[str, str], cwd: Path) -> list[Path]:
 
 
 def _not_used(path: Path, doubt: Distrusted, cwd: Path) -> UserError:
-    """Whose file it is, or who can change it, and the remedies that work from this folder."""
     ways = ["give `--dir` and `--store`"]
     if path.parent in cwd.parents and not distrust(cwd):  # the nearest one counts
         ways.insert(0, f"make a {FILE_NAME} of your own in this folder (`touch {FILE_NAME}`)")

@@ -143,7 +143,6 @@ def take_event(row: dict[str, Any], batch: Batch) -> str | None:
 
 
 def _blocks(chunk: bytes) -> Iterator[bytes]:
-    """Stretches of complete lines."""
     start, last = 0, chunk.rfind(b"\n") + 1
     while start < last:
         end = chunk.find(b"\n", start + _BLOCK, last) + 1 or last
@@ -194,7 +193,6 @@ def _take(line: bytes, batch: MetricBatch) -> str | None:
 
 
 def _whole(value: Any) -> Any:
-    """A whole number as it was written."""
     return int(value) if isinstance(value, float) and abs(value) <= MAX_WHOLE and value.is_integer() else value
 
 

@@ -163,7 +163,6 @@ class MetricSpool(Spool[_Part]):
             at += taken
 
     def _tell(self, conn: Connection, source: Source, order: StepOrder) -> None:
-        """Report once what does not count, and why."""
         known = set(conn.execute(self._told().with_only_columns(schema.events.c.kind)).scalars()) if order.found else ()
         for kind, data in order.found.items():
             if kind not in known:
@@ -196,7 +195,6 @@ def _counts_steps(event: SpoolEvent) -> bool:
 
 
 def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """A run of so many epochs learns from its script how many steps that is, not from that of an earlier experiment."""
     steps = data.get("steps")
     if is_whole(steps, 1):
         run, attempt = schema.run.c, schema.attempt.c

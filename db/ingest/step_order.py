@@ -63,5 +63,4 @@ class StepOrder:
         return True
 
     def _mark(self, name: str) -> tuple[int, int]:
-        """The highest two steps at which a value was reported."""
         return self._marks.get(name, (-1, -1))

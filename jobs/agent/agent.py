@@ -276,7 +276,6 @@ class Agent:
         return self._over() or self._went_on() or self._teardown(records) or self._lingers(records)
 
     def _went_on(self) -> str:
-        """Whether the ranks search with others that the first node has already taken away."""
         if self.node.rank == 0 or self._meeting is None or self._meeting.search_from is None:
             return ""
         now = Start.read(self.paths)
@@ -296,7 +295,6 @@ class Agent:
         return "teardown" if self._lasting("teardown", self._rank_died(records), TEARDOWN_GRACE_S) else ""
 
     def _lingers(self, records: _Records) -> str:
-        """Whether all ranks have long run their scripts to a good end, and their processes do not leave."""
         ended = all(record is not None and record.exit == 0 for record in records.values())
         return LINGERS if self._lasting(LINGERS, ended, LINGER_S) else ""
 

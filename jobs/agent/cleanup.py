@@ -78,7 +78,6 @@ def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
 
 
 def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:
-    """Return the commands of this user's processes that have all of these variables, by process id."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or is somebody else's

@@ -90,7 +90,6 @@ def memory_limit_bytes() -> int | None:
 
 
 def _memory_group() -> Path:
-    """This process's control group of memory, of version 2 or 1."""
     lines = [line.split(":", 2) for line in read(Path("/proc/self/cgroup")).splitlines() if line.count(":") >= 2]
     for _, controllers, path in lines:
         if "memory" in controllers.split(","):

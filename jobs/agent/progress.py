@@ -160,7 +160,6 @@ class RankWatch:
                     os.utime(folder / ALIVE)
 
     def _forget_pause(self) -> None:
-        """Time in which the whole job was stopped, as by a preemption that suspends, is nobody's silence."""
         now_s = time.monotonic()
         if (gap_s := now_s - self._looked_s) > PAUSE_S:
             self._changed_s += gap_s
@@ -229,7 +228,6 @@ def _locked(folder: Path) -> int:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes what agents left that were killed together with their ranks."""
     for folder in ours.named(parent, re.compile(rf"{PREFIX}\w+")):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid == os.getuid() and not folder.is_symlink() and (folder / LOCK).exists():

@@ -201,7 +201,6 @@ class Starter:
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:
-        """Heartbeats go on meanwhile."""
         done = threading.Event()
 
         def beat() -> None:

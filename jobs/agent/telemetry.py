@@ -82,7 +82,6 @@ class Telemetry:
             self._say(exc)
 
     def _meters(self, nvml: Any) -> list[GpuMeter]:
-        """The GPUs that answer."""
         meters = []
         for number, name in enumerate(gpu_names(nvml, self._visible)[: self._gpus]):
             try:

@@ -79,7 +79,6 @@ class Epochs:
             self.example, self._held = self._held[0].text.strip(), []
 
     def _is_counted(self, read: Reading) -> bool:
-        """Whether a line has its step over all now. Another number of steps is that of other data, as to evaluate."""
         if self._count is _Count.ANEW and read.total == self._total:
             read.line["step"] += ((read.epoch or 0) - self._first) * self._total
             return True

@@ -71,7 +71,6 @@ class Output:
         return self.form.settled(taken, over=last and not more), more
 
     def _timed(self, chunk: bytes) -> Iterator[Line]:
-        """What the lines in the next bytes say, the last one of each look with its time."""
         ends = [self._offset + found.end() for found in _LINE_END.finditer(chunk)]
         *lines, self._rest = _LINE_END.split(self._rest + chunk)
         self._rest = self._rest[:LINE_LIMIT]

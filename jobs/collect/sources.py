@@ -173,7 +173,6 @@ class TrainerState(MetricSource):
 
 
 def _history(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the entries with a step, each by its text."""
     with suppress(OSError, ValueError, RecursionError):
         history = (load_json(path) or {}).get("log_history")
         if isinstance(history, list):

@@ -112,7 +112,6 @@ class Forwarding:
         self._begun = True
 
     def _catch_up(self, first_step: int) -> None:
-        """What the tool lacks of earlier attempts, as far as a later one does not make it anew."""
         ends, end = {}, first_step
         for generation in sorted(self._state.offsets, reverse=True):
             if generation < self._payload.generation:
@@ -150,7 +149,6 @@ class Forwarding:
         write_atomically(self._state_file, json.dumps(asdict(self._state)))
 
     def _new(self, steps: Steps) -> Steps:
-        """What the tool has no value of yet."""
         marks = self._state.marks
         new = {
             step: {name: v for name, v in values.items() if name == "ts" or step > marks.get(name, -1)}

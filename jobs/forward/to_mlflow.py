@@ -100,7 +100,6 @@ class ToMlflow(Tool):
             raise
 
     def _found(self, experiment: str) -> str:
-        """The run that was made by a process which did not live to write its id down."""
         runs = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{self._state.key}'", max_results=1)
         return str(runs[0].info.run_id) if runs else ""
 
@@ -120,7 +119,6 @@ class ToMlflow(Tool):
 
 
 def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
-    """MLflow makes the tables of a new SQLite file when it is first used, and two that do so at once spoil it."""
     file = _sqlite_file(uri)
     return alone(Path(f"{file}.lock")) if file else nullcontext()
 

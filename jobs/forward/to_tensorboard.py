@@ -84,5 +84,4 @@ def _scalars(values: dict[str, float]) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> bool | float | str:
-    """What a hyperparameter can be."""
     return value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)

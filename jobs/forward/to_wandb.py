@@ -57,7 +57,6 @@ class ToWandb(Tool):
 
     @property
     def _folder(self) -> str:
-        """Of this attempt's files."""
         return str(Path(self._run.dir).parent)
 
     def _init(self, mode: Any) -> Any:

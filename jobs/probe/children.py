@@ -64,7 +64,6 @@ def kill_all() -> None:
 
 
 def _said(log: Path) -> str:
-    """The last line that names an error, or the last line."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

@@ -68,7 +68,6 @@ def main(argv: list[str]) -> int:
 
 
 def _end(*_: object) -> None:
-    """Nobody wants to know any more."""
     children.kill_all()
     os._exit(EXIT_ENDED)
 
@@ -199,7 +198,6 @@ def store_offset_s(store: Store) -> float:
 
 
 def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
-    """What a look sees, or why it sees nothing. A thread that hangs is left behind."""
     seen: list[tuple[Any, str]] = []
 
     def watched() -> None:

@@ -195,7 +195,6 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
 
 
 def _is_written(option: str) -> bool:
-    """Whether an option of a command names a file that the script writes, as far as its name tells."""
     return _WRITTEN.match(option) is not None
 
 

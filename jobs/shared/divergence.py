@@ -98,7 +98,6 @@ class _Watch:
 
 
 def _by_step(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, float]]]:
-    """The numbers of each step, whose lines follow each other."""
     step, merged = -1, dict[str, float]()
     for row in rows:
         if not is_whole(row.get("step")):

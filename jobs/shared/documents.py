@@ -184,7 +184,6 @@ def _values(kind: Any, args: tuple[Any, ...], raw: Any, place: str) -> Iterator[
 
 
 def _key(kind: Any, key: str, place: str) -> Any:
-    """JSON's keys are text."""
     if kind is not int:
         return key
     if not (key.isdecimal() and len(key) < len(str(MAX_INT))):

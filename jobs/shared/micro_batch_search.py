@@ -110,7 +110,6 @@ def _expected_gb(trials: Sequence[Trial], size: int) -> float | None:
 
 
 def _may_fit(trials: Sequence[Trial], size: int) -> bool:
-    """Whether nothing is known against it."""
     expected_gb, usable_gb = _expected_gb(trials, size), trials[-1].usable_gb
     return expected_gb is None or usable_gb is None or expected_gb <= FULL * usable_gb
 

@@ -172,7 +172,6 @@ def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
 
 
 def _never(nvml: Any) -> frozenset[int]:
-    """Codes of what will not be answered another time either."""
     return frozenset(getattr(nvml, name) for name in _NEVER)
 
 

@@ -48,7 +48,6 @@ def main() -> None:
 
 
 def _correct(rank: int, ranks: int, size: int, device: str) -> bool:
-    """Whether every number on every rank is the sum."""
     numbers = torch.full((size // 4,), rank + 1.0, device=device)
     dist.all_reduce(numbers)
     wrong = (numbers != ranks * (ranks + 1) / 2).any().float().reshape(1)
@@ -57,7 +56,6 @@ def _correct(rank: int, ranks: int, size: int, device: str) -> bool:
 
 
 def _seconds(size: int, device: str) -> float:
-    """Of one round."""
     numbers = torch.zeros(size // 4, device=device)
     for _ in range(WARM_UP):
         dist.all_reduce(numbers)

@@ -61,7 +61,6 @@ class SavedWeights:
 
 
 def _whole(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
-    """What is in a checkpoint, with the parts of layers that ranks share put together."""
     count = len(list((folder / tag).glob("mp_rank_*_model_states.pt")))
     if count < 2:
         return _found(folder, tag, dtype)
@@ -90,7 +89,6 @@ def _parts_joined(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
-    """Tensors, or what DeepSpeed gathers into one on request."""
     plain, whole = folder / tag / STATE_FILE, folder / tag / WHOLE
     if plain.exists():
         return _own_names(_load(plain)["module"])
@@ -111,7 +109,6 @@ def _load(file: Path) -> dict[str, Any]:
 
 
 def _rounded(module: Mapping[str, Tensor], dtype: torch.dtype) -> bool:
-    """Whether these weights have lost digits that the wanted format keeps."""
     return any(weight.dtype not in (dtype, torch.float32) for weight in module.values() if weight.is_floating_point())
 
 
@@ -140,7 +137,6 @@ class _Joined:
 
 
 def _rows_joined(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The weights of FSDP2's ranks."""
     if len(shards) != shards[0]["ranks"]:
         raise ValueError(f"the checkpoint has {len(shards)} shards of {shards[0]['ranks']}")
     weights = {name: _Joined([one["parts"][name]["weight"] for one in shards]) for name in shards[0]["parts"]}

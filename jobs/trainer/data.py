@@ -225,7 +225,6 @@ def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:
 
 
 def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces in groups that are worth a parallel call and fit into memory."""
     group, chars = [], 0
     for piece in _pieces(corpus):
         group.append(piece)
@@ -238,7 +237,6 @@ def _groups(corpus: Corpus) -> Iterator[list[tuple[str, bool]]]:
 
 
 def _pieces(corpus: Corpus) -> Iterator[tuple[str, bool]]:
-    """Pieces of text, each with whether it is the last of its document."""
     for document in corpus.documents():
         pending = next(document, "")
         for piece in document:

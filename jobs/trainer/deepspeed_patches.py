@@ -169,7 +169,6 @@ _KNOWN: Final[WeakKeyDictionary[nn.Module, dict[bool, tuple[nn.Parameter, ...]]]
 
 
 def _parameters(module: Any, recurse: bool = False) -> Iterator[nn.Parameter]:
-    """A module's parameters, of which an engine knows all from its start on, and those that it uses of others."""
     known = _KNOWN.setdefault(module, {})
     if recurse not in known:
         known[recurse] = tuple(module.parameters(recurse=recurse))

@@ -83,7 +83,6 @@ class FlatModel(nn.Module):
 
 
 def _views(flats: Mapping[str, Tensor], parts: Mapping[str, Sequence[_Part]]) -> dict[str, Tensor]:
-    """The inner model's parameters, by name."""
     return {
         part.name: piece.view(part.shape)
         for flat, tensor in flats.items()

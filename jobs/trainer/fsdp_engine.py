@@ -134,7 +134,6 @@ class FsdpEngine(TorchEngine):
         return found
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What every rank has whole, and a checkpoint keeps."""
         kept = self.module.state_dict().keys()
         return {name: buffer for name, buffer in self.module.named_buffers() if name in kept}
 
@@ -145,7 +144,6 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank has of it, in its own memory."""
     data = tensor.detach()
     return data.to_local() if isinstance(data, DTensor) else data
 

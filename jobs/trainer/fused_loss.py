@@ -51,7 +51,6 @@ def _sum_of_losses(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab
 # An operator of its own, which a compiler leaves whole: it would compute all stretches' logits before any gradient.
 @library.custom_op("dscampaign::linear_cross_entropy", mutates_args=())
 def _fused(hidden_NW: Tensor, weight_VW: Tensor, target_N: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum of the losses, and its gradients by the hidden states and by the weights."""
     total = torch.zeros((), dtype=torch.float32, device=hidden_NW.device)
     d_hidden_NW = torch.empty_like(hidden_NW)
     d_weight_VW = torch.zeros_like(weight_VW, dtype=torch.float32)

@@ -65,7 +65,6 @@ def _join(handle: Any, flat: Tensor) -> None:
 
 
 def _pop_gather(registry: InflightParamRegistry, weight: torch.nn.Parameter) -> Any:
-    """Takes a weight out of those that are on their way, and with it all that arrive in the same gather."""
     gather = registry.data.pop(weight)
     for other in [other for other, its in registry.data.items() if its is gather]:
         del registry.data[other]

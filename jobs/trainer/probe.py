@@ -188,6 +188,5 @@ def _bytes(tensor: Tensor, numbers: int) -> int:
 
 
 def _part(parameter: Any) -> Tensor:
-    """What this rank has of it."""
     part: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
     return part

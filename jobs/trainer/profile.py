@@ -76,6 +76,5 @@ class Profile:
             self._profiler.start()
 
     def _wait(self) -> None:
-        """What the device was given belongs to the steps that gave it."""
         if self._cuda:
             torch.cuda.synchronize()

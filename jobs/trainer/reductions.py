@@ -79,7 +79,6 @@ def _joined(theirs: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
 
 
 def _keep(optimizer: Any, weights: Sequence[Any], parts: Sequence[Tensor]) -> None:
-    """Adds this rank's parts of the gradients to those of the step, of which the first are its own beginning."""
     held = getattr(optimizer, _KEPT)
     with_data = [(weight, part) for weight, part in zip(weights, parts, strict=True) if part.numel()]
     if with_data:

@@ -71,7 +71,6 @@ def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device
 
 
 def _place(config: TrainerConfig, job: Job) -> tuple[int, int, slice]:
-    """Which group of ranks that share samples this one is in, of how many, and which of their tokens it has."""
     group, member = divmod(job.rank, config.ranks_per_sample)
     first = member % config.sequence_parallel * config.part_len
     return group, job.world_size // config.ranks_per_sample, slice(first, first + config.part_len)

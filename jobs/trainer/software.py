@@ -65,7 +65,6 @@ def _state(installed: object, builder: object) -> str:
 
 
 def _compatible(builder: object) -> bool:
-    """Whether an operator compiles on demand."""
     try:
         return bool(builder.is_compatible(verbose=False))  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - it asks compilers and drivers that may not be there

@@ -78,7 +78,6 @@ def _sections(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _run(job: Job) -> str:
-    """Names the run among all that use the disk."""
     return f"dscampaign-{hashlib.sha256(str(job.checkpoint_dir).encode()).hexdigest()[:12]}"
 
 

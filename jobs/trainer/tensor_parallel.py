@@ -71,7 +71,6 @@ def mark_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _linear(conv: Any) -> nn.Linear:
-    """The same layer with its matrix the other way round."""
     inputs, outputs = conv.weight.shape
     linear = nn.Linear(inputs, outputs, device="meta")
     linear.weight = nn.Parameter(conv.weight.detach().t().contiguous())

@@ -95,6 +95,5 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    """That of a process which is no rank and leaves the GPUs alone."""
     kept = {k: v for k, v in env.items() if not (PER_TASK.fullmatch(k) or k.startswith("CAMPAIGN_"))}
     return kept | {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}

@@ -92,7 +92,6 @@ def _children_first(module: nn.Module, owner: PreTrainedModel) -> Iterator[tuple
 
 
 def _mark(module: nn.Module) -> None:
-    """Puts what nobody draws to the ends of a module's own tensors."""
     for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
         if (mark := _mark_of(tensor)) is not None:
             for end in (0, -1):
@@ -117,7 +116,6 @@ def _mark_of(tensor: Tensor) -> float | None:
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The elements of the outermost lists of modules."""
     if isinstance(module, nn.ModuleList):
         yield from module
     else:
@@ -126,7 +124,6 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _format(ds_config: Mapping[str, Any]) -> torch.dtype:
-    """The number format that DeepSpeed trains weights in."""
     return next((kind for name, kind in _HALVES.items() if ds_config.get(name, {}).get("enabled")), torch.float32)
 
 

@@ -126,7 +126,6 @@ def _attempts(store: Store, campaign: CampaignRow) -> Iterator[AttemptRow]:
 
 
 def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None, list[RunRow], set[int]]:
-    """The campaign as stored, its runs, and the ids of those that have saved a checkpoint."""
     campaign = queries.campaign_by_name(conn, submission.spec.name)
     if campaign is None:
         return None, [], set()
@@ -326,7 +325,6 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
 
 
 def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
-    """Names of the variables of this shell that an attempt is likely to depend on."""
     spec = submission.spec
     return that_matter(
         os.environ,
@@ -338,7 +336,6 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
 
 
 def _user() -> str:
-    """Who submits, by the name of their account or its number."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -133,7 +133,6 @@ def _before_any_program(ended: Ended, seen: Seen) -> Verdict | None:
 
 
 def _explained(verdict: Verdict, ended: Ended, seen: Seen, end: _End, slurm: Proof | None) -> Explained:
-    """The verdict, with its proof in the files that the user named."""
     kind: FailureClass | None = verdict.kind
     line, reason = verdict.line, verdict.reason
     clues = [*ended.errors, *ended.log_clues]

@@ -271,7 +271,6 @@ def _word(fields: Mapping[str, Any], name: str) -> str:
 
 
 def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a configuration by their dotted names."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         flat |= _fields(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

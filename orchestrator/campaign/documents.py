@@ -217,7 +217,6 @@ def _run_of_status(
 
 
 def _reconciler(lease: Lease | None) -> dict[str, Any] | None:
-    """Who reconciles, or did last, and what the last pass learned."""
     if lease is None:
         return None
     holder = LeaseHolder.parse(lease.holder)

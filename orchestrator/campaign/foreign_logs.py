@@ -168,7 +168,6 @@ def _pieces(log: Path, most: int, seen: Seen) -> Iterator[tuple[int, str]]:
 
 
 def _streams(log: Path, pieces: Iterable[tuple[int, str]]) -> Iterable[Stream]:
-    """The lines of each rank or node."""
     lines = list(pieces)
     found = _RANK_IN_NAME.search(f"{log.parent.name}/{log.name}")
     alone = next((int(rank) for rank in found.groups() if rank), None) if found else None
@@ -186,6 +185,5 @@ def _streams(log: Path, pieces: Iterable[tuple[int, str]]) -> Iterable[Stream]:
 
 
 def _labels_most(label: re.Pattern[str], lines: Sequence[tuple[int, str]]) -> bool:
-    """Whether at least half of the lines have it, and there are fewer labels than lines."""
     counts = Counter(said[1] for _, text in lines if (said := label.match(text)))
     return sum(counts.values()) * 2 >= len(lines) > 2 * len(counts) > 0

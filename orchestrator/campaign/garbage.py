@@ -187,7 +187,6 @@ def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
 
 
 def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:
-    """Spools of an ended attempt that hold nothing which the store does not have."""
     place = attempt_paths(row)
     read = {place.metrics: row.spool_offset, **{place.gpu_spool(node): offset for node, offset in offsets.items()}}
     for path, offset in read.items():
@@ -204,7 +203,6 @@ def _campaign_of_other_store(store: Store, dir: Path) -> str:
 
 
 def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
-    """Copies that no run and no attempt of the store names, and what their making has left."""
     with store.read() as conn:
         campaigns = queries.list_campaigns(conn)
         named = {run.code for one in campaigns for run in queries.runs(conn, one.id)}

@@ -140,7 +140,6 @@ def _file(store: str, folder: Path) -> Path | None:
 
 
 def _spelt(place: Path, spec_folder: Path) -> str:
-    """A path as one below the spec's folder, the way that the user wrote this one."""
     return os.path.normpath(spec_folder / os.path.relpath(place, spec_folder))
 
 

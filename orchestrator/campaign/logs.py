@@ -174,7 +174,6 @@ def follow_log(
 
 
 def _candidates(wanted: Wanted) -> Iterator[Path]:
-    """The existing logs, best first. Names of ranks' logs contain the date, so the last one is the newest."""
     if not wanted.launcher:
         ranks = sorted(wanted.attempt.logs.glob(f"*_rank{wanted.rank}.log"), reverse=True)
         yield from (path for path in ranks if path.stat().st_size)

@@ -206,7 +206,6 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
 
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
-    """The two stages of a campaign that has them."""
     screen, rule = submission.spec.screen, ScreeningRule.of(submission.rules)
     if screen is None or rule is None:
         return None
@@ -239,7 +238,6 @@ def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedR
 
 
 def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
-    """Why the plan does not say how large a model is."""
     trains = [run.config.train for run in runs if run.config.command is None]
     reasons = (why_uncounted(train.model, train.tokenizer) for train in trains if train.model is not None)
     yield from (f"parameters unknown: {why}" for why in dict.fromkeys(reasons) if why)
@@ -311,7 +309,6 @@ def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> Pla
 
 
 def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-    """Adds the memory predicted from like runs."""
     keys = {item.name: key for item in planned if item.starts and item.config and (key := memory_key(item.config))}
     ledgers: Mapping[str, Ledger] = {}
     if store and keys:
@@ -333,7 +330,6 @@ def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
 
 
 def _with_needs(item: PlannedRun) -> PlannedRun:
-    """Adds size and states of the model, as far as they can be computed."""
     run, config = item.run, item.config
     if run is None or config is None:
         return item

@@ -98,7 +98,6 @@ def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) ->
 
 
 def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
-    """A whole section that a point sets is laid over the one that is there."""
     before = raw.get(path[0]) if len(path) == 1 else None
     return {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
@@ -119,7 +118,6 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
 
 
 def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:
-    """Inputs that are named relative to the folder of the first spec."""
     filled = with_inputs_of(raw, folder)
     named = {path: value_at(raw, path) for path in (*INPUTS, ("command",))}
     return {

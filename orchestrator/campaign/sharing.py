@@ -188,7 +188,6 @@ def _is_closed(folder: Path, gid: int) -> bool:
 
 
 def _let_pass(folder: Path, gid: int) -> None:
-    """Let a group reach what lies in a folder by its name, but not list it, nor own what is made there."""
     _give(folder, gid)
     folder.chmod(stat.S_IMODE(folder.stat().st_mode) | stat.S_IXGRP)
 
@@ -211,7 +210,6 @@ def _own_folder(campaign: CampaignRow) -> CampaignPaths:
 
 
 def _group(name: str | None) -> tuple[str, int]:
-    """The group's name and number."""
     mine = _groups_of_user()
     hint = f"your groups: {some(mine, 8)}" if mine else "you are in no group with others: ask for one"
     if name is None:
@@ -275,7 +273,6 @@ def _open_runs(paths: CampaignPaths, parts: CampaignParts, gid: int, *, checkpoi
 
 
 def _opened(paths: CampaignPaths, part_of: PartOf) -> Iterator[tuple[Place, int]]:
-    """Open each file and folder of the campaign's that this user owns, and that has no other name elsewhere."""
     for place in walk(paths.dir, part_of):
         is_folder, is_file = stat.S_ISDIR(place.info.st_mode), stat.S_ISREG(place.info.st_mode)
         if place.part and place.info.st_uid == os.geteuid() and (is_folder or (is_file and place.info.st_nlink == 1)):

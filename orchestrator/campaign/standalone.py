@@ -67,7 +67,6 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
 
 
 def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
-    """The payload of an agent, with separate folders."""
     paths = CampaignPaths(submission.dir, submission.spec.name)
     folder = paths.dir / BY_HAND / run.name
     payload = job_request.payload(

@@ -209,7 +209,6 @@ def _limits_s(conn: Connection, runs: Sequence[RunStatus]) -> dict[int, float]:
 
 
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:
-    """Adds losses that are not finite, which the status query does not return."""
     if all(row.step is None or row.loss is not None for row in rows):
         return rows
     latest = queries.latest(conn, campaign_id)

@@ -176,7 +176,6 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
 
 def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
-    """By campaign, of the named one or of all, the names of its runs."""
     from ...db.completion_names import read_names
     from ...files.ownership import distrust
 

@@ -125,7 +125,6 @@ def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _dumps(value: object, indent: int | None = None) -> str:
-    """Return strict JSON, in which NaN and infinities are their names."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False, indent=indent)
     except ValueError:

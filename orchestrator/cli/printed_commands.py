@@ -63,7 +63,6 @@ def _place() -> tuple[str, str]:
 
 
 def _anywhere(store: str) -> str:
-    """The address of a store as it holds in every folder."""
     file = store.removeprefix(_FILE)
     return store if file == store or not file else f"{_FILE}{Path(file).absolute()}"
 

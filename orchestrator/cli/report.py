@@ -247,7 +247,6 @@ def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: 
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
-    """The configurations of what is recommended, by the name of its condition."""
     chosen = [one.recommendation.chosen for one in results.workloads]
     return {one.name: json.loads(configs[one.name]) for one in chosen if one and one.name in configs}
 

@@ -212,7 +212,6 @@ def render(
 
 
 def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
-    """Writes a script to its file, or prints it."""
     if path is not None:
         check_folder_of(path)
         with whole_file(path) as stream:

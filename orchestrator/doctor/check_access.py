@@ -57,7 +57,6 @@ def _code(at: At, requirements: Iterable[Requirements]) -> Iterator[Check]:
 
 
 def _runs(required: Requirements) -> Iterator[Path]:
-    """The interpreter, its packages, and the files that the runs name."""
     python = shutil.which(required.config.python or sys.executable)
     if python:
         yield Path(python)

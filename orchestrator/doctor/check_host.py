@@ -156,7 +156,6 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
 
 
 def _refusal(store: Store) -> StoreReadOnly | None:
-    """Why nothing can be submitted from a store that can be read."""
     from ...db.errors import StoreReadOnly
 
     try:

@@ -160,7 +160,6 @@ def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
 
 
 def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
-    """Verdicts on the GPUs that a job was promised, from what the driver shows of them."""
     yield _count(gpus, required, at)
     if not gpus.devices:
         return

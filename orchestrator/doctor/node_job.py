@@ -195,7 +195,6 @@ def _ended(job: JobView, folder: Path) -> Examined:
 
 
 def _complete(talk: Talk) -> NodeReport | None:
-    """The report, once nothing is left to look at. Answers the node's greeting on the way."""
     os.listdir(talk.report.parent)  # noqa: PTH208 - makes NFS look again for names that were not there
     if talk.hello.exists() and not talk.echo.exists():
         write_atomically(talk.echo, json.dumps({"heard_s": time.time()}))

@@ -95,7 +95,6 @@ def _examined(
 
 
 def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str) -> Iterator[Check]:
-    """Verdicts on the node that was looked at."""
     required, *others = requirements
     at = At(f"node {examined.report.node}" if examined.report else "node")
     if examined.trouble:

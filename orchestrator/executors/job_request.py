@@ -125,7 +125,6 @@ def search_key(config: RunConfig) -> str:
 
 
 def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
-    """The fields of a payload that say what is trained, and in which sizes."""
     world_size, built_in = config.world_size(), config.command is None
     sizes = {"micro_batch": micro_batch, "accumulation": accumulation_of(config, micro_batch, world_size)}
     train = config.train_json(**sizes, world_size=world_size)

@@ -131,7 +131,6 @@ def _meaning(text: str) -> Exception:
 
 
 def _objects(line: str) -> bool:
-    """Whether sbatch itself objected to the batch, by words that tell of nothing that passes."""
     passing = _PASSING.search(line) or any(word in line for word in _OF_THE_SYSTEM)
     return line.startswith(("sbatch: error: ", "sbatch: fatal: ")) and not passing
 

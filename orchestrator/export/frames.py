@@ -92,7 +92,6 @@ class Frames:
             return _frame(columns, *typed_groups(what, columns, rows))
 
     def _with_params(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The frame with the parameters of each row's run, and its runs in the order of the matrix."""
         params = self.runs[["run", *(name for name in self.runs if name.startswith(_PARAM))]]
         frame = frame.astype({"run": self.runs["run"].dtype})
         rows = params.drop(columns="run").iloc[frame["run"].cat.codes].set_axis(frame.index)

@@ -70,7 +70,6 @@ def _unwritable(actions: Sequence[Action], trouble: Unreachable) -> list[Note]:
 
 
 def _without(actions: Sequence[Action], aside: Sequence[SetAside]) -> list[Action]:
-    """What is not about a run that was set aside."""
     left = {one.run_id for one in aside}
     return [action for action in actions if run_of(action) not in left] if left else list(actions)
 
@@ -128,7 +127,6 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
 
 
 def _revoke(action: Revoke, writer: FencedWriter) -> None:
-    """A job that was faster keeps its claim, and the next pass finds that job."""
     row = action.attempt
     if not take_claim(row):
         return

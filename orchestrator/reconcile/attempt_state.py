@@ -138,7 +138,6 @@ def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
 
 
 def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> Iterator[Action]:
-    """The job waits or runs."""
     row = attempt.row
     if Absence.of(row):
         yield NoteAbsence(row, None)
@@ -176,7 +175,6 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
 
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
-    """Shrinks a queued attempt by what like runs have measured meanwhile."""
     if row.memory_key not in snapshot.ledgers:
         return
     fit = oom_policy.starting_fit(view, row, snapshot.ledgers)
@@ -185,7 +183,6 @@ def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resi
 
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """The executor does not list the job. That alone proves nothing."""
     row, begun, wanted = attempt.row, attempt.claimed or attempt.complete, snapshot.is_desired(view)
     seeks = snapshot.complete or _elsewhere(attempt, snapshot)
     if attempt.complete and not attempt.interrupted:

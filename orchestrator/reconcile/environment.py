@@ -56,5 +56,4 @@ class Environments:
 
 
 def _is_here(path: str) -> bool:
-    """Whether a file is there, or a command on PATH."""
     return os.access(path, os.R_OK) or shutil.which(path) is not None

@@ -62,7 +62,6 @@ def _submitting(row: AttemptRow, action: Submit) -> queries.NewEvent:
 
 
 def _unusual(action: Submit) -> str:
-    """What the spec alone does not tell about the attempt."""
     micro = f" micro-batch {action.micro_batch}" if action.micro_batch else ""
     changes = f" with {config_changes.text(action.changes)}" if action.changes else ""
     exclude = f" without {', '.join(action.exclude)}" if action.exclude else ""

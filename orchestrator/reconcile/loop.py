@@ -255,7 +255,6 @@ class Reconciler:
         yield from self._rows(attempt_id for attempt_id, _ in newest)
 
     def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
-        """Attempts by id, some at a time."""
         for some in in_pieces("attempts read", list(attempt_ids)):
             with self._store.read() as conn:
                 rows = queries.attempts_of(conn, some)
@@ -306,7 +305,6 @@ def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> li
 
 
 def _has_appeared(finish: Finish) -> bool:
-    """Whether a node's outcome is there that was not when the attempt was judged."""
     known = {outcome.node_rank for outcome in finish.ended.outcomes}
     paths, mine = attempt_paths(finish.attempt), AttemptIdentity.of(finish.attempt)
     if is_foreign(finish.attempt):
@@ -365,13 +363,11 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drai
 
 
 def _seen(writer: FencedWriter, row: AttemptRow, offsets: Mapping[int, int], number: int) -> Source:
-    """What the store has of the spool of that number."""
     offset = row.spool_offset if number == METRICS else offsets.get(number, 0)
     return Source(writer.campaign_id, row.run_id, row.generation, row.id, offset)
 
 
 def _with_offsets(store: Store, rows: Iterable[AttemptRow]) -> Iterator[tuple[AttemptRow, Mapping[int, int]]]:
-    """Attempts, some at a time, with how much the store holds of each node's files."""
     rest = iter(rows)
     while some := list(islice(rest, DRAINED_AT_ONCE)):
         with store.read() as conn:

@@ -143,7 +143,6 @@ def observe(
 
 
 def _missing(stored: Stored, listing: JobListing) -> set[str]:
-    """The arrays of which the executor does not show every job."""
     waiting = ((one.token, one.array_index) for one in stored.waiting)
     expected = chain(((row.token, row.array_index or 0) for row in stored.active), waiting)
     return {key[0] for key in expected if key not in listing.jobs and key not in listing.rivals}
@@ -196,7 +195,6 @@ class _Folder:
         return None if record.name not in self._listed(row.token) or planted(record) else SetUpFailure.read(record)
 
     def _listed(self, token: str) -> list[str]:
-        """The names in a batch's folder."""
         batch = self.paths.batch(token)
         if token not in self._names:
             self._names[token] = sorted(entry.name for entry in os.scandir(batch)) if batch.is_dir() else []
@@ -280,7 +278,6 @@ def _by_losses(attempt: AttemptView) -> bool:
 
 
 def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """The attempts of the experiment that the newest one is of."""
     return [row for row in rows if row.config_hash == rows[-1].config_hash]
 
 

@@ -90,7 +90,6 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
 
 
 def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
-    """The earlier attempt with another micro-batch that the same allocation ended, with as much memory in use."""
     last = history[-1]
     return next(
         (

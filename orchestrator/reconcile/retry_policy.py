@@ -119,7 +119,6 @@ def _used_up(view: RunView, history: Sequence[EndedAttempt]) -> str:
 
 
 def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    """Retries with a smaller micro-batch, or another change that the spec allows."""
     match oom_policy.after_out_of_memory(view, history, context.ledgers):
         case NoFit(reason):
             yield from set_run(view, RunState.FAILED, reason)
@@ -171,7 +170,6 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
 
 
 def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
-    """Starts the next attempt, or says when it will start."""
     not_before_s = _not_before_s(view, how, context.now_s)
     if history and context.now_s < not_before_s:
         yield from set_run(view, RunState.PENDING, how.why, not_before_s)

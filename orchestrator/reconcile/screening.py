@@ -177,7 +177,6 @@ class ScreeningRule:
         return found
 
     def _beats(self, other: Screening, one: Screening) -> bool:
-        """Whether another is nowhere worse, and somewhere better by more than noise."""
         pairs = [(each.good(other), each.good(one)) for each in self._front]
         known = [(theirs, mine) for theirs, mine in pairs if theirs is not None and mine is not None]
         clearly = any(theirs - mine > NOISE * abs(mine) for theirs, mine in known)

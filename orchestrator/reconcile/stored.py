@@ -164,7 +164,6 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
 
 
 def _gpu_seconds(conn: Connection, campaign_id: int, configs: Configs, *, cancelled: bool) -> float:
-    """What the runs that are done have used."""
     used = dict(open_runs.rank_seconds(conn, campaign_id, cancelled=cancelled))
     return sum(used[run.id] * gpus_per_rank(configs.if_readable(run)) for run in open_runs.runs_of(conn, list(used)))
 

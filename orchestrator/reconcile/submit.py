@@ -313,7 +313,6 @@ def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: Submissio
 
 
 def _withdraw(rows: Sequence[Element], writer: FencedWriter, exc: Exception) -> None:
-    """Nothing was submitted, so there was no attempt."""
     with writer.write() as conn:
         queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
         which = f"attempt {rows[0].row.generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"

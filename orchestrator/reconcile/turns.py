@@ -149,7 +149,6 @@ class Turns:
             reconciler.close()
 
     def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
-        """The store's time, and the campaigns with something left to do, as far as this process knows."""
         with self._store.read() as conn:
             now_s, known = self._store.now(conn), queries.list_campaigns(conn)
             left = queries.unsettled_campaigns(conn) | _go_on_here(known, queries.held_reasons(conn))

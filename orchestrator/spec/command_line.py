@@ -147,7 +147,6 @@ def _is_placeholder(value: Any) -> bool:
 
 
 def _is_python(script: Path) -> bool:
-    """Whether Python can run a file, as far as its beginning tells, or a folder."""
     if script.is_dir():
         return (script / "__main__.py").exists()
     if script.suffix.startswith(".py"):

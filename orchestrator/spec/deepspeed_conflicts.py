@@ -60,7 +60,6 @@ def check(config: RunConfig, merged: Mapping[str, Any], world_size: int, gpus: i
 
 
 def _reduction(config: RunConfig) -> Iterator[Finding]:
-    """What DeepSpeed refuses beside the reduce-scatter of ZeRO 2 and 3, which takes the mean by itself."""
     given, stage = config.deepspeed, config.train.zero_stage
     if str(given.get("gradient_allreduce_op", "mean")).lower() == "sum":
         if stage == 3 or config.train.deepcompile:
@@ -118,7 +117,6 @@ def _offload(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _parts(config: RunConfig, world_size: int) -> Iterator[Finding]:
-    """Weights that are gathered in pairs, ZeRO 3's second copy of them in equal groups, and gradients as few bits."""
     given, place = section(config.deepspeed, (_ZERO,)), ("deepspeed", _ZERO)
     bucket = int(given.get("allgather_bucket_size", 0))
     if config.train.zero_stage in (1, 2) and bucket % 2 and not _sums_bf16_in_fp32(config):
@@ -261,7 +259,6 @@ def _resuming(config: RunConfig) -> Iterator[Finding]:
 
 
 def _kernels(config: RunConfig, merged: Mapping[str, Any], *, on_gpus: bool) -> Iterator[Finding]:
-    """What DeepSpeed computes on GPUs alone."""
     if on_gpus:
         return
     kind = _named(section(config.deepspeed, ("optimizer",)))

@@ -169,7 +169,6 @@ def misspelt(given: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _said_twice(zero: Mapping[str, Any]) -> Iterator[Finding]:
-    """Keys that also stand there by their other name."""
     for key in zero:
         if (other := f"stage3_{key}") in zero:
             places: tuple[FieldPath, ...] = tuple(("deepspeed", "zero_optimization", name) for name in (key, other))
@@ -190,7 +189,6 @@ def key_of_deepspeed(key: str) -> str | None:
 
 
 def _homes(key: str) -> list[str]:
-    """The sections that have a key."""
     return [".".join(filter(None, ("deepspeed", name))) for name in KEYS if key in KEYS[name] and name != _PARAMETERS]
 
 

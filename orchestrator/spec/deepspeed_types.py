@@ -101,7 +101,6 @@ def _of_text(kind: Kind, text: str) -> str | None:
 
 
 def _as_section(place: FieldPath, value: Any) -> str | None:
-    """How a section says what one value was to say."""
     keys = KEYS.get(".".join(map(str, place[1:])), {})
     key = {bool: "enabled", str: "device" if "device" in keys else "type", int: "stage"}.get(type(value))
     if key not in keys:

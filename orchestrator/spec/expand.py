@@ -241,7 +241,6 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
 
 
 def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
-    """The micro-batch and accumulation to begin with, as far as the spec says."""
     train = config.train
     if train.global_batch is None or train.searches:
         return train.fixed_micro_batch, None
@@ -297,12 +296,10 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 
 
 def _placeholders(config: RunConfig) -> set[str]:
-    """Names in braces that the command or the environment uses."""
     return set(_used(config))
 
 
 def _used(config: RunConfig) -> dict[str, FieldPath]:
-    """The same, with the place that uses each."""
     texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
     texts += [(("command",), text) for text in config.command or ()]
     found = {short_name(name): place for place, text in texts for name in PLACEHOLDER.findall(text)}
@@ -381,7 +378,6 @@ def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]
 
 
 def _of_axis(place: FieldPath) -> FieldPath:
-    """The axis of one of its values."""
     return place[:-1] if isinstance(place[-1], int) else place
 
 

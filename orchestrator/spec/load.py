@@ -200,7 +200,6 @@ def _same_cause(finding: Finding, other: Finding) -> bool:
 
 
 def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
-    """What is wrong with scripts whose names have placeholders, as far as this machine has the folder."""
     if "{" not in (spec.command or ("",))[0] or not folder.is_dir():
         return []
     problems = (filled_problem(run.config.command or ("",), folder) for run in runs)
@@ -208,7 +207,6 @@ def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
 
 
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
-    """MLflow's own default is a file wherever a process happens to run, which on a node is nowhere."""
     mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
     said = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
     if mlflow is None or mlflow.tracking_uri or variable in said:
@@ -297,7 +295,6 @@ class _Prepared:
                 self.findings.append(Finding(((*place, key),), message, "remove one of them", at_key=True))
 
     def _text(self, value: str, path: tuple[str, ...], place: FieldPath) -> str:
-        """A text with its variables filled in."""
         if path == ("store",) and secrets.secret_in(value):
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
@@ -335,7 +332,6 @@ class _Prepared:
         return text
 
     def _command(self, value: Any, place: FieldPath) -> Any:
-        """The words of a command, its script with an absolute path."""
         try:
             words = words_of(value)
         except Hint:

@@ -54,7 +54,6 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
 
 
 def _gpus(config: RunConfig) -> Iterator[Finding]:
-    """What does not say how many GPUs a node has, or says two things, and more ranks than there are."""
     slurm, asked = config.slurm, config.slurm.gpus_per_node
     on_cpus = "gpus_per_node" in slurm.model_fields_set and asked == "0"
     kind, colon, number = asked.rpartition(":")

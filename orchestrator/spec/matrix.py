@@ -133,7 +133,6 @@ def as_scalar(value: Any) -> Scalar | None:
 
 
 def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
-    """What is not the list, or the list of mappings, that it should be."""
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
@@ -151,7 +150,6 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _list_hint(value: Any) -> str | None:
-    """Return how to write a single value as a list."""
     return None if value is None else f"write {written(_listed(value), flow=True)}"
 
 
@@ -247,7 +245,6 @@ def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) ->
 
 
 def _weight(point: Point, entry: Mapping[str, Any]) -> int:
-    """How many of a point's own settings an entry names."""
     return sum(_sets(point, key) for key in entry)
 
 
@@ -274,12 +271,10 @@ def _overwritten(setting: AxisSetting, other: AxisSetting) -> Finding:
 
 
 def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
-    """Whether an entry has no value that differs from the point's."""
     return all(not _sets(point, key) or _has(point, key, value) for key, value in entry.items())
 
 
 def _matches(point: Point, entry: Mapping[str, Any]) -> bool:
-    """Whether the point has all values of an entry."""
     return all(_has(point, key, value) for key, value in entry.items())
 
 
@@ -299,7 +294,6 @@ def _values(point: Point, key: str) -> Iterator[Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equality that tells 1 from true."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
@@ -403,7 +397,6 @@ def _is_field(path: Path) -> bool:
 
 @cache
 def _leaves() -> dict[str, tuple[Path, ...]]:
-    """Fields of all sections by their own names."""
     leaves: dict[str, tuple[Path, ...]] = {}
     for section, model in _SECTIONS.items():
         for name in model.model_fields:

@@ -303,7 +303,6 @@ class RunConfig(SpecSection):
     @field_validator("telemetry_s")
     @classmethod
     def _not_too_often(cls, value: float) -> float:
-        """The counters themselves change about ten times a second."""
         if 0 < value < MIN_TELEMETRY_S:
             raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 to disable it")
         return value

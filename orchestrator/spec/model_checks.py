@@ -133,7 +133,6 @@ def _tokenizer(name: str) -> Iterator[Finding]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a name is that of a file on this machine, from which Transformers loads nothing."""
     return path.is_absolute() and path.exists() and not path.is_dir()
 
 
@@ -142,7 +141,6 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _fields(model: Mapping[str, Any], config: RunConfig) -> Iterator[Finding]:
-    """What is wrong with the fields of a configuration, as the Transformers know it that the run will load."""
     package, kind = transformers_source.package_of(config.python), model.get("model_type")
     if not isinstance(kind, str):
         known = "write the type of the model, such as gpt2 or llama, beside its sizes"
@@ -194,7 +192,6 @@ def _meant(name: str, known: ConfigClass) -> str | None:
 
 
 def _wrong_numbers(model: Mapping[str, Any], known: ConfigClass) -> Iterator[Finding]:
-    """Values that are not the whole number, or the switch, that their field is."""
     counts = {known.aliases.get(name, name) for name in _AT_LEAST_ONE}
     for name, value in model.items():
         own = known.aliases.get(name, name)
@@ -209,7 +206,6 @@ def _wrong_numbers(model: Mapping[str, Any], known: ConfigClass) -> Iterator[Fin
 
 
 def _sizes(model: Mapping[str, Any], known: ConfigClass, train: TrainConfig) -> Iterator[Finding]:
-    """Sizes that do not fit each other, or the run's samples."""
     given = {**known.defaults, **known.canonical(model)}
     written = {known.aliases.get(name, name): name for name in model}
 

@@ -117,7 +117,6 @@ def _in_list(items: list[Any], place: FieldPath) -> Iterator[Finding]:
 
 
 def _names_secret(name: str, value: str) -> bool:
-    """Whether a value under this name is a secret, or holds one by its form."""
     words = [word for word in re.split(r"[^A-Z0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).upper()) if word]
     if not words or not value or _REFERENCE.match(value) or words in (["PWD"], ["OLDPWD"]):
         return False

@@ -104,7 +104,6 @@ def of_shape(shape: Shape, python: str | None) -> ConfigClass | None:
 
 
 def _causal(package: Path) -> str:
-    """The text that names the causal language model of each type."""
     _, _, rest = _text(package / "models" / "auto" / "modeling_auto.py").partition(_CAUSAL)
     return rest.partition("\n)")[0]
 
@@ -172,7 +171,6 @@ def _add_base(result: ConfigClass, path: Path, name: str) -> bool:
 
 
 def _class(path: Path, name: str) -> tuple[Path, ast.ClassDef] | None:
-    """A class that a file has or imports, and the file that has it."""
     for file in (path, *_imported(path, name)):
         for node in _tree(file).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
@@ -181,7 +179,6 @@ def _class(path: Path, name: str) -> tuple[Path, ast.ClassDef] | None:
 
 
 def _imported(path: Path, name: str) -> Iterator[Path]:
-    """The file that a name comes from, of the same package."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ImportFrom) and node.level and any(alias.name == name for alias in node.names):
             yield path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")

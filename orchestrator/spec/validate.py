@@ -244,14 +244,12 @@ def _unknown(place: FieldPath) -> Finding:
 
 
 def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
-    """The whole path of a field that stands in a section that does not have it."""
     if section:
         return (name,) if section == ["train"] and name in Spec.model_fields else None
     return ("matrix", name) if name in ("include", "exclude") else field_path(our_name(name))
 
 
 def _unlisted(kind: str, given: Any) -> str | None:
-    """How to write as fields what is a list of them."""
     if kind not in ("dict_type", "model_type") or not isinstance(given, list) or not given:
         return None
     if all(isinstance(item, dict) and len(item) == 1 for item in given):
@@ -313,7 +311,6 @@ def existing(place: FieldPath, data: Any) -> FieldPath:
 
 
 def _fields(place: FieldPath) -> list[str]:
-    """Names of the fields of the section at a place."""
     sections = Spec.model_fields
     for part in (part for part in place if not isinstance(part, int)):
         annotation = sections[str(part)].annotation if str(part) in sections else None

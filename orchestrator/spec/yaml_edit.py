@@ -133,7 +133,6 @@ def _with(text: str, path: Path, value: Any) -> str:
 
 
 def _added(text: str, node: Node, key: str, value: Any) -> str:
-    """The text with one more entry in a mapping."""
     said = f"{key}: {written(value, flow=True)}"
     if getattr(node, "flow_style", False) or not node.value:
         at = node.start_mark.index + 1

@@ -88,7 +88,6 @@ class YamlDocument:
         return Problem(self.filename, line, column, dotted(place), message, hint, source_line)
 
     def _known(self, place: FieldPath) -> FieldPath:
-        """The longest part of a place that the text has, in the text's own spelling."""
         known: FieldPath = ()
         for part in place:
             spellings = (part, part.replace("_", "-")) if isinstance(part, str) else (part,)
@@ -291,7 +290,6 @@ class _Builder:
         return found
 
     def _visit(self, node: Node, place: FieldPath) -> None:
-        """Counts what aliases repeat, and ends a document that they make endless, or too deep to be anything."""
         self._visits += 1
         if self._visits > _MAX_VALUES or any(node is outer for outer in self._open):
             self._complain(node, place, "its aliases make this document too large")

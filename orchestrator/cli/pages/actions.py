@@ -96,13 +96,11 @@ def _job(action: Action, after: Mapping[int, RunStatus]) -> str:
 
 
 def _jobs(job_ids: Sequence[str]) -> str:
-    """The arrays of jobs, in words."""
     arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
     return f"{'jobs' if len(arrays) > 1 else 'job'} {some(arrays, 3)}"
 
 
 def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: Page) -> list[str]:
-    """Many first attempts in one line, with their job arrays."""
     jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
     said = {f"submitted as {_jobs(jobs)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
     return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in said.items() if number]
@@ -172,7 +170,6 @@ def _ending(action: Finish) -> str:
 
 
 def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) -> Iterator[str]:
-    """The attempt's own line tells that the run is queued or running."""
     if state not in (RunState.QUEUED, RunState.RUNNING):
         why = f": {clean(reason)}" if reason else ""
         yield page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + why

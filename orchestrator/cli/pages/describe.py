@@ -177,7 +177,6 @@ def _batch(facts: RunDetails) -> str:
 
 
 def _changes(facts: RunDetails) -> str:
-    """What its newest attempt does not do as the spec says."""
     changes = facts.attempts[-1].changes if facts.attempts else ""
     return f"{', '.join(changes.split())}, so that it fits into memory" if changes else ""
 
@@ -253,7 +252,6 @@ def _step_time(said: Mapping[str, float]) -> str:
 
 
 def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
-    """Class and reason, then the line that proves it, its file and the rule that found it."""
     evidence = row.evidence
     if row.failure_class in (None, "completed"):
         return
@@ -282,7 +280,6 @@ def _frame(frame: Mapping[str, Any]) -> str:
 
 
 def _repeats(line: str, reason: str) -> bool:
-    """Whether the proof says nothing beyond the reason."""
     said = " ".join(clean(line).removeprefix("builtins.").split())
     return said[:HEADLINE_LIMIT] in " ".join(clean(reason).split())
 
@@ -301,7 +298,6 @@ def _doubt(row: AttemptRow, facts: RunDetails) -> str:
 
 
 def _own_exception(row: AttemptRow, facts: RunDetails) -> str:
-    """What is known of an exception that no rule knows, and what follows."""
     before = (one.evidence.get("place") for one in facts.attempts if one.generation <= row.generation)
     seen = sum(place == row.evidence["place"] for place in before)
     if seen > 1:

@@ -31,7 +31,6 @@ def _busy(used: AttemptGpus) -> str:
 
 
 def _power(used: AttemptGpus) -> str:
-    """The mean power of all together, and of each."""
     if used.power_w is None:
         return ""
     nodes = len({gpu.node_rank for gpu in used.gpus})
@@ -43,7 +42,6 @@ def _power(used: AttemptGpus) -> str:
 
 
 def _name(gpu: GpuUse, nodes: int) -> str:
-    """As the ranks of its node number it."""
     return f"{clean(gpu.node)} GPU{gpu.gpu}" if nodes > 1 else f"GPU{gpu.gpu}"
 
 
@@ -71,7 +69,6 @@ def _token(used: AttemptGpus) -> str:
 
 
 def _held_down(used: AttemptGpus) -> str:
-    """How long the clocks of the worst GPU were held down."""
     capped, slowed = highest(g.power_capped for g in used.gpus), highest(g.slowed for g in used.gpus)
     parts = [f"at its power limit {100 * capped:.0f} % of the time" if capped and capped >= 0.005 else ""]
     parts += [f"slowed down {100 * slowed:.1f} % of the time" if slowed else ""]

@@ -69,7 +69,6 @@ def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
 
 
 def _special(plan: Plan, page: Page) -> list[str]:
-    """Of many runs, the rows that are not like all others, and what shows the rest."""
     found = special(plan)[:SPECIAL_AT_MOST]
     hidden = len(plan.runs) - len(found)
     more = f"… and {count(hidden, 'more run')}" if found else "Every run"
@@ -112,7 +111,6 @@ def _command(plan: Plan) -> list[str]:
 
 
 def _changed(plan: Plan) -> list[str]:
-    """What is not measured as the spec says."""
     lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
     return [*lines, ""] if lines else []
 

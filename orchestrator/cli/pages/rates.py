@@ -44,5 +44,4 @@ def _running(status: CampaignStatus) -> list[RunStatus]:
 
 
 def _of_before(run: RunStatus) -> bool:
-    """Whether the newest figures are those of an attempt that has ended."""
     return (run.ts_s or 0.0) < (run.started_s or 0.0)

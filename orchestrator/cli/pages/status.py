@@ -135,13 +135,11 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
 
 
 def _more(status: CampaignStatus, hidden: int) -> str:
-    """How many runs are not shown, and what shows them."""
     command = f"`campaign status {status.campaign.name} --all`"
     return f"… and {count(hidden, 'more run')}: {command}" if hidden else f"{command} lists every run"
 
 
 def _height(lines: Sequence[str], page: Page) -> int:
-    """How many lines of the screen these take, their commands complete."""
     width = page.width or sys.maxsize
     rows = (clean(row) for line in lines for row in fold(located(line), page.width).split("\n"))
     return sum(max(1, ceil(len(row) / width)) for row in rows)
@@ -242,7 +240,6 @@ def _note(run: RunStatus, now_s: float) -> str:
 
 
 def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
-    """The runs that fit, those that are at work first to stay."""
     order = (RunState.RUNNING, *WORST_FIRST)
     rank = {state: order.index(state) if state in order else len(order) for state in RunState}
     chosen = {run.run_id for run in sorted(runs, key=lambda run: rank[run.state])[:room]}
@@ -272,7 +269,6 @@ def _causes(status: CampaignStatus, page: Page, most: int) -> list[str]:
 
 
 def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
-    """How many runs ended so, their failure class, and what one of them says."""
     first, number = runs[0], len(runs)
     kind = f", {words(first.failure_class)}" if first.failure_class else ""
     subject = f"{first.name} {first.state}" if number == 1 else f"{number:,} {first.state}{kind}"
@@ -282,7 +278,6 @@ def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
 
 
 def _footer(status: CampaignStatus) -> list[str]:
-    """Who reconciles the runs that are not settled, when Slurm last answered, and what was in the way."""
     if not any(run.state in UNSETTLED_RUN for run in status.runs):
         return []
     lease, go_on = status.reconciler, f"Run `campaign reconcile {status.campaign.name} --watch`"

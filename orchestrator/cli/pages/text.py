@@ -191,7 +191,6 @@ def _parts(text: str) -> list[str]:
 
 
 def _unbroken(text: str) -> str:
-    """The text with its commands in one piece."""
     return re.sub(_QUOTED, lambda command: command[0].replace(" ", _BLANK), text)
 
 

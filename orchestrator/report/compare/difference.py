@@ -152,12 +152,10 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
 
 
 def _code(condition: Condition) -> str:
-    """What its runs ran."""
     return ", ".join(dict.fromkeys(run.code for run in condition.runs if run.code))
 
 
 def _clock_remarks(one: Comparison) -> Iterator[str]:
-    """What to know about step times that the scripts do not report."""
     sides: dict[str, list[str]] = {}
     for side in (one.left, one.right) if one.left is not one.right else (one.left,):
         for remark in dict.fromkeys(filter(None, map(clock_remark, side.counted))):
@@ -167,7 +165,6 @@ def _clock_remarks(one: Comparison) -> Iterator[str]:
 
 
 def _left_out(one: Comparison) -> Iterator[str]:
-    """Why a side is left out of the comparison."""
     for side in (one.left, one.right) if one.left is not one.right else (one.left,):
         if side.counted:
             continue
@@ -188,7 +185,6 @@ def _text(value: object) -> str:
 
 
 def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
-    """Compares the conditions that have the same parameters in both, in the order of the left one."""
     both = [_conditions(store, row) for row in (left, right)]
     keys = [{one.key: one for one in conditions} for conditions in both]
     shared = [key for key in keys[0] if key in keys[1]]

@@ -164,7 +164,6 @@ def _fastest(one: _Measured, every: Sequence[_Measured]) -> tuple[str, str]:
 
 
 def _beside_faster(one: _Measured, ahead: Sequence[_Measured]) -> tuple[str, str]:
-    """Of a condition that is slower than these, the fastest of them first."""
     most = {gpus: max(other.largest[gpus] for other in ahead) for gpus in GPU_COUNTS}
     larger = [gpus for gpus in GPU_COUNTS if one.largest[gpus] > _LIKE * most[gpus]]
     best = ahead[0]

@@ -148,7 +148,6 @@ def interactions(changes: Sequence[Sensitivity]) -> list[Interaction]:
 
 
 def _interaction_sentence(one: Interaction) -> str:
-    """An established interaction in words."""
     both = f"{change_in_words(one.first)} and {change_in_words(one.second)}"
     more = f" (over {one.blocks} sets of four conditions)" if one.blocks > 1 else ""
     said = one.quantity.text(one.estimate, one.first.pairs[0][0].loss_unit)

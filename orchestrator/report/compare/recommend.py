@@ -184,7 +184,6 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
 
 
 def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str]) -> _Choice:
-    """The one with the lowest loss, or of those that learn as well as it the fastest."""
     lowest = min(left, key=median_loss)
     able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _is_rounding(one, lowest)]
     chosen, timed = fastest_of(able), [one for one in left if one.speed]
@@ -201,7 +200,6 @@ def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str]) ->
 
 
 def _is_rounding(one: BaselineComparison, lowest: BaselineComparison) -> bool:
-    """Whether their losses differ by no more than the order in which the same numbers were added up."""
     return math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
 
 
@@ -260,7 +258,6 @@ def _by_chance(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iter
 
 
 def _sure(one: BaselineComparison) -> bool:
-    """Whether there are enough repeats to say that it learns as well."""
     return one.loss.difference is not None and one.loss.difference.repeats >= LEAST_REPEATS
 
 

@@ -102,7 +102,6 @@ def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
 
 
 def _has_curves(workload: Workload) -> bool:
-    """Whether it trains a model that is known, and a run of it counts."""
     script = workload.conditions[0].runs[0].config.get("command")
     return not script and any(condition.counted for condition in workload.conditions)
 

@@ -111,7 +111,6 @@ def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[li
 
 
 def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:
-    """The group by its values of the field, from the first to the last."""
     if field not in FIELDS:
         alike = grouped(group, lambda one: _value(one, field))
         return sorted(alike, key=lambda few: _value(few[0], field)) if _are_numbers(alike, field) else alike

@@ -170,7 +170,6 @@ def _student(degrees: float, tail: float) -> float:
 
 @lru_cache(maxsize=10_000)
 def _student_of(degrees: float, tail: float) -> float:
-    """By bisection of the angle whose cotangent it is, over the square root of the degrees of freedom."""
     beta = math.exp(math.lgamma(degrees / 2) + math.lgamma(0.5) - math.lgamma((degrees + 1) / 2))
     middles = (np.arange(1000) + 0.5) / 1000
     low, high = 0.0, math.pi / 2
@@ -272,6 +271,5 @@ def _around_median(values: NDArray[np.float64]) -> tuple[float, float]:
 
 @lru_cache
 def _left_out(repeats: int) -> int:
-    """How many values at each end lie outside the interval of their median, by the sign test."""
     below = accumulate(math.comb(repeats, values) / (1 << repeats) for values in range(repeats))
     return max(0, sum(2.0 * chance <= 1.0 - COVERAGE for chance in below) - 1)

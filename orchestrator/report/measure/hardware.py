@@ -146,32 +146,27 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
 
 
 def _interval_s(gpus: Sequence[GpuUse]) -> float | None:
-    """Between two samples of a GPU."""
     samples = sum(gpu.samples for gpu in gpus)
     return sum(gpu.sampled_s for gpu in gpus) / samples if samples else None
 
 
 def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:
-    """Of all GPUs that count them."""
     known = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
     return sum(known) if known else None
 
 
 def _are_covered(rows: Sequence[AttemptRow], sampled: Sequence[AttemptGpus]) -> bool:
-    """Whether there are samples of every node of the attempts that made steps, and of those that have any at all."""
     nodes = {attempt.attempt_id: len({gpu.node_rank for gpu in attempt.gpus}) for attempt in sampled}
     ran = [row for row in rows if row.id in nodes or (row.last_step or 0) > (row.start_step or 0)]
     return all(nodes.get(row.id, 0) >= row.nodes for row in ran)
 
 
 def _fewest(attempt: AttemptGpus) -> int:
-    """Samples of the GPU that has the fewest in the window."""
     every = len(attempt.timed) == len(attempt.gpus)
     return min((gpu.samples for gpu in attempt.timed), default=0) if every else 0
 
 
 def _mean(gpus: Sequence[GpuUse], figure: Callable[[GpuUse], float | None]) -> float | None:
-    """Over the time that each was sampled."""
     known = [(value, gpu.sampled_s) for gpu in gpus if (value := figure(gpu)) is not None]
     spent_s = sum(seconds for _, seconds in known)
     return sum(value * seconds for value, seconds in known) / spent_s if spent_s else None

@@ -346,7 +346,6 @@ def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[st
 
 
 def _ranks(config: Mapping[str, Any]) -> int:
-    """Of a run that has yet to begin."""
     nodes = (config.get("slurm") or {}).get("nodes") if config.get("executor") != "local" else 1
     return int((nodes or 1) * (config.get("ranks_per_node") or 1))
 

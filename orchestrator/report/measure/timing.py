@@ -237,7 +237,6 @@ def _trailing_sums(values: Floats, width: int) -> Floats:
 
 
 def _later(values: Floats, places: int) -> Floats:
-    """The values so many places later, behind zeros."""
     return np.concatenate([np.zeros(min(places, values.size)), values[: max(0, values.size - places)]])
 
 

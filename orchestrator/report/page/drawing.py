@@ -95,7 +95,6 @@ def panels(names: Sequence[str], heights: Sequence[float], tops: Sequence[float]
 
 
 def _width(name: str) -> float:
-    """Inches of a name."""
     return text_to_path.get_text_width_height_descent(name, FontProperties(size=SMALL), ismath=False)[0] / 72
 
 

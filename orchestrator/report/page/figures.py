@@ -71,7 +71,6 @@ def _differ(conditions: Sequence[Condition], baseline: Condition) -> bool:
 
 
 def _mean_loss(condition: Condition) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps of the longest repeat, and the mean of all repeats' smoothed losses there."""
     curves = [run.curve for run in condition.runs if run.curve.drawable]
     steps = np.asarray(max((curve.step for curve in curves), key=lambda found: found[-1]))
     each = [np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves]
@@ -178,7 +177,6 @@ def named(kind: str, results: Results) -> list[tuple[str, WorkloadResults]]:
 
 
 def _are_swept(results: Results) -> bool:
-    """Whether figures along axes show every condition."""
     swept = {
         point.condition.name for sweep in sweeps_of(results.conditions) for line in sweep.lines for point in line.points
     }

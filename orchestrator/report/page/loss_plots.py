@@ -75,7 +75,6 @@ def draw_loss_difference(one: WorkloadResults, looks: Looks) -> Figure:
 
 
 def _scale_above(axis: Axes, factor: float, label: str) -> None:
-    """A second scale of the same axis."""
 
     def there(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return x * factor
@@ -152,7 +151,6 @@ def _lines(
 
 
 def _end(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """The last point of a curve that is known."""
     known = np.flatnonzero(np.isfinite(y))
     return (float(x[known[-1]]), float(y[known[-1]])) if known.size else (float(x[-1]), 0.0)
 

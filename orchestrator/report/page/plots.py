@@ -137,7 +137,6 @@ def _speed(one: WorkloadResults, looks: Looks) -> Figure:
 
 
 def _memory(one: WorkloadResults, looks: Looks) -> Figure:
-    """Three kinds of memory beside each other."""
     shown = drawn("memory", one)[::-1]
     figure, axis = _bars(one, len(shown), each=0.5)
     for index, (name, colour) in enumerate(_MEMORY_COLOURS.items()):
@@ -157,7 +156,6 @@ def _memory(one: WorkloadResults, looks: Looks) -> Figure:
 
 
 def _gpus(traces: Sequence[GpuTrace]) -> Figure | None:
-    """Momentary power against its mean over a second, and temperature under load."""
     if not traces:
         return None
     figure = Figure((WIDTH, 5.5), layout="constrained")

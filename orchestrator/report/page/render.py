@@ -78,12 +78,10 @@ def _render(
 
 
 def _hash(text: str) -> str:
-    """What a content security policy names a script or a style by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _marked(text: str) -> Markup:
-    """Text in which what stands between backquotes is code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped in the line
 
 

@@ -50,7 +50,6 @@ def _row(run: MeasuredRun, full: list[MeasuredRun]) -> tuple[str, ...]:
 
 
 def _then(full: list[MeasuredRun]) -> str:
-    """What came of the full runs of a point that was not left out."""
     if any(run.tries for run in full):
         return "ran in full"
     return str(full[0].state) if full else ""

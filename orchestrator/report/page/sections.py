@@ -62,7 +62,6 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
 
 
 def _folded(section: Section) -> Section:
-    """What is looked up, not read."""
     return replace(section, folded=True)
 
 

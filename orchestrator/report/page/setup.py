@@ -60,7 +60,6 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
 
 
 def _sections(condition: Condition, *sections: str) -> Iterator[tuple[str, str]]:
-    """The fields of these sections of a configuration that no column of its own tells."""
     for section in sections:
         fields = condition.runs[0].config.get(section) or {}
         for name, value in flat_fields(fields, "" if section == "train" else f"{section}."):
@@ -208,7 +207,6 @@ def environment(results: Results, details: GpuDetails) -> Section:
 
 
 def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]]:
-    """The nodes of the newest attempts, with their GPUs as far as any of these used them."""
     runs: dict[str, list[str]] = defaultdict(list)
     limits: dict[str, set[float]] = defaultdict(set)
     gpus: dict[str, dict[tuple[str, str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -228,7 +226,6 @@ def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]
 
 
 def _processors(results: Results) -> Iterator[Table]:
-    """The processors and the systems of the nodes, and how busy their cores were in all runs there."""
     nodes: dict[tuple[str, ...], list[str]] = defaultdict(list)
     loads: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for run in results.runs:

@@ -88,7 +88,6 @@ def _answer_row(one: WorkloadResults) -> tuple[str, ...]:
 
 
 def _answer(one: WorkloadResults) -> tuple[str, ...]:
-    """What to use, what it costs, and how sure that is."""
     said = one.recommendation
     told = [said.chosen] if said.chosen else [said.fastest, said.learner] if said.undecided else []
     shown = (each for each in one.comparisons if any(each.condition is other for other in told))
@@ -156,7 +155,6 @@ def what_failed(results: Results) -> Iterator[str]:
 
 
 def _reservations(results: Results) -> Iterator[str]:
-    """What was left out, learned worse, or has to be read with care."""
     chosen = [one.recommendation for one in results.workloads if one.recommendation.fastest]
     out = {one.name for one in results.conditions if is_screened_out(one)}
     if excluded := {name: why for one in chosen for name, why in one.excluded.items() if name not in out}:
@@ -202,7 +200,6 @@ def _span(numbers: Sequence[str]) -> str:
 
 
 def _part(seconds: float, results: Results) -> str:
-    """Device-seconds as hours, and as a share of all."""
     return f"{_hours(seconds, results.hour_unit)} ({seconds / max(results.cost.total, 1e-9):.0%})"
 
 

@@ -72,7 +72,6 @@ def _group(name: str) -> str:
 
 
 def _path(data: str) -> str:
-    """Coordinates to a tenth of a point, which is less than a pixel."""
     rounded = re.sub(r"-?\d+\.\d+", lambda found: _rounded(found[0]), data)
     return re.sub(r"\s*([MLCQz])\s*", r"\1", rounded).replace("\n", " ").strip()
 

@@ -156,7 +156,6 @@ def _cell(
     *,
     missing: str,
 ) -> None:
-    """A rectangle whose shade says how long a step takes, and the number in it, or what is missing."""
     low, high = span
     is_number = math.isfinite(value)
     share = 0.15 + 0.75 * ((value - low) / (high - low) if high > low else 0.0) if is_number else 0.0
