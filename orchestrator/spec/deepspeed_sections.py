@@ -222,9 +222,20 @@ def misspelt_optimizer(kind: str) -> Iterator[Finding]:
 
 def unserved(config: RunConfig) -> Iterator[Finding]:
     """What a run of the built-in trainer asks DeepSpeed for, and would not get."""
-    given = config.deepspeed
+    for key, row in _asked_for(config):
+        yield Finding((("deepspeed", *key.split(".")),), row.why, row.instead, at_key=True)
+
+
+def remarks(config: RunConfig) -> list[str]:
+    """Return the removed keys in the section of a script of one's own, which may use an older DeepSpeed."""
+    if config.command is None:
+        return []
+    return [f"deepspeed.{key} {row.why}" for key, row in _asked_for(config) if row.removed]
+
+
+def _asked_for(config: RunConfig) -> Iterator[tuple[str, Unserved]]:
     for key, row in UNSERVED.items():
         *around, name = key.split(".")
-        holder = section(given, tuple(around))
+        holder = section(config.deepspeed, tuple(around))
         if name in holder and row.asked_for(holder[name]):
-            yield Finding((("deepspeed", *around, name),), row.why, row.instead, at_key=True)
+            yield key, row

@@ -58,7 +58,7 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return [*found, *_seeds(spec), *_misread(spec), *rank_groups.remarks(spec)]
+    return [*found, *_seeds(spec), *_misread(spec), *rank_groups.remarks(spec), *deepspeed_sections.remarks(spec)]
 
 
 def _misread(spec: Spec) -> Iterator[str]:

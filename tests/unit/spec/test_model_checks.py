@@ -238,6 +238,16 @@ def test_a_section_that_is_not_used() -> None:
     assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []
 
 
+def test_keys_that_deepspeed_no_longer_takes_are_remarked_for_a_script_of_ones_own() -> None:
+    zero = {"mics_shard_size": 8, "overlap_comm": True}
+    given = {"amp": {"enabled": True, "opt_level": "O9"}, "eigenvalue": {"enabled": False}, "zero_optimization": zero}
+    fields = {"name": "x", "slurm": {"partition": "a"}, "train": {"steps": 1}, "deepspeed": given}
+    keys = ["amp", "eigenvalue", "zero_optimization.mics_shard_size"]
+    said = [f"deepspeed.{key} is no longer in DeepSpeed (0.19.8), which stops at this key" for key in keys]
+    assert remarks(Spec.model_validate({**fields, "command": ["a.py"]})) == said
+    assert remarks(Spec.model_validate({**fields, "command": ["a.py"], "deepspeed": {"scheduler": {}}})) == []
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
