@@ -100,8 +100,7 @@ def model_states(
 
     In half precision the optimizer keeps weights of its own in fp32 beside its moments; so it does with ZeRO in fp32,
     where DeepSpeed gives it a copy. Stage 1 divides among the ranks what the optimizer keeps, 2 also gradients, 3 also
-    weights. DDP trains fp32 weights whatever the precision, which for it is that of the products alone;
-    so does FSDP2, which divides everything among the ranks and has no copy.
+    weights. DDP trains fp32 weights in any precision; so does FSDP2, which divides everything among the ranks.
 
     Args:
         parameters: Of the whole model; where ranks share layers, those that one rank has.
@@ -121,9 +120,8 @@ def model_states(
     """
     if engine == "fsdp2":
         states = _fully_sharded(parameters, ranks, ranks_per_node or ranks, offload, moments)
-        return (
-            replace(states, gradients_gb=_FULL * parameters / GB) if whole_gradients and accumulation != 1 else states
-        )
+        whole_gb = _FULL * parameters / GB
+        return replace(states, gradients_gb=whole_gb) if whole_gradients and accumulation != 1 else states
     half = engine == "deepspeed" and precision in ("bf16", "fp16")
     stage = zero_stage if engine == "deepspeed" else 0
     size = _HALF if half else _FULL

@@ -31,7 +31,7 @@ _STORE: Final = "store"
 _ANOTHER: Final = "give the campaign another name or --dir, or move the folder away if nobody needs it"
 
 
-class Identity(NamedTuple):
+class FolderId(NamedTuple):
     """Which folder a path led to: another one has another device or number, as has one that is mounted over it."""
 
     device: int
@@ -135,7 +135,7 @@ class CampaignFolder:
         except OSError as exc:
             raise storage.unwritable(exc) from exc
 
-    def require(self, attempts: Iterable[AttemptRow] = ()) -> Identity:
+    def require(self, attempts: Iterable[AttemptRow] = ()) -> FolderId:
         """Makes sure that the folder is here, and writes nothing; returns which one it is.
 
         Args:
@@ -152,7 +152,7 @@ class CampaignFolder:
             raise self._away() from exc
         except OSError as exc:
             raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
-        return Identity(found.st_dev, found.st_ino)
+        return FolderId(found.st_dev, found.st_ino)
 
     def complete(self) -> None:
         """Adds what is missing in a folder that is here: all that an older version did not make.

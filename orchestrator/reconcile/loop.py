@@ -18,7 +18,7 @@ from ...db.records import AttemptRow, CampaignRow
 from ...db.states import RunState
 from ...db.store import Store
 from ...jobs.agent.evidence import NodeOutcome
-from ...jobs.shared.identity import Identity as AttemptIdentity
+from ...jobs.shared.identity import Identity
 from ...jobs.shared.layout import CampaignPaths
 from ..errors import Unreachable
 from ..executors.base import Executor
@@ -29,7 +29,7 @@ from ..progress import in_pieces
 from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
 from .activity import record_activities
-from .campaign_folder import CampaignFolder, Identity, run_folder, run_folders
+from .campaign_folder import CampaignFolder, FolderId, run_folder, run_folders
 from .claims import is_foreign
 from .decide import decide, settled
 from .environment import Environments
@@ -221,7 +221,7 @@ class Reconciler:
                 away = 0
             sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
-    def _require_unchanged(self, seen: Identity, actions: Sequence[Action]) -> None:
+    def _require_unchanged(self, seen: FolderId, actions: Sequence[Action]) -> None:
         """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
 
         Raises Unreachable if it was not, OSError if it cannot be written.
@@ -306,7 +306,7 @@ def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> li
 
 def _has_appeared(finish: Finish) -> bool:
     known = {outcome.node_rank for outcome in finish.ended.outcomes}
-    paths, mine = attempt_paths(finish.attempt), AttemptIdentity.of(finish.attempt)
+    paths, mine = attempt_paths(finish.attempt), Identity.of(finish.attempt)
     if is_foreign(finish.attempt):
         return False
     late = (NodeOutcome.read(paths.outcome(node)) for node in range(finish.attempt.nodes) if node not in known)
