@@ -121,14 +121,6 @@ _MEMORY = (
         r"|^memory allocation of \d+ bytes failed",
     ),
     _host_oom("memory-error", _TYPE_OF_OURS + r"_?\w*MemoryError\b|Cannot allocate memory"),
-    # Memory of the host that CUDA pins.
-    _host_oom(
-        "pinned-memory",
-        r"(?i)(?:out of memory|alloc\w* fail|failed to alloc|cannot allocate).*(?:cudaHostAlloc|cudaHostRegister"
-        r"|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator)"
-        r"|(?:cudaHostAlloc|cudaHostRegister|cudaMallocHost|pin(?:ned)?[_ ]memory|HostAllocator).*(?:out of memory"
-        r"|alloc\w* fail|failed to alloc|cannot allocate)",
-    ),
     # torch's data loader, and NCCL, which writes nowhere else: /dev/shm holds what processes hand over, and counts as
     # the job's memory.
     _host_oom(
@@ -146,8 +138,11 @@ _MEMORY = (
 _CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
     _mistake("ds-batch", r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
-    _mistake("ds-config", r"Extra inputs are not permitted|DeepSpeedConfigError", "correct the `deepspeed:` section"),
-    _mistake("ds-config-value", r"validation errors? for DeepSpeed", "correct the `deepspeed:` section"),
+    _mistake(
+        "ds-config",
+        r"Extra inputs are not permitted|DeepSpeedConfigError|validation errors? for DeepSpeed",
+        "correct the `deepspeed:` section",
+    ),
     _mistake(
         "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
@@ -200,18 +195,7 @@ _ENVIRONMENT = (
     ),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
     _likely("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
-    # The operating system, before and after Python gives it a class.
-    _early_mistake(
-        "no-file",
-        r"can't open file",
-        "the path must exist on the compute nodes",
-    ),
-    # The built-in trainer, of DeepSpeed's operators.
-    _early_environment(
-        "no-operator",
-        r"train\.(?:offload nvme|deepcompile) needs .* which this node does not have",
-        "install it on all nodes, or load it in `slurm.setup`",
-    ),
+    _early_mistake("no-file", r"can't open file", "the path must exist on the compute nodes"),
     # huggingface_hub and transformers.
     _likely(
         "no-hub-file",
@@ -226,14 +210,6 @@ _ENVIRONMENT = (
 )
 
 _SCRIPT = (
-    # Tensors that do not fit together: torch's words, all of them RuntimeErrors.
-    _early_mistake(
-        "tensor-shapes",
-        r"RuntimeError: (?:.{0,80}\b(?:must match|must have the same|must be equal|is not compatible"
-        r"|only supports?)\b|Expected all tensors to be on the same device|.{0,80}\bdoes not require grad"
-        r"|mat1 and mat2|(?:in-?place operation|leaf [Vv]ariable|through the graph a second time|mixed torch\.Tensor)"
-        r"|shape '\[.*\]' is invalid|Given groups=|einsum\(\)|stack expects each tensor)",
-    ),
     # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
     _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
     # DeepSpeed's launcher, whose argparse looks at all words, also those that follow the script.
@@ -253,8 +229,7 @@ _SCRIPT = (
 )
 
 _TRAINING = (
-    # The built-in trainer's word, and DeepSpeed's fp16 optimizer's; the same steps would end the same way.
-    _diverged("non-finite", r"FloatingPointError: non-finite loss", "lower train.lr, or warm up longer"),
+    # DeepSpeed's fp16 optimizer's: the same steps would end the same way.
     _diverged(
         "loss-scale",
         r"Current loss scale already at minimum|Minimum loss scale reached",
@@ -273,11 +248,7 @@ _TRAINING = (
 
 _MACHINE = (
     # NVIDIA's driver, in the kernel's log and in CUDA's words.
-    _gpu(
-        "gpu-xid",
-        rf"NVRM: Xid \([^)]*\): (?:{XID_HARDWARE})\b|{devices.LOST}",
-    ),
-    _gpu("gpu-xid", r"NVRM: Xid \([^)]*\): \d+,[^\n]*\bFatal\b"),
+    _gpu("gpu-xid", rf"NVRM: Xid \([^)]*\): (?:(?:{XID_HARDWARE})\b|\d+,[^\n]*\bFatal\b)|{devices.LOST}"),
     _gpu("gpu-ecc", devices.UNCORRECTABLE),
     _gpu("gpu-driver", devices.DRIVER),
     _gpu_fault("gpu-fault-xid", rf"NVRM: Xid \([^)]*\): (?:{XID_AMBIGUOUS})\b"),
