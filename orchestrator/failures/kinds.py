@@ -54,12 +54,11 @@ _READ = frozenset(
 
 @dataclass(frozen=True)
 class Scene:
-    """An exception and its circumstances: whether the run has ever made a step, or resumes, and on how many nodes."""
+    """An exception and its circumstances: whether the run has ever made a step, or resumes."""
 
     raised: Raised
     trained: bool
     resumes: bool = False
-    nodes: int = 1
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -153,7 +152,7 @@ def _judged(raised: Raised, text: str, ended: Ended) -> Diagnosis | None:
 
 def scene(raised: Raised, ended: Ended) -> Scene:
     """The exception, and its circumstances in that attempt."""
-    return Scene(raised, ended.trained, ended.resumes, ended.nodes)
+    return Scene(raised, ended.trained, ended.resumes)
 
 
 def match(text: str, ended: Ended, rules: RuleTable = RULES) -> Rule | None:
@@ -174,8 +173,6 @@ def _diverged(scene: Scene) -> bool:
     if raised.is_a("FloatingPointError"):
         return True
     if raised.is_a(*OF_TEXT, *OF_INPUT, "OSError") or not {Place.DATA, Place.TRACKER}.isdisjoint(scene.places[:1]):
-        return False
-    if Place.DATA in scene.places[:2]:
         return False
     return words.diverged(raised.name, raised.message, raised.statement, trained=scene.trained)
 
@@ -256,11 +253,6 @@ SYSTEM_KINDS: Sequence[ErrorKind] = (
 KINDS: Sequence[ErrorKind] = (
     _kind("device-memory", FailureClass.OOM, holds=lambda scene: words.lacks_device_memory(scene.raised.message)),
     _kind("loss-not-finite", FailureClass.DIVERGED, "lower train.lr, or warm up longer", holds=_diverged),
-    _kind(
-        "never-met",
-        FailureClass.NODE,
-        holds=lambda scene: scene.nodes > 1 and not scene.of_the_program and words.never_met(scene.text),
-    ),
     _kind("collective", FailureClass.HANG, holds=_hung),
     _mistake(
         "barred",

@@ -179,11 +179,6 @@ def waited(text: str) -> bool:
     return bool(_WAITED.search(text)) and not _MEETING.search(text)
 
 
-def never_met(text: str) -> bool:
-    """Whether ranks waited for others that never came."""
-    return bool(_WAITED.search(text) and _MEETING.search(text) and _TOGETHER.search(text))
-
-
 def lacks_device_memory(text: str) -> bool:
     """Whether the text states, with sizes, that a device has less memory than is needed."""
     return near(DEVICE_MEMORY, _SHORT, text) and near(DEVICE_MEMORY, _SIZE, text)
