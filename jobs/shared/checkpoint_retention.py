@@ -31,6 +31,9 @@ _CONVERTED = re.compile(rf"{UNIVERSAL}{_NAME}({re.escape(DRAFT_SUFFIX)})?")
 TEMPORARY = re.compile(rf"{_NAME}{re.escape(DRAFT_SUFFIX)}|{_CONVERTED.pattern}")
 """The names of drafts and of converted checkpoints, which nobody needs once their attempt has ended."""
 
+DEEPSPEED_SCRIPTS = frozenset({"zero_to_fp32.py", "zero_to_torch.py"})
+"""What DeepSpeed copies into every checkpoint beside the states, which a manifest does not name."""
+
 MARGIN = 1.02
 """A checkpoint is a little larger than its numbers, and the next one than the last."""
 
@@ -67,7 +70,7 @@ def is_ours(path: Path) -> bool:
     manifest = None if path.is_symlink() else _manifest(path)
     if manifest is None:
         return False
-    named = {*manifest.files, MANIFEST, UNUSABLE}
+    named = {*manifest.files, MANIFEST, UNUSABLE, *DEEPSPEED_SCRIPTS}
     named |= {folder.as_posix() for name in manifest.files for folder in PurePath(name).parents}
     places = ours.walk(path, lambda _: ours.Part.TREE)
     return all(place.part and place.path.relative_to(path).as_posix() in named for place in places)

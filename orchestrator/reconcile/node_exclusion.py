@@ -106,4 +106,4 @@ class NodeEvidence:
         return end
 
     def _is_away(self, end: EndedAttempt) -> bool:
-        return end.kind in (FailureClass.DETERMINISTIC, FailureClass.CRASH) and end.rule not in REFUSALS
+        return end.kind is FailureClass.DETERMINISTIC and end.rule not in REFUSALS

@@ -23,6 +23,14 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == paths[2:]
 
 
+def test_scripts_of_deepspeed_in_a_checkpoint_go_with_it_and_files_of_others_keep_it(tmp_path: Path) -> None:
+    old, noted, _ = (make(tmp_path, step) for step in (100, 200, 300))
+    for name in ("zero_to_fp32.py", "zero_to_torch.py"):
+        (old / name).write_text("DeepSpeed's")
+    (noted / "notes.txt").write_text("the user's")
+    assert prune(tmp_path, 1, 300) == [old]
+
+
 def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
     """A damaged one, or the attempt would have begun there."""
     (ahead := make(tmp_path, 100)).joinpath("manifest.json").unlink()
