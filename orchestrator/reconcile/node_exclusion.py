@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from ..failures.exits import LAUNCH, NOT_TRUSTED
+from ..failures.exits import LAUNCH, NOT_TRUSTED, SET_UP
 from ..failures.policy import FailureClass
 from .attempt_history import EndedAttempt
 
@@ -92,9 +92,10 @@ class NodeEvidence:
         An error of the environment that occurred on one node alone, while runs have trained on others but never on that
         one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU. What fails
         before a rank has started, with an interpreter (`python`, None for not to ask) that has trained, is the
-        machine's fault, too, and passes. So is what Slurm cannot start, once it has started others.
+        machine's fault, too, and passes. Once others have trained, set-up lines that fail and jobs that Slurm cannot
+        start prove nothing against the spec.
         """
-        if end.rule == LAUNCH and self.trained_on:
+        if end.rule in (LAUNCH, SET_UP) and self.trained_on:
             return replace(end, place="")
         if python is not None and not end.begun and self._is_away(end) and python in self.trained_with():
             return replace(end, kind=FailureClass.NODE, host="", place="")

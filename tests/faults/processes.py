@@ -37,7 +37,7 @@ class Boundary:
     owner: Any
     name: str
     after: bool
-    when: Callable[..., bool] = lambda *_: True
+    when: Callable[..., bool] = lambda *_, **__: True
 
     def __str__(self) -> str:
         owner = getattr(self.owner, "__name__", "").rpartition(".")[2]
