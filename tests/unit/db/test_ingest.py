@@ -464,7 +464,10 @@ def _stored(world: World, run_id: int) -> list[object]:
     """All that the store has of a run's attempt, but for the times of its own events."""
     with world.store.read() as conn:
         [attempt] = queries.attempts(conn, world.campaign_id, run_id)
-        rows = [replace(row, attempt_id=0) for row in queries.metrics(conn, run_id)]
+        rows = [
+            replace(row, attempt_id=0, extra=dict(sorted(row.extra.items())))  # they come in no order
+            for row in queries.metrics(conn, run_id)
+        ]
         latest = queries.latest(conn, world.campaign_id).get(run_id)
         events = [
             (event.kind, event.message, event.data)
