@@ -26,6 +26,7 @@ Position = tuple[int, int]
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 60
 _MAX_WHOLE: Final = 2**64
+_PLACEHOLDER: Final = re.compile(r"\{[\w.]+\}")
 _SHOWN: Final = 40
 """Characters of a wrong value that its problem shows."""
 
@@ -133,6 +134,8 @@ def _syntax_problem(document: YamlDocument, error: yaml.YAMLError, text: str) ->
     message = f"not valid YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0]}"
     context = getattr(error, "context", None)
     hint = f"{context} that begins in line {begun.line + 1}" if context and begun else None
+    if mark and mark.line < len(document.lines) and _PLACEHOLDER.search(document.lines[mark.line]):
+        hint = "quote the text: braces begin a mapping"
     at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     return document.problem_at(at, (), message, hint)
 

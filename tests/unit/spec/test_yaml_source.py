@@ -133,6 +133,15 @@ def test_broken_documents(text: str, line: int, words: str) -> None:
     assert caught.value.problems[0].line == line
 
 
+@pytest.mark.parametrize(
+    "text", ["command: {lr} train.py\n", "command: [train.py, --lr={lr}]\n", "dir: ${HOME}/x: 1\n"]
+)
+def test_a_placeholder_that_yaml_reads_as_a_mapping_is_to_be_quoted(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load(text, "x.yaml")
+    assert "quote" in (caught.value.problems[0].hint or "")
+
+
 def test_a_billion_laughs_ends_early() -> None:
     rows = ["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     with pytest.raises(SpecError, match="too large"):
