@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dscampaign.files.atomic_files import read_json
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.errors import Unreachable
@@ -83,8 +84,8 @@ def test_inside_a_job_of_slurm_s_an_attempt_is_still_this_machine_s(
     [job_id] = place.executor.submit(place.batch())
     claim = AttemptPaths(Path(make_payload(place.folder / "0").attempt_dir)).claim
     wait_until(claim.exists, "the claim")
-    assert job_id in claim.read_text()
-    assert "4711" not in claim.read_text()
+    assert read_json(claim)["job_id"] == job_id
+    assert read_json(claim)["host"] != "elsewhere"
     environment = Path("/proc", job_id.rpartition("-")[2], "environ").read_bytes().split(b"\0")
     assert [entry for entry in environment if entry.startswith(b"SLURM")] == [b"SLURM_TMPDIR=/scratch/4711"]
 

@@ -130,6 +130,7 @@ class World:
         path = self.folder / "spec.yaml"
         path.write_text(json.dumps({**SPEC, **changes}))
         (self.folder / "train.py").touch()
+        (self.folder / "train.py").chmod(0o644)
         spec = load_spec(path)
         return campaigns.Submission(spec, path.read_text(), expand(spec), self.folder, path)
 

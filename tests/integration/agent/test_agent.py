@@ -85,13 +85,26 @@ def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> No
     assert not list(Path("/dev/shm").glob(f"{name}*"))
 
 
-def test_ranks_do_not_wait_for_a_build_that_was_killed(attempt: Attempt, tmp_path: Path) -> None:
-    mark = tmp_path / "extensions" / "cpu_adam" / "lock"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    attempt.change(env={"TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")})
-    attempt.script(f"while os.path.exists({str(mark)!r}): time.sleep(0.1)")  # as PyTorch does
-    assert attempt.run() == 0
+@pytest.mark.parametrize("chosen", ["by us", "by the user"])
+def test_only_in_our_own_folder_is_a_killed_build_s_lock_removed(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    ours = tmp_path / f"dscampaign-{os.geteuid()}"
+    ours.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    folder = ours / "extensions"
+    if chosen == "by the user":
+        folder = tmp_path / "extensions"
+        attempt.change(env={"TORCH_EXTENSIONS_DIR": str(folder)})
+    lock = folder / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    attempt.script(f"""
+        assert os.environ["TORCH_EXTENSIONS_DIR"] == {str(folder)!r}
+        sys.exit(3 if os.path.exists({str(lock)!r}) else 0)
+    """)
+    assert (attempt.run() != 0) == lock.exists() == (chosen == "by the user")
 
 
 def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
@@ -160,6 +173,7 @@ def test_an_agent_ends_though_the_driver_hangs(attempt: Attempt, monkeypatch: py
 
 
 def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attempt) -> None:
+    attempt.change(target_step=42)
     attempt.script("report(41); report(42)")
     attempt.run()
     assert (attempt.outcome().start_step, attempt.outcome().last_step) == (40, 42)

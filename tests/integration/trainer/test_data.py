@@ -222,15 +222,17 @@ def test_what_a_killed_preparation_has_left_goes_once_it_does_not_grow(tmp_path:
     (tmp_path / "a.txt").write_text("text")
     made = data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
     shutil.rmtree(made)
-    for name, age_s in (("left", data.LEFT_S + 60), ("growing", 60.0), (".other", data.LEFT_S + 60)):
-        draft = made.with_name(f".{made.name}.{name}") if name[0] != "." else made.with_name(".other.left")
+    killed, growing, foreign, other = f".{made.name}.0a1b2c3d", f".{made.name}.deadbeef", f".{made.name}.kept", ".other"
+    for name in (killed, growing, foreign, other):
+        age_s = 60 if name == growing else data.LEFT_S + 60
+        draft = made.with_name(name)
         draft.mkdir()
         (draft / "tokens.bin").write_text("half")
         for path in (draft / "tokens.bin", draft):
             os.utime(path, (time.time() - age_s,) * 2)
     data.prepare_tokens(corpus(tmp_path / "a.txt"), "bytes", tmp_path / "data")
     left = {path.name for path in made.parent.iterdir() if path.suffix != ".lock"}
-    assert left == {made.name, f".{made.name}.growing", ".other.left"}
+    assert left == {made.name, growing, foreign, other}
 
 
 def test_processes_that_prepare_at_once_share_one_folder(tmp_path: Path) -> None:
