@@ -17,8 +17,9 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from ..files.file_systems import on_local_disk
-from ..files.private_files import open_private
+from dscampaign.files.file_systems import on_local_disk
+from dscampaign.files.private_files import open_private
+
 from .errors import StoreBusy, StoreError
 from .read_only import LOGS, ReadOnlyFile, beside
 from .storable import to_json

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from ..files.ownership import Distrusted, distrust, user_name
+from dscampaign.files.ownership import Distrusted, distrust, user_name
+
 from .errors import StoreBusy, StoreError, StoreReadOnly
 
 LOGS: Final = ("-journal", "-wal", "-shm")

@@ -26,7 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from ..files.private_files import make_private, open_private
+from dscampaign.files.private_files import make_private, open_private
+
 from .driver_errors import (
     TRY_AGAIN,
     first_line,

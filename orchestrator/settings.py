@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ..files.ownership import Distrusted, distrust, trusted_bytes
+from dscampaign.files.ownership import Distrusted, distrust, trusted_bytes
+
 from .errors import UserError, did_you_mean
 from .user_paths import expanded
 
@@ -55,7 +56,7 @@ class Settings:
     @property
     def store_without_password(self) -> str:
         """The database's URL without its password, which then comes from ~/.pgpass."""
-        from ..db.engine import shown_address
+        from dscampaign.db.engine import shown_address
 
         return shown_address(self.store)
 

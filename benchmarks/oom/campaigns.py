@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dscampaign.benchmarks.shared.results import REPOSITORY
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, MemoryObservation, RunRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger
 
-from ..shared.results import REPOSITORY
 from .plan import Plan
 
 

@@ -23,10 +23,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dscampaign.benchmarks.shared.results import commit_id, write_json
 from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.batch_size import divisors
 
-from ..shared.results import commit_id, write_json
 from .campaigns import Campaign, run_campaign
 from .figures import figures, noise, report, run_document, size_document
 from .plan import Plan, gpu_plan, tiny_plan

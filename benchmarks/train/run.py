@@ -33,7 +33,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..shared.results import REPOSITORY, commit_id, write_json
+from dscampaign.benchmarks.shared.results import REPOSITORY, commit_id, write_json
+
 from .table import overheads, page, row, run_document, with_ratios
 from .work import SCALES, VARIANTS, WORKS, Request, Work, scaled
 

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from ..errors import StaleWrite, StoreError, StoreUnreachable
-from ..store import Store
+from dscampaign.db.errors import StaleWrite, StoreError, StoreUnreachable
+from dscampaign.db.store import Store
+
 from .gpus import GpuSpool
 from .lines import MetricBatch, parse
 from .metrics import MetricSpool

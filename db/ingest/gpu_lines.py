@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from ..gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
-from ..storable import MAX_WHOLE, is_time, is_whole
+from dscampaign.db.gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
+from dscampaign.db.storable import MAX_WHOLE, is_time, is_whole
+
 from .lines import PREFIX, Batch, take_event, take_lines
 
 _MAX_GPU: Final = 2**15 - 1

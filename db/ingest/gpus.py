@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, select
 
-from .. import schema
-from ..store import insert_into
+from dscampaign.db import schema
+from dscampaign.db.store import insert_into
+
 from .gpu_lines import GpuBatch, parse
 from .spool import Source, Spool
 from .upsert import insert_gpu_samples

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from ..storable import MAX_TIME_S, MAX_WHOLE, is_time
+from dscampaign.db.storable import MAX_TIME_S, MAX_WHOLE, is_time
 
 _BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
 PREFIX: Final = 200  # characters of a bad line that its event keeps

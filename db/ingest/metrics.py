@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from sqlalchemy import CompoundSelect, Connection, Select, case, func, select, update
 
-from .. import schema
-from ..queries import observe_memory, record_checkpoint
-from ..records import (
+from dscampaign.db import schema
+from dscampaign.db.queries import observe_memory, record_checkpoint
+from dscampaign.db.records import (
     STEPS_BEYOND,
     STEPS_REPEATED,
     STEPS_RESTARTED,
@@ -23,7 +23,8 @@ from ..records import (
     MemoryObservation,
     memory_observation_key,
 )
-from ..storable import MAX_INT, MAX_WHOLE, is_whole
+from dscampaign.db.storable import MAX_INT, MAX_WHOLE, is_whole
+
 from .lines import MetricBatch, SpoolEvent, parse
 from .reader import read_on
 from .spool import MAX_BYTES, Source, Spool

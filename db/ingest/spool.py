@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Final, Generic
 
 from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, and_, func, select, update
 
-from .. import schema
-from ..driver_errors import first_line
-from ..queries import add_event
-from ..states import ACTIVE_ATTEMPT
-from ..storable import MAX_TEXT, text, to_json
-from ..store import Store, database_now, insert_into, refusal
+from dscampaign.db import schema
+from dscampaign.db.driver_errors import first_line
+from dscampaign.db.queries import add_event
+from dscampaign.db.states import ACTIVE_ATTEMPT
+from dscampaign.db.storable import MAX_TEXT, text, to_json
+from dscampaign.db.store import Store, database_now, insert_into, refusal
+
 from .lines import PREFIX, B, BadLine
 from .reader import read_on, within_line
 

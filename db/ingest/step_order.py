@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..records import STEPS_BEYOND, STEPS_RESTARTED
+from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED
 
 _LEAST_TARGET: Final = 10
 

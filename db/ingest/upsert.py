@@ -30,9 +30,9 @@ from sqlalchemy import (
     tuple_,
 )
 
-from ..records import METRIC_COLUMNS
-from ..schema import StorableText, gpu_sample, metric_extra, run_latest, step_metric
-from ..store import dialect_of
+from dscampaign.db.records import METRIC_COLUMNS
+from dscampaign.db.schema import StorableText, gpu_sample, metric_extra, run_latest, step_metric
+from dscampaign.db.store import dialect_of
 
 Steps = Mapping[int, Mapping[str, float]]
 

@@ -19,20 +19,21 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from ...files.atomic_files import read_json, write_atomically
-from ...files.ownership import Distrusted, planted
-from ...files.private_files import make_below, open_private
-from ..collect.collector import Collector
-from ..forward.processes import Forwarders
-from ..guard import start_time
-from ..shared import allocator, checkpoint_retention, spool_steps, variables
-from ..shared.closed_tasks import is_closed
-from ..shared.code_copy import CodeCopy, DamagedCopy
-from ..shared.identity import Identity
-from ..shared.layout import AttemptPaths, RunPaths, payloads_file
-from ..shared.payload import Payload
-from ..shared.process_groups import signal_group, terminate_group
-from ..shared.sharing import checkpoints_shared, open_to_readers
+from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.files.ownership import Distrusted, planted
+from dscampaign.files.private_files import make_below, open_private
+from dscampaign.jobs.collect.collector import Collector
+from dscampaign.jobs.forward.processes import Forwarders
+from dscampaign.jobs.guard import start_time
+from dscampaign.jobs.shared import allocator, checkpoint_retention, spool_steps, variables
+from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.code_copy import CodeCopy, DamagedCopy
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.process_groups import signal_group, terminate_group
+from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
+
 from . import cleanup, evidence, launch, node_cache
 from .evidence import RESTORED, NodeOutcome, RankRecord
 from .node import Node, RendezvousTimeout, Start

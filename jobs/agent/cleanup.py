@@ -12,9 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ...files import ours
-from ...files.file_systems import on_local_disk
-from ..shared.layout import SHARED_MEMORY
+from dscampaign.files import ours
+from dscampaign.files.file_systems import on_local_disk
+from dscampaign.jobs.shared.layout import SHARED_MEMORY
+
 from . import node_cache
 
 _POLL_S: Final = 0.05

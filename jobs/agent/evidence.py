@@ -14,11 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TextIO, TypedDict
 
-from ...files.atomic_files import read_json
-from ..shared.documents import Document, Number, Time, Whole, decode
-from ..shared.layout import AttemptPaths
-from ..shared.spool_steps import TAIL_BYTES, tail
-from ..shared.user_pattern import UserPattern
+from dscampaign.files.atomic_files import read_json
+from dscampaign.jobs.shared.documents import Document, Number, Time, Whole, decode
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.spool_steps import TAIL_BYTES, tail
+from dscampaign.jobs.shared.user_pattern import UserPattern
+
 from .gpus import GpuFacts
 from .kernel_log import KernelLine
 from .machine import Machine

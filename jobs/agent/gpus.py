@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..shared.documents import Number, Whole
-from ..shared.nvml import (
+from dscampaign.jobs.shared.documents import Number, Whole
+from dscampaign.jobs.shared.nvml import (
     Unavailable,
     gpu_handle,
     gpu_names,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shared.documents import Time
+from dscampaign.jobs.shared.documents import Time
 
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..shared import allocator, variables
-from ..shared.code_copy import CodeCopy, in_copy, in_copy_paths
-from ..shared.layout import AttemptPaths, RunPaths
-from ..shared.payload import Payload
+from dscampaign.jobs.shared import allocator, variables
+from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .node import Node
 
 _OF_A_TASK = re.compile(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..shared.documents import Whole
+from dscampaign.jobs.shared.documents import Whole
+
 from .host_memory import PROC, read
 
 OS_RELEASE: Final = Path("/etc/os-release")

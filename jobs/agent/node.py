@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
-from ...files.atomic_files import read_json, write_atomically
-from ..shared.documents import Count, Number, Time, Whole, decode
-from ..shared.layout import AttemptPaths
+from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.jobs.shared.documents import Count, Number, Time, Whole, decode
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 POLL_S = 0.2
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ...files.ownership import private_folder
+from dscampaign.files.ownership import private_folder
 
 _FOLDERS: Final = {
     "TRITON_CACHE_DIR": "triton",

@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...db.storable import is_time
-from ...files import ours
-from ...files.atomic_files import read_json
-from ...files.regular_files import open_regular
-from ..guard import ALIVE
-from ..shared.documents import Document, Time, Whole, decode
-from ..shared.layout import SHARED_MEMORY
+from dscampaign.db.storable import is_time
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import read_json
+from dscampaign.files.regular_files import open_regular
+from dscampaign.jobs.guard import ALIVE
+from dscampaign.jobs.shared.documents import Document, Time, Whole, decode
+from dscampaign.jobs.shared.layout import SHARED_MEMORY
+
 from .evidence import RankEnd, RankRecord
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"

@@ -11,11 +11,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..shared.layout import AttemptPaths
-from ..shared.payload import Payload
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.payload import Payload
 
 if TYPE_CHECKING:
-    from ...db.store import Store
+    from dscampaign.db.store import Store
 
 INTERVAL_S = 5.0
 FINAL_TIMEOUT_S = 20.0
@@ -53,10 +53,10 @@ class Pusher:
 
     def _push(self) -> None:
         # Imported here: SQLAlchemy costs a third of a second, and an agent without a database never needs it.
-        from ...db import queries
-        from ...db.errors import StoreError
-        from ...db.ingest.attempt import AttemptSpools, drain_attempt
-        from ...db.store import Store, check_version
+        from dscampaign.db import queries
+        from dscampaign.db.errors import StoreError
+        from dscampaign.db.ingest.attempt import AttemptSpools, drain_attempt
+        from dscampaign.db.store import Store, check_version
 
         assert self._url is not None
         paths = AttemptPaths(self._spool.parent)

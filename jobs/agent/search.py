@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...files.atomic_files import create_exclusively, load_json, read_json
-from ...files.ownership import planted
-from ...files.private_files import make_below
-from ..shared.documents import decode
-from ..shared.layout import AttemptPaths, CampaignPaths
-from ..shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
-from ..shared.payload import Payload
-from ..shared.spool_steps import events
+from dscampaign.files.atomic_files import create_exclusively, load_json, read_json
+from dscampaign.files.ownership import planted
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.documents import decode
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
+from dscampaign.jobs.shared.micro_batch_search import SEARCH_S, Trial, best_size, smaller_size
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.spool_steps import events
+
 from .evidence import RESTORED
 from .node import POLL_S, Node, Start, announce, free_port
 

@@ -12,8 +12,9 @@ from io import FileIO
 from math import inf
 from pathlib import Path
 
-from ...files.atomic_files import write_atomically
-from ...files.regular_files import concerns_one_file, open_regular
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.regular_files import concerns_one_file, open_regular
+
 from . import evidence
 from .evidence import LogLine, NodeOutcome
 

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...files.atomic_files import create_exclusively, read_json, write_atomically
-from ...files.ownership import distrust, open_trusted, planted
-from ...files.private_files import make_below, open_private
-from ..shared import checkpoint
-from ..shared.checkpoint import Checkpoint
-from ..shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
-from ..shared.identity import Identity
-from ..shared.layout import AttemptPaths, RunPaths
-from ..shared.payload import Payload
-from ..shared.payload_array import read_payload
+from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
+from dscampaign.files.ownership import distrust, open_trusted, planted
+from dscampaign.files.private_files import make_below, open_private
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.checkpoint import Checkpoint
+from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload_array import read_payload
+
 from .node import POLL_S, Node, Start, announce, free_port, join
 from .search import found_before, prepare
 

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
-from ...files.private_files import open_private
-from ..shared.nvml import (
+from dscampaign.db.gpu_records import GPU_FIGURES, SLOWED, THROTTLE_REASONS
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.nvml import (
     Figures,
     GpuMeter,
     Unavailable,

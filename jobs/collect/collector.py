@@ -11,10 +11,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from ...files.private_files import open_private
-from ...files.regular_files import open_regular
-from ..shared.layout import AttemptPaths
-from ..shared.payload import Payload
+from dscampaign.files.private_files import open_private
+from dscampaign.files.regular_files import open_regular
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .forms import CommonForms, Patterns
 from .lines import Line
 from .places import Places

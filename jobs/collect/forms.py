@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from ..shared.user_pattern import UserPattern
+from dscampaign.jobs.shared.user_pattern import UserPattern
+
 from .epochs import Epochs
 from .lines import Line, Reading, epoch_alone, is_dict, logged, read_line
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ...files.regular_files import open_regular
+from dscampaign.files.regular_files import open_regular
+
 from .forms import Form
 from .lines import Line
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..shared.layout import RunPaths
-from ..shared.payload import Payload
+from dscampaign.jobs.shared.layout import RunPaths
+from dscampaign.jobs.shared.payload import Payload
 
 MAX_DEPTH: Final = 5
 MAX_ENTRIES: Final = 5000

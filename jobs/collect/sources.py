@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.storable import MAX_WHOLE
-from ...files.atomic_files import load_json
+from dscampaign.db.storable import MAX_WHOLE
+from dscampaign.files.atomic_files import load_json
+
 from .event_files import EventFile, Scalar
 from .forms import Form
 from .lines import Line

@@ -14,11 +14,12 @@ import sys
 import threading
 from pathlib import Path
 
-from ...files.atomic_files import alone, read_json
-from ...files.ownership import Distrusted, trusted_bytes
-from ...files.private_files import make_below
-from ..shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
-from ..shared.payload import Payload
+from dscampaign.files.atomic_files import alone, read_json
+from dscampaign.files.ownership import Distrusted, trusted_bytes
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.layout import FORWARD_ROOT_LEVELS, AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .loop import Forwarding
 from .processes import FINISH_S, how_it_ended
 

@@ -10,14 +10,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from ...db.ingest.lines import MetricBatch, parse
-from ...db.ingest.reader import read_on
-from ...files.atomic_files import load_json, read_json, write_atomically
-from ...files.private_files import make_below
-from ..shared import spool_steps
-from ..shared.documents import decode
-from ..shared.layout import RunPaths
-from ..shared.payload import Payload
+from dscampaign.db.ingest.lines import MetricBatch, parse
+from dscampaign.db.ingest.reader import read_on
+from dscampaign.files.atomic_files import load_json, read_json, write_atomically
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared import spool_steps
+from dscampaign.jobs.shared.documents import decode
+from dscampaign.jobs.shared.layout import RunPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .spool import tell, tell_unfinished
 from .tool import Opened, State, Steps, Tool, make_tool
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 
-from ...files.private_files import open_private
-from ..shared.layout import AttemptPaths
-from ..shared.payload import Payload
-from ..shared.process_groups import signal_group
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.process_groups import signal_group
+
 from .spool import tell, tell_unfinished
 
 FINISH_S = 15.0

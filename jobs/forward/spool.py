@@ -9,8 +9,8 @@ import re
 import sys
 import time
 
-from ...files.private_files import open_private
-from ..shared.layout import AttemptPaths
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 _PASSWORD = re.compile(r"://(?:[^/\s:@]*:(?!\d+/)\S+|[^/\s:@]+)@")
 _QUERY = re.compile(r"([?&][\w-]*(?:password|token|secret|key)=)[^&\s]+", re.IGNORECASE)

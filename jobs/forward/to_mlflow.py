@@ -22,8 +22,9 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from ...files.atomic_files import alone
-from ..shared.payload import Payload
+from dscampaign.files.atomic_files import alone
+from dscampaign.jobs.shared.payload import Payload
+
 from .processes import FINISHED
 from .spool import without_password
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of

@@ -13,9 +13,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from ...files.private_files import make_below, make_private
-from ..shared.layout import RunPaths
-from ..shared.payload import Payload
+from dscampaign.files.private_files import make_below, make_private
+from dscampaign.jobs.shared.layout import RunPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6

@@ -8,9 +8,10 @@ from typing import Any
 
 import wandb
 
-from ...files.private_files import make_below
-from ..shared.layout import RunPaths
-from ..shared.payload import Payload
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.layout import RunPaths
+from dscampaign.jobs.shared.payload import Payload
+
 from .processes import FINISHED
 from .tool import Opened, State, Steps, Tool, metrics_of, settings_of, sizes_of
 

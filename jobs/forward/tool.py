@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-from ..shared.payload import Payload
+from dscampaign.jobs.shared.payload import Payload
 
 Steps = Mapping[int, Mapping[str, float]]
 """The values of each step by the names that the script reported; ``step`` and ``ts``, in epoch seconds, among them."""

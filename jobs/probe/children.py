@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ...files.private_files import open_private
-from ..shared.process_groups import signal_group
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.process_groups import signal_group
 
 _ERROR: Final = re.compile(r"^\s*(?:\[[^\]]*\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception)\b.*)$")
 _TAIL: Final = 64 * 1024

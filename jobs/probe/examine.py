@@ -18,22 +18,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...files.atomic_files import read_json, write_atomically
-from ...files.disk_space import try_writing
-from ...files.file_systems import file_system
-from ...files.ownership import distrust
-from ...files.private_files import open_private
-from ..agent import launch
-from ..agent.node import Node, free_port, own_name_address
-from ..agent.node_facts import memory_limit_bytes
-from ..shared.layout import SHARED_MEMORY
-from ..shared.nvml import listed
+from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.files.disk_space import try_writing
+from dscampaign.files.file_systems import file_system
+from dscampaign.files.ownership import distrust
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent.node import Node, free_port, own_name_address
+from dscampaign.jobs.agent.node_facts import memory_limit_bytes
+from dscampaign.jobs.shared.layout import SHARED_MEMORY
+from dscampaign.jobs.shared.nvml import listed
+
 from . import children
 from .gpu_census import census
 from .node_report import Collective, Disk, Gpus, Host, NodeReport, Question, Software, Talk
 
 if TYPE_CHECKING:
-    from ...db.store import Store
+    from dscampaign.db.store import Store
 
 EXIT_REFUSED: Final = 75
 EXIT_ENDED: Final = 128 + signal.SIGTERM
@@ -112,7 +113,7 @@ class _Examination:
         return census(pynvml, listed(self.node.visible_devices), self.question.gpus)
 
     def _store_offset_s(self) -> float:
-        from ...db.store import Store  # SQLAlchemy, where there is a store to reach
+        from dscampaign.db.store import Store  # SQLAlchemy, where there is a store to reach
 
         store = Store.open(os.environ.get("CAMPAIGN_STORE") or str(self.question.store))
         try:

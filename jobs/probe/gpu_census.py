@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from ..shared.nvml import ecc_errors, gpu_handle, gpu_names, memory_bytes, started, text
+from dscampaign.jobs.shared.nvml import ecc_errors, gpu_handle, gpu_names, memory_bytes, started, text
+
 from .node_report import Device, Gpus
 
 GB: Final = 1e9

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..shared.documents import Document
+from dscampaign.jobs.shared.documents import Document
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ...files import ours
-from ...files.atomic_files import load_json, sync_dir, write_atomically
-from ...files.ownership import distrust_tree
-from ...files.private_files import make_folder
-from ...files.regular_files import concerns_one_file
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import load_json, sync_dir, write_atomically
+from dscampaign.files.ownership import distrust_tree
+from dscampaign.files.private_files import make_folder
+from dscampaign.files.regular_files import concerns_one_file
+
 from .documents import Number, Whole, decode
 
 FORMAT = 1

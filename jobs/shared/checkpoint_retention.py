@@ -8,9 +8,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from ...files import ours
-from ...files.atomic_files import write_atomically
-from ...files.disk_space import require_space
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.disk_space import require_space
+
 from .checkpoint import (
     DRAFT_SUFFIX,
     MANIFEST,

@@ -13,7 +13,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...files.private_files import open_private
+from dscampaign.files.private_files import open_private
+
 from .layout import closed_file
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ...files.ours import Part, walk
-from ...files.ownership import distrust_tree
+from dscampaign.files.ours import Part, walk
+from dscampaign.files.ownership import distrust_tree
+
 from .documents import Document
 
 LIVE: Final = "live"

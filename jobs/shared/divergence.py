@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ...db.storable import is_whole
+from dscampaign.db.storable import is_whole
 
 _PART: Final = r"(?:eval|evaluation|val|valid|validation|dev|test|held_?out)"
 _LOSS: Final = re.compile(

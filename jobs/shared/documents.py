@@ -24,9 +24,9 @@ from typing import (
     is_typeddict,
 )
 
-from ...db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
-from ...files.atomic_files import load_json, write_atomically
-from ...files.regular_files import concerns_one_file
+from dscampaign.db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
+from dscampaign.files.atomic_files import load_json, write_atomically
+from dscampaign.files.regular_files import concerns_one_file
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...files.atomic_files import write_atomically
+from dscampaign.files.atomic_files import write_atomically
+
 from .documents import Document, decode
 from .layout import AttemptPaths
 from .micro_batch_search import SEARCH_PASSES

@@ -13,7 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from ...files.atomic_files import write_atomically
+from dscampaign.files.atomic_files import write_atomically
+
 from .payload import Payload
 
 _OFFSETS: Final = "offsets"

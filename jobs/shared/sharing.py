@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ...files.atomic_files import read_json
-from ...files.private_files import is_opened, open_file
+from dscampaign.files.atomic_files import read_json
+from dscampaign.files.private_files import is_opened, open_file
+
 from .documents import decode
 from .layout import AttemptPaths
 

@@ -10,10 +10,11 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.ingest.reader import read_on
-from ...db.ingest.step_order import highest_step
-from ...db.storable import is_whole
-from ...files.regular_files import open_regular
+from dscampaign.db.ingest.reader import read_on
+from dscampaign.db.ingest.step_order import highest_step
+from dscampaign.db.storable import is_whole
+from dscampaign.files.regular_files import open_regular
+
 from .divergence import diverged
 
 TAIL_BYTES: Final = 64 * 1024

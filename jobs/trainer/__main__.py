@@ -2,7 +2,7 @@
 
 import sys
 
-from .. import report  # noqa: F401  first: a wish to stop during the slow imports must not kill the rank
+from dscampaign.jobs import report  # noqa: F401  first: a wish to stop during the slow imports must not kill the rank
 
 # DeepSpeed's autotuner loads MLflow where it is installed, as for `forward`: a second of each start and 0.3 GB of
 # address space that a rank has no use for.

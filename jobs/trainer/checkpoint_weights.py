@@ -11,7 +11,8 @@ import torch
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 from torch import Tensor
 
-from ..shared.layer_parts import TRANSPOSED, Cut, cut_of
+from dscampaign.jobs.shared.layer_parts import TRANSPOSED, Cut, cut_of
+
 from .ddp_engine import STATE_FILE
 from .flat_parameters import MATRICES, VECTORS
 from .fsdp_engine import shards_in

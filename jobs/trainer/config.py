@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from ...db.warm_up import WARM_UP_STEPS
-from ..shared.documents import decode
+from dscampaign.db.warm_up import WARM_UP_STEPS
+from dscampaign.jobs.shared.documents import decode
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...files import ours
-from ...files.atomic_files import alone, sync_dir, write_atomically
-from ...files.ownership import distrust, distrust_tree
-from ...files.private_files import make_folder, open_private
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import alone, sync_dir, write_atomically
+from dscampaign.files.ownership import distrust, distrust_tree
+from dscampaign.files.private_files import make_folder, open_private
+
 from .config import TrainerConfig, TrainerDataset
 from .corpus import Corpus
 from .tokens import Tokenizer, load_tokenizer, tokenizer_identity

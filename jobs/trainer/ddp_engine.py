@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...files.private_files import make_folder
+from dscampaign.files.private_files import make_folder
+
 from .config import TrainerConfig
 from .torch_engine import TorchEngine
 

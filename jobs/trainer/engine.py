@@ -17,7 +17,8 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor
 
-from ..shared.state_layout import joins_parameters
+from dscampaign.jobs.shared.state_layout import joins_parameters
+
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
 from .deepspeed_patches import (

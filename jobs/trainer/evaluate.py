@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from .. import report
-from ..shared import checkpoint_retention
+from dscampaign.jobs import report
+from dscampaign.jobs.shared import checkpoint_retention
+
 from .config import Job, TrainerConfig
 from .data import Samples
 from .engine import Engine

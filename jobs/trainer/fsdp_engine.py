@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ...files.private_files import make_folder
+from dscampaign.files.private_files import make_folder
+
 from .config import TrainerConfig
 from .model import NextTokenLoss, parameter_groups
 from .torch_engine import TorchEngine

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...db.warm_up import warm_up_steps
-from .. import report
+from dscampaign.db.warm_up import warm_up_steps
+from dscampaign.jobs import report
+
 from . import memory
 from .config import TrainerConfig
 from .sampling import to_device

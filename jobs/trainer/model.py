@@ -16,7 +16,8 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from ..shared.model_shapes import ATTENTION_FLAGS, PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
+from dscampaign.jobs.shared.model_shapes import ATTENTION_FLAGS, PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
+
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import report
+from dscampaign.jobs import report
+
 from . import memory
 from .config import Job, TrainerConfig
 from .engine import Engine

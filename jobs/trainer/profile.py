@@ -8,9 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from ...files.atomic_files import write_atomically
-from ...files.private_files import make_folder
-from .. import report
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_folder
+from dscampaign.jobs import report
+
 from .meter import Meter
 
 FOLDER = "profile"

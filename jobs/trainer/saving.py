@@ -13,11 +13,12 @@ from zipfile import BadZipFile
 import torch
 import torch.distributed as dist
 
-from ...files.disk_space import try_writing
-from .. import report
-from ..shared import checkpoint, checkpoint_retention
-from ..shared.checkpoint import CheckpointError, FileEntry
-from ..shared.state_layout import arrangement
+from dscampaign.files.disk_space import try_writing
+from dscampaign.jobs import report
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
+from dscampaign.jobs.shared.checkpoint import CheckpointError, FileEntry
+from dscampaign.jobs.shared.state_layout import arrangement
+
 from .config import Job, TrainerConfig
 from .engine import Engine
 from .universal import adam_kept, fitting

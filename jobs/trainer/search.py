@@ -15,10 +15,11 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ...files.atomic_files import write_atomically
-from .. import report
-from ..shared.layout import AttemptPaths
-from ..shared.micro_batch_search import SEARCH_PASSES, Trial, next_size
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.jobs import report
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.micro_batch_search import SEARCH_PASSES, Trial, next_size
+
 from . import memory
 from .config import Job, TrainerConfig
 from .engine import Engine, advance

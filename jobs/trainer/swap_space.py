@@ -15,8 +15,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from ...files import ours
-from ...files.ownership import private_folder
+from dscampaign.files import ours
+from dscampaign.files.ownership import private_folder
+
 from .config import Job
 
 

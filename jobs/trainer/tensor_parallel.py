@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ..shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
+from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 
 DIVIDED: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_dim", "n_inner")
 """What of a model's configuration a group's ranks divide among them."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..shared.model_shapes import BYTES, BYTES_VOCABULARY
+from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,9 +12,10 @@ from importlib.metadata import version
 import torch
 import torch.distributed as dist
 
-from .. import report
-from ..shared import allocator, checkpoint_retention
-from ..shared.nvml import driver_version
+from dscampaign.jobs import report
+from dscampaign.jobs.shared import allocator, checkpoint_retention
+from dscampaign.jobs.shared.nvml import driver_version
+
 from . import swap_space
 from .config import Job, TrainerConfig
 from .data import Data, load

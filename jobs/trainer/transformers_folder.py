@@ -20,8 +20,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from ...files import ours
-from ..shared.documents import decode
+from dscampaign.files import ours
+from dscampaign.jobs.shared.documents import decode
+
 from .checkpoint_weights import SavedWeights
 from .config import TrainerConfig
 from .data import tokenizer_name

@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 from deepspeed import DeepSpeedEngine
 
-from ...files import ours
-from ...files.atomic_files import sync_dir
-from ...files.disk_space import require_space
-from ...files.private_files import make_folder
-from ..shared import checkpoint, checkpoint_retention
-from ..shared.variables import PER_TASK
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import sync_dir
+from dscampaign.files.disk_space import require_space
+from dscampaign.files.private_files import make_folder
+from dscampaign.jobs.shared import checkpoint, checkpoint_retention
+from dscampaign.jobs.shared.variables import PER_TASK
+
 from .config import Job
 
 POLL_S = 0.5

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final
 
-from ...db.records import RunRow
-from ...files import ours
-from ...files.atomic_files import sync_dir
-from ...files.ownership import Distrusted, distrust, planted
-from ...files.private_files import make_private
-from ...jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
-from ...jobs.shared.layout import Beside
-from ..errors import UserError
-from ..executors.job_request import is_copy
-from ..spec.model import RunConfig
+from dscampaign.db.records import RunRow
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import sync_dir
+from dscampaign.files.ownership import Distrusted, distrust, planted
+from dscampaign.files.private_files import make_private
+from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy, inner_link
+from dscampaign.jobs.shared.layout import Beside
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.job_request import is_copy
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
 
 DRAFT: Final = re.compile(r"\.[0-9a-f]{32}(\.damaged)?")

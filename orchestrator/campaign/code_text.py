@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..formatting import count, some
+from dscampaign.orchestrator.formatting import count, some
 
 if TYPE_CHECKING:
     from .code_copies import Code

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from ...files.atomic_files import read_json
-from ...jobs.shared.code_copy import NAMING, CodeCopy, fingerprint, inner_link
-from ...jobs.shared.layout import MARKER, Beside
+from dscampaign.files.atomic_files import read_json
+from dscampaign.jobs.shared.code_copy import NAMING, CodeCopy, fingerprint, inner_link
+from dscampaign.jobs.shared.layout import MARKER, Beside
 
 FILE_LIMIT_BYTES: Final = 10 * 10**6
 """A larger file is data, not code."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from ...db.states import RunState
+from dscampaign.db.states import RunState
 
 
 class CountedRun(Protocol):

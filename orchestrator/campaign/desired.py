@@ -14,23 +14,24 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ... import __version__
-from ...db import queries
-from ...db.records import AttemptRow, CampaignRow, NewRun, RunRow
-from ...db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
-from ...db.store import Store
-from ...files.ownership import distrust
-from ...files.private_files import make_private
-from ...jobs.shared.checkpoint import newest_first
-from ...jobs.shared.layout import Beside, CampaignPaths
-from ..errors import UserError
-from ..executors.job_request import run_config
-from ..progress import in_pieces
-from ..reconcile.campaign_folder import CampaignFolder, require_free
-from ..reconcile.origin import Origin, that_matter
-from ..spec.expand import Run
-from ..spec.model import Spec
-from ..user_paths import expanded
+from dscampaign import __version__
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptRow, CampaignRow, NewRun, RunRow
+from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
+from dscampaign.db.store import Store
+from dscampaign.files.ownership import distrust
+from dscampaign.files.private_files import make_private
+from dscampaign.jobs.shared.checkpoint import newest_first
+from dscampaign.jobs.shared.layout import Beside, CampaignPaths
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.progress import in_pieces
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
+from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.orchestrator.user_paths import expanded
+
 from .code_copies import CodeCopies, has_code
 from .diff import SpecDiff, as_kept, merge
 from .stop_or_retry import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user

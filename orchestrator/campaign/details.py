@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...db import queries
-from ...db.gpu_records import AttemptGpus
-from ...db.records import (
+from dscampaign.db import queries
+from dscampaign.db.gpu_records import AttemptGpus
+from dscampaign.db.records import (
     COMPLETED_EARLY,
     AttemptRow,
     CampaignRow,
@@ -18,9 +18,10 @@ from ...db.records import (
     RunRow,
     RunStatus,
 )
-from ...db.states import RunState
-from ...db.store import Store
-from ...jobs.shared.layout import CampaignPaths, RunPaths
+from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
+from dscampaign.jobs.shared.layout import CampaignPaths, RunPaths
+
 from .status import CampaignStatus, read_status
 
 RECENT_EVENTS = 20

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
-from ...jobs.collect.lines import read_line
-from ..executors.base import JobView
-from ..executors.one_job import OneJob
-from ..failures.classify import classify
-from ..failures.evidence import Clue, Ended
-from ..failures.log_lines import ends_a_program
-from ..failures.policy import FailureClass
-from ..failures.verdict import Sureness, Verdict, headline
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
+from dscampaign.jobs.collect.lines import read_line
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.executors.one_job import OneJob
+from dscampaign.orchestrator.failures.classify import classify
+from dscampaign.orchestrator.failures.evidence import Clue, Ended
+from dscampaign.orchestrator.failures.log_lines import ends_a_program
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.failures.verdict import Sureness, Verdict, headline
+
 from .foreign_logs import END_LINES, Proof, Seen, SeenFile, Stream, gather
 
 _CANCELLED: Final = re.compile(r"\*\*\* JOB (\S+) ON (\S+) CANCELLED AT \S+ \*\*\*")

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...db.records import RunRow
-from ...db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunState
-from ...db.stored_document import StoredDocument
-from ..errors import UserError
-from ..executors.job_request import run_config
-from ..executors.pending_reason import will_not_start
-from ..formatting import some
-from ..reconcile.submit import REFUSED_BY
-from ..spec.effects import COMPARES_ALIKE, MEASURES
-from ..spec.expand import Run
-from ..spec.model import RunConfig, TrainConfig
+from dscampaign.db.records import RunRow
+from dscampaign.db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunState
+from dscampaign.db.stored_document import StoredDocument
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.executors.pending_reason import will_not_start
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.reconcile.submit import REFUSED_BY
+from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE, MEASURES
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 
 _EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")

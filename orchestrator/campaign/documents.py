@@ -8,13 +8,14 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, Final
 
-from ...db import queries
-from ...db.gpu_records import AttemptGpus, j_per_token, total
-from ...db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, Lease, RunRow, RunStatus
-from ...db.states import CANCELLING
-from ...db.store import Store
-from ...jobs.shared.rank_groups import ranks_per_sample
-from ..reconcile.lease import LeaseHolder
+from dscampaign.db import queries
+from dscampaign.db.gpu_records import AttemptGpus, j_per_token, total
+from dscampaign.db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, Lease, RunRow, RunStatus
+from dscampaign.db.states import CANCELLING
+from dscampaign.db.store import Store
+from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder
+
 from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
 from .selection import Selection

@@ -8,8 +8,8 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from ...db.records import RunStatus
-from ...db.states import UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.records import RunStatus
+from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 
 LEAST_STEPS, LEAST_S = 5, 5.0
 """Fewer steps, or less time, say nothing of a pace: the first steps are slow, and evaluations come every so often."""

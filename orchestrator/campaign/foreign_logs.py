@@ -16,12 +16,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from ...files.regular_files import open_regular
-from ...jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
-from ...jobs.shared.documents import Unreadable
-from ...jobs.shared.layout import AttemptPaths
-from ..errors import UserError
-from ..formatting import printable
+from dscampaign.files.regular_files import open_regular
+from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
+from dscampaign.jobs.shared.documents import Unreadable
+from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import printable
 
 FILE_BYTES: Final = 8 << 20
 """What is read of one log: a quarter from its beginning, the rest from its end."""

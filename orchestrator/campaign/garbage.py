@@ -12,19 +12,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from ...db import queries
-from ...db.records import AttemptRow, CampaignRow, RunRow
-from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT
-from ...db.store import Store
-from ...files import ours
-from ...files.ours import Kept
-from ...jobs.shared import checkpoint_retention
-from ...jobs.shared.code_copy import CopyPaths, DamagedCopy
-from ...jobs.shared.layout import MARKER, Beside, CampaignPaths
-from ..errors import Unreachable
-from ..executors.job_request import attempt_paths, run_config
-from ..reconcile.campaign_folder import CampaignFolder
-from ..reconcile.lease import LeaseHeld
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT
+from dscampaign.db.store import Store
+from dscampaign.files import ours
+from dscampaign.files.ours import Kept
+from dscampaign.jobs.shared import checkpoint_retention
+from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
+from dscampaign.jobs.shared.layout import MARKER, Beside, CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.job_request import attempt_paths, run_config
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+
 from .code_copies import DRAFT
 from .parts import ATTEMPT_LEFT
 from .removal import acting_for

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ...jobs.shared.layout import Beside
-from ..errors import UserError
-from ..settings import Settings, resolve
+from dscampaign.jobs.shared.layout import Beside
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.settings import Settings, resolve
 
 if TYPE_CHECKING:
-    from ...db.store import Store
+    from dscampaign.db.store import Store
 
 _PLACES: Final = ("dir", "store")
 _TYPED: Final = ("command line", "environment")
@@ -63,8 +63,8 @@ class Location:
 
         Raises StoreError if it does not exist, does not respond, or belongs to another version.
         """
-        from ...db.errors import StoreMissing
-        from ...db.store import Store
+        from dscampaign.db.errors import StoreMissing
+        from dscampaign.db.store import Store
 
         try:
             return Store.open(self.settings.store, create=create)
@@ -106,7 +106,7 @@ class Location:
 
     def open_if_any(self) -> Store | None:
         """Opens the store; None where a SQLite file has yet to be made, or who made it died before it had tables."""
-        from ...db.errors import SchemaMismatch, StoreMissing
+        from dscampaign.db.errors import SchemaMismatch, StoreMissing
 
         try:
             return self.open()
@@ -134,7 +134,7 @@ def locate(place: PlaceOptions, words: Sequence[str | None] = ()) -> Location:
 
 
 def _file(store: str, folder: Path) -> Path | None:
-    from ...db.engine import sqlite_file
+    from dscampaign.db.engine import sqlite_file
 
     return sqlite_file(store, folder)
 
@@ -145,7 +145,7 @@ def _spelt(place: Path, spec_folder: Path) -> str:
 
 def _peek(path: Path) -> dict[str, str | None]:
     """Name, dir and store of a spec, which need not be valid: a campaign runs on while its spec is being edited."""
-    from ..spec.yaml_source import load
+    from dscampaign.orchestrator.spec.yaml_source import load
 
     data = load(path.read_text(encoding="utf-8"), str(path)).data
     return {key: value if isinstance(value := data.get(key), str) else None for key in ("name", "dir", "store")}

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from ...db import queries
-from ...db.records import CampaignRow, RunRow
-from ...db.states import UNSETTLED_RUN
-from ...db.store import Store
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths
-from ..errors import UserError
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.states import UNSETTLED_RUN
+from dscampaign.db.store import Store
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
+from dscampaign.orchestrator.errors import UserError
 
 POLL_S = 0.5
 _BLOCK = 1 << 16

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...db import queries
-from ...db.records import CampaignRow, RunRow
-from ...db.store import Store
-from ..errors import UserError
-from ..formatting import some
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import some
+
 from .location import PlaceOptions, locate
 from .selection import Selection
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...db import queries
-from ...db.campaigns import Asked, CampaignTotals, asked_gpus, campaign_totals, with_gpus
-from ...db.records import CampaignRow
-from ...db.states import REMOVED
-from ...db.store import Store
-from ..spec.gpu_count import gpus_of_node, gpus_per_rank
+from dscampaign.db import queries
+from dscampaign.db.campaigns import Asked, CampaignTotals, asked_gpus, campaign_totals, with_gpus
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import REMOVED
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.spec.gpu_count import gpus_of_node, gpus_per_rank
+
 from .counts import RunCounts
 
 

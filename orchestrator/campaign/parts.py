@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...db.records import AttemptRow, RunRow
-from ...files.ours import Part
-from ...jobs.shared.layout import MARKER
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.files.ours import Part
+from dscampaign.jobs.shared.layout import MARKER
 
 _FILES: Final = (
     r"claim(-\d+)?|re(started|size)\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"

@@ -13,36 +13,37 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ...db import queries
-from ...db.records import COMPLETED_EARLY, CampaignRow, RunRow
-from ...db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage, shown_state
-from ...db.store import Store
-from ...db.warm_up import untimed_steps
-from ...jobs.shared.layout import CampaignPaths
-from ..errors import Unreachable
-from ..executors import job_request
-from ..executors.base import ARRAY_LIMIT
-from ..executors.job_request import run_config
-from ..executors.slurm_commands import LOOK_S, answering_within
-from ..formatting import count, some, words
-from ..memory.config_changes import changed
-from ..memory.feasibility import ModelNeeds, needs_of
-from ..memory.observations import ledgers_of
-from ..memory.parameter_count import why_uncounted
-from ..memory.prediction import Ledger, memory_key, start_micro_batch
-from ..memory.zero_memory import Sizes
-from ..progress import counted
-from ..reconcile.actions import Submit
-from ..reconcile.campaign_folder import CampaignFolder
-from ..reconcile.decide import decide
-from ..reconcile.loop import make_executor
-from ..reconcile.observe import RunMetrics, observe
-from ..reconcile.origin import Origin, why_held
-from ..reconcile.screening import Screening, ScreeningRule, point_of, work_of
-from ..reconcile.stored import read_store
-from ..spec.expand import Run
-from ..spec.model import RunConfig
-from ..spec.validate import remarks
+from dscampaign.db import queries
+from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
+from dscampaign.db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage, shown_state
+from dscampaign.db.store import Store
+from dscampaign.db.warm_up import untimed_steps
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, answering_within
+from dscampaign.orchestrator.formatting import count, some, words
+from dscampaign.orchestrator.memory.config_changes import changed
+from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
+from dscampaign.orchestrator.memory.observations import ledgers_of
+from dscampaign.orchestrator.memory.parameter_count import why_uncounted
+from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
+from dscampaign.orchestrator.memory.zero_memory import Sizes
+from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.reconcile.actions import Submit
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.orchestrator.reconcile.decide import decide
+from dscampaign.orchestrator.reconcile.loop import make_executor
+from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+from dscampaign.orchestrator.reconcile.origin import Origin, why_held
+from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, point_of, work_of
+from dscampaign.orchestrator.reconcile.stored import read_store
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.validate import remarks
+
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, spec_diff

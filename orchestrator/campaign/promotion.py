@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...db.records import CampaignRow, RunRow
-from ..errors import UserError
-from ..executors.job_request import run_config
-from ..formatting import count, duration
-from ..spec.expand import PLACEHOLDER, Run
-from ..spec.field_types import Scalar
-from ..spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
-from ..spec.matrix import Point, points
-from ..spec.model import TrainConfig, env_text
-from ..spec.yaml_edit import Path as Keys
-from ..spec.yaml_edit import edited, value_at
-from ..spec.yaml_source import load
+from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.formatting import count, duration
+from dscampaign.orchestrator.spec.expand import PLACEHOLDER, Run
+from dscampaign.orchestrator.spec.field_types import Scalar
+from dscampaign.orchestrator.spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
+from dscampaign.orchestrator.spec.matrix import Point, points
+from dscampaign.orchestrator.spec.model import TrainConfig, env_text
+from dscampaign.orchestrator.spec.yaml_edit import Path as Keys
+from dscampaign.orchestrator.spec.yaml_edit import edited, value_at
+from dscampaign.orchestrator.spec.yaml_source import load
+
 from .diff import changes
 
 REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("max_runs",), ("train", "epochs"))

@@ -11,22 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ...db import queries
-from ...db.campaigns import delete_campaign, delete_measurements
-from ...db.records import AttemptRow, CampaignRow
-from ...db.rows import pieces
-from ...db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
-from ...db.store import Store
-from ...files.ours import Kept, sweep, walk
-from ...files.ownership import user_name
-from ...jobs.shared.layout import CampaignPaths
-from ..errors import Unreachable, UserError
-from ..executors.local import local_elsewhere
-from ..formatting import count
-from ..progress import counted
-from ..reconcile.campaign_folder import CampaignFolder
-from ..reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
-from ..reconcile.loop import make_executor
+from dscampaign.db import queries
+from dscampaign.db.campaigns import delete_campaign, delete_measurements
+from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.db.rows import pieces
+from dscampaign.db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
+from dscampaign.db.store import Store
+from dscampaign.files.ours import Kept, sweep, walk
+from dscampaign.files.ownership import user_name
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable, UserError
+from dscampaign.orchestrator.executors.local import local_elsewhere
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
+from dscampaign.orchestrator.reconcile.loop import make_executor
+
 from .parts import CampaignParts
 
 _SHOWN: Final = 10

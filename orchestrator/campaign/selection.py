@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Protocol, TypeVar
 
-from ...db.states import RunState
-from ..errors import UserError, nearest
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.errors import UserError, nearest
 
 _PATTERN: Final = frozenset("*?[")
 _WORD: Final = re.compile(r"[A-Za-z0-9.=-]+")

@@ -16,20 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...db import queries
-from ...db.read_only import LOGS, beside
-from ...db.records import CampaignRow
-from ...db.store import Store
-from ...files.access_lists import Tag, access_list, drop_lists
-from ...files.atomic_files import load_json, write_atomically
-from ...files.ours import Part, PartOf, Place, walk
-from ...files.ownership import distrust, distrust_tree, group_name, user_name
-from ...files.private_files import close_file, open_file
-from ...jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
-from ...jobs.shared.sharing import Sharing
-from ..errors import UserError
-from ..formatting import count, some
-from ..reconcile.campaign_folder import CampaignFolder
+from dscampaign.db import queries
+from dscampaign.db.read_only import LOGS, beside
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.files.access_lists import Tag, access_list, drop_lists
+from dscampaign.files.atomic_files import load_json, write_atomically
+from dscampaign.files.ours import Part, PartOf, Place, walk
+from dscampaign.files.ownership import distrust, distrust_tree, group_name, user_name
+from dscampaign.files.private_files import close_file, open_file
+from dscampaign.jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
+from dscampaign.jobs.shared.sharing import Sharing
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import count, some
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+
 from .parts import CampaignParts
 
 _CHECKPOINTS: Final = "checkpoints"

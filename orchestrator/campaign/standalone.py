@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.agent import launch
-from ...jobs.agent.node import Node
-from ...jobs.shared import allocator
-from ...jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
-from ...jobs.shared.payload import Payload
-from ...sbatch import Value, prologue, render
-from ..executors import job_request
-from ..spec.expand import Run
+from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared import allocator
+from dscampaign.jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.sbatch import Value, prologue, render
+
 from .desired import Submission
 
 _OF_AN_AGENT: Final = frozenset({"CAMPAIGN_AGENT_PID", "CAMPAIGN_VISIBLE_DEVICES"})

@@ -10,15 +10,16 @@ from typing import Final, Self
 
 from sqlalchemy import Connection
 
-from ...db import campaigns, queries
-from ...db.campaigns import MetricsSource
-from ...db.records import AttemptRow, CampaignRow, Lease, RunStatus
-from ...db.states import UNSETTLED_RUN, RunState
-from ...db.store import Store
-from ..failures.groups import alike, cause
-from ..formatting import count
-from ..reconcile.lease import LeaseHolder, lease_name
-from ..spec.slurm_time import slurm_minutes
+from dscampaign.db import campaigns, queries
+from dscampaign.db.campaigns import MetricsSource
+from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
+from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.failures.groups import alike, cause
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
+from dscampaign.orchestrator.spec.slurm_time import slurm_minutes
+
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 from .selection import Selection

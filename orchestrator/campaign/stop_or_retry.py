@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...db.records import RunRow
-from ...db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
-from ..executors.job_request import run_config
-from ..formatting import count
+from dscampaign.db.records import RunRow
+from dscampaign.db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.formatting import count
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...db.prune import Pruned, Retention, prune
-from ...db.records import CampaignRow
-from ...db.store import Store
-from ..errors import UserError
-from ..progress import counted
+from dscampaign.db.prune import Pruned, Retention, prune
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.progress import counted
 
 _DAY_S: Final = 86_400.0
 _DEFAULT_DAYS: Final = 30.0

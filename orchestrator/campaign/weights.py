@@ -13,23 +13,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...db import queries
-from ...db.records import CampaignRow, CheckpointRow, RunRow
-from ...db.store import Store
-from ...files import ours
-from ...files.atomic_files import sync_dir
-from ...files.ownership import user_name
-from ...jobs.shared import checkpoint
-from ...jobs.shared.checkpoint import Checkpoint, CheckpointError
-from ...jobs.shared.layout import CampaignPaths
-from ...jobs.shared.variables import inheritable
-from ..errors import UserError
-from ..executors.job_request import run_config
-from ..formatting import some
-from ..output_files import refuse_links_of_others
-from ..reconcile.campaign_folder import CampaignFolder
-from ..reconcile.origin import Origin
-from ..spec.model import RunConfig
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow, CheckpointRow, RunRow
+from dscampaign.db.store import Store
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import sync_dir
+from dscampaign.files.ownership import user_name
+from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.checkpoint import Checkpoint, CheckpointError
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.variables import inheritable
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.output_files import refuse_links_of_others
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
+from dscampaign.orchestrator.reconcile.origin import Origin
+from dscampaign.orchestrator.spec.model import RunConfig
 
 _WRITER: Final = ("-P", "-m", "dscampaign.jobs.trainer.transformers_folder")
 _ENVIRONMENT: Final = {

@@ -2,7 +2,7 @@
 
 import sys
 
-from ..errors import EXIT_INTERRUPTED
+from dscampaign.orchestrator.errors import EXIT_INTERRUPTED
 
 
 def main() -> int:

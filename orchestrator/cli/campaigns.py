@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import EXIT_FAILED, EXIT_OK
-from ..formatting import count, duration, moment, size
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
+from dscampaign.orchestrator.formatting import count, duration, moment, size
+
 from .completion import campaign_names
 from .options import Verb, agreed, json_option, store_options, verb, yes_option
 from .output import echo, echo_err, echo_json, echo_page, page_for
@@ -20,9 +21,9 @@ from .pages.text import Cell, Page, table
 from .progress import progress_shown
 
 if TYPE_CHECKING:
-    from ...files.ours import Kept
-    from ..campaign.garbage import Garbage, Item
-    from ..campaign.overview import CampaignOverview
+    from dscampaign.files.ours import Kept
+    from dscampaign.orchestrator.campaign.garbage import Garbage, Item
+    from dscampaign.orchestrator.campaign.overview import CampaignOverview
 
 
 @click.command("list", cls=Verb)
@@ -39,7 +40,7 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
       campaign list -o csv
       campaign list --store postgresql://me@db/campaigns
     """
-    from ..campaign.overview import overview_document, read_overview
+    from dscampaign.orchestrator.campaign.overview import overview_document, read_overview
 
     rows = read_overview(locate(place).open())
     if form == TABLE:
@@ -66,8 +67,9 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
       campaign rm sweep
       campaign rm sweep --yes
     """
-    from ..campaign.lookup import open_campaign
-    from ..campaign.removal import removal_of, remove
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.removal import removal_of, remove
+
     from .watch import terminated_as_interrupted
 
     opened, campaign = open_campaign(place, name)
@@ -117,8 +119,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
       campaign gc --dry-run
       campaign gc sweep --yes
     """
-    from ..campaign.garbage import collect, find_garbage
-    from ..campaign.lookup import campaigns_of
+    from dscampaign.orchestrator.campaign.garbage import collect, find_garbage
+    from dscampaign.orchestrator.campaign.lookup import campaigns_of
 
     where = locate(place, [name])
     opened = where.open()
@@ -144,7 +146,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from ..campaign.overview import hour_unit
+    from dscampaign.orchestrator.campaign.overview import hour_unit
+
     from .pages.states import counts_line
 
     if not rows:
@@ -165,7 +168,7 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
 
 
 def _garbage(found: Garbage) -> list[str]:
-    from ..campaign.garbage import GarbageKind
+    from dscampaign.orchestrator.campaign.garbage import GarbageKind
 
     lines = [
         f"{size(sum(i.size_bytes for i in of)):>8}  {kind} ({len(of):,})"
@@ -188,7 +191,7 @@ def _kept_document(kept: Kept) -> dict[str, str]:
 
 def _too_new(found: Garbage) -> list[str]:
     """A line for each kind of what will be garbage, if nobody uses it until then."""
-    from ..campaign.garbage import GarbageKind
+    from dscampaign.orchestrator.campaign.garbage import GarbageKind
 
     lines = []
     for kind in GarbageKind:

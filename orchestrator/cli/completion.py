@@ -17,8 +17,9 @@ from typing import Any, Final
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import EXIT_OK
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_OK
+
 from .options import verb
 from .output import echo
 
@@ -147,7 +148,7 @@ def conditions(given: dict[str, Any], _incomplete: str) -> Iterable[str]:
 @_silent
 def groups(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
     """Groups of the user."""
-    from ...db.completion_names import is_plain
+    from dscampaign.db.completion_names import is_plain
 
     return filter(is_plain, (grp.getgrgid(gid).gr_name for gid in os.getgroups()))
 
@@ -155,7 +156,7 @@ def groups(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
 @_silent
 def template_names(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
     """What `campaign init --from` takes."""
-    from ..spec.templates import templates
+    from dscampaign.orchestrator.spec.templates import templates
 
     return [one.name for one in templates()]
 
@@ -163,7 +164,7 @@ def template_names(_given: dict[str, Any], _incomplete: str) -> Iterable[str]:
 @_silent
 def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
     """`FIELD=`, and `FIELD=WORD` once the field is clear: shells take what stands before the sign for a word."""
-    from ..spec.fields import settable_fields
+    from dscampaign.orchestrator.spec.fields import settable_fields
 
     fields = [
         (name, words)
@@ -176,8 +177,8 @@ def field_values(_given: dict[str, Any], incomplete: str) -> Iterable[str]:
 
 
 def _runs(given: dict[str, Any], name: str | None = None, *, with_runs: bool = True) -> dict[str, list[str]]:
-    from ...db.completion_names import read_names
-    from ...files.ownership import distrust
+    from dscampaign.db.completion_names import read_names
+    from dscampaign.files.ownership import distrust
 
     if name and (file := Path(name)).is_file() and distrust(file):  # it may name any store
         return {}
@@ -190,7 +191,7 @@ def _conditions(runs: Iterable[str]) -> list[str]:
 
 
 def _specs(incomplete: str) -> list[str]:
-    from ...db.completion_names import is_plain
+    from dscampaign.db.completion_names import is_plain
 
     paths = (path for ending in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{ending}"))  # noqa: PTH207 - as typed
     return [path for path in paths if is_plain(path)]

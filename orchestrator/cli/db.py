@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import EXIT_FAILED, EXIT_OK
-from ..formatting import count
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
+from dscampaign.orchestrator.formatting import count
+
 from .completion import campaign_argument
 from .options import Verb, Verbs, agreed, json_option, store_options, yes_option
 from .output import echo, echo_either, echo_err, echo_json
 from .progress import progress_shown
 
 if TYPE_CHECKING:
-    from ..campaign.thinning import Thinning
+    from dscampaign.orchestrator.campaign.thinning import Thinning
 
 
 @click.group(cls=Verbs)
@@ -36,8 +37,8 @@ def upgrade(place: PlaceOptions, as_json: bool) -> int:
     Examples:
       campaign db upgrade --store postgresql://me@db/campaigns
     """
-    from ...db.store import Store
-    from ...db.upgrade import upgrade as apply
+    from dscampaign.db.store import Store
+    from dscampaign.db.upgrade import upgrade as apply
 
     settings = locate(place).settings
     opened = Store.open(settings.store, check_schema=False)
@@ -82,8 +83,8 @@ def prune(
       campaign db prune sweep --keep-every 10 --dry-run
       campaign db prune --yes
     """
-    from ..campaign.lookup import campaigns_of
-    from ..campaign.thinning import thin, thinnings
+    from dscampaign.orchestrator.campaign.lookup import campaigns_of
+    from dscampaign.orchestrator.campaign.thinning import thin, thinnings
 
     where = locate(place, [name])
     opened = where.open()

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import EXIT_FAILED, EXIT_OK, UserError
-from ..formatting import clean, count, size, source, words
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
+from dscampaign.orchestrator.formatting import clean, count, size, source, words
+
 from .options import verb
 from .output import echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options
 from .pages.text import Page, Style
 
 if TYPE_CHECKING:
-    from ..campaign.diagnosis import Explained
+    from dscampaign.orchestrator.campaign.diagnosis import Explained
 
 UNKNOWN: Final = "Add evidence: `--job ID` for Slurm's word, the logs of the other ranks, standard error."
 
@@ -39,8 +40,8 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
       campaign diagnose logs/rank*.log --job 4711
       campaign diagnose --job 4711 -o json | jq -r .class
     """
-    from ..campaign.diagnosis import explain
-    from ..executors.one_job import find_job
+    from dscampaign.orchestrator.campaign.diagnosis import explain
+    from dscampaign.orchestrator.executors.one_job import find_job
 
     job = find_job(job_id) if job_id else None
     if not paths and job is None:

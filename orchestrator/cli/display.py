@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Protocol
 
-from ..campaign.status import CampaignStatus
-from ..formatting import printable
+from dscampaign.orchestrator.campaign.status import CampaignStatus
+from dscampaign.orchestrator.formatting import printable
+
 from .output import page_for, terminal_size
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import UserError
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import UserError
+
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_err
 from .spec_file import read_submission, set_option
@@ -52,9 +53,10 @@ def doctor(
       campaign doctor campaign.yaml --on-node
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """
-    from ..doctor.check import exit_code
-    from ..doctor.requirements import requirements_of
-    from ..doctor.run import doctor as look
+    from dscampaign.orchestrator.doctor.check import exit_code
+    from dscampaign.orchestrator.doctor.requirements import requirements_of
+    from dscampaign.orchestrator.doctor.run import doctor as look
+
     from .pages.doctor import doctor_document, doctor_page
     from .watch import terminated_as_interrupted
 

@@ -12,11 +12,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from ..campaign.location import PlaceOptions
-from ..errors import EXIT_OK, UserError
-from ..formatting import count
-from ..output_files import check_folder_of, whole_file
-from ..progress import counted
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.errors import EXIT_OK, UserError
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.output_files import check_folder_of, whole_file
+from dscampaign.orchestrator.progress import counted
+
 from .completion import campaign_argument
 from .options import json_option, store_options, verb
 from .output import echo_err
@@ -24,8 +25,8 @@ from .progress import progress_shown
 from .terminal import printable_stream
 
 if TYPE_CHECKING:
-    from ...db.records import CampaignRow
-    from ...db.store import Store
+    from dscampaign.db.records import CampaignRow
+    from dscampaign.db.store import Store
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -65,9 +66,9 @@ def export(
       campaign export sweep --what gpus -o power.csv
       campaign export sweep -o steps.parquet
     """
-    from ..campaign.lookup import open_campaign
-    from ..export.parquet import require_pyarrow, write_parquet
-    from ..export.rows import columns_and_rows, write_csv, write_json
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.export.parquet import require_pyarrow, write_parquet
+    from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
     output = None if output == Path("-") else output
     form = _format("json" if as_json else form, output)
@@ -98,7 +99,7 @@ def _format(asked: str | None, output: Path | None) -> str:
 
 def _thinned(store: Store, campaign: CampaignRow) -> str:
     """That of some runs not all rows are left, "" of none."""
-    from ...db.campaigns import thinned_runs
+    from dscampaign.db.campaigns import thinned_runs
 
     with store.read() as conn:
         found = thinned_runs(conn, campaign.id)

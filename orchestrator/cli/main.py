@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import click
 
-from ... import __version__
-from ...db.errors import StaleWrite, StoreError
-from ..errors import (
+from dscampaign import __version__
+from dscampaign.db.errors import StaleWrite, StoreError
+from dscampaign.orchestrator.errors import (
     EXIT_BUG,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -25,6 +25,7 @@ from ..errors import (
     SpecError,
     UserError,
 )
+
 from .campaigns import gc as collect
 from .campaigns import list_campaigns, rm
 from .completion import completing, completion

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ...db.errors import StoreError
-from ..campaign.location import PlaceOptions
-from ..errors import UserError, did_you_mean
+from dscampaign.db.errors import StoreError
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.errors import UserError, did_you_mean
+
 from .printed_commands import located
 
 if TYPE_CHECKING:
-    from ...db.states import RunState
+    from dscampaign.db.states import RunState
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -117,8 +118,8 @@ def selection_options(command: Decorated) -> Decorated:
 
     @wraps(command)
     def with_chosen(*args: Any, states: str | None, failed: bool, patterns: Sequence[str], **options: Any) -> Any:
-        from ..campaign.selection import Selection
-        from ..campaign.status import TROUBLED
+        from dscampaign.orchestrator.campaign.selection import Selection
+        from dscampaign.orchestrator.campaign.status import TROUBLED
 
         wanted = {*_states(states), *(TROUBLED if failed else ())}
         return command(*args, chosen=Selection(wanted, patterns), **options)
@@ -133,7 +134,7 @@ def selection_options(command: Decorated) -> Decorated:
 
 def _states(words: str | None) -> list[RunState]:
     """States as `--state` names them; raises UserError for a word that is none."""
-    from ...db.states import RunState
+    from dscampaign.db.states import RunState
 
     known = [str(state) for state in RunState]
     for word in words.split(",") if words else []:

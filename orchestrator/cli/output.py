@@ -15,7 +15,8 @@ import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
-from ..formatting import printable
+from dscampaign.orchestrator.formatting import printable
+
 from .pages.text import Page, Style, fold
 from .printed_commands import located
 
@@ -99,7 +100,7 @@ def keys_may_come(stream: IO[str] | None) -> bool:
 
 def echo_json(document: Mapping[str, Any]) -> None:
     """Prints one JSON document, with the version of its schema."""
-    from ..campaign.documents import SCHEMA_VERSION
+    from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
 
     for piece in json_pieces({"schema_version": SCHEMA_VERSION, **document}):
         sys.stdout.write(printable(piece, colours=True) if sys.stdout.isatty() else piece)
@@ -132,7 +133,7 @@ def _dumps(value: object, indent: int | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    from ..campaign.documents import finite
+    from dscampaign.orchestrator.campaign.documents import finite
 
     if isinstance(value, Mapping):
         return {name: _finite(item) for name, item in value.items()}

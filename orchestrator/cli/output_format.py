@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import click
 
-from ..errors import UserError
-from ..formatting import clean, spreadsheet_cells
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import clean, spreadsheet_cells
+
 from .options import Decorated, json_option
 from .output import echo, echo_json
 
@@ -54,7 +55,7 @@ def echo_rows(
 
 def delimited(records: Iterable[Mapping[str, Any]], separator: str) -> str:
     """A header and a line for each record: nested fields have dots in their names, lists are JSON."""
-    from ..campaign.documents import columns_of
+    from dscampaign.orchestrator.campaign.documents import columns_of
 
     columns, rows = columns_of(list(records))
     text = io.StringIO()

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 
 _CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""

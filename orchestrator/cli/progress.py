@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import IO, Final, TypeVar
 
-from ..formatting import duration, short_number, shorten
-from ..progress import shown_by
+from dscampaign.orchestrator.formatting import duration, short_number, shorten
+from dscampaign.orchestrator.progress import shown_by
+
 from .output import CLEAR_LINE, page_for
 
 _Item = TypeVar("_Item")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..campaign.location import PlaceOptions
-from ..errors import EXIT_OK, UserError, did_you_mean
-from ..formatting import clean, count, some
-from ..output_files import check_folder_of, whole_file
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
+from dscampaign.orchestrator.formatting import clean, count, some
+from dscampaign.orchestrator.output_files import check_folder_of, whole_file
+
 from .completion import campaign_argument, conditions
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_next
@@ -22,9 +23,9 @@ from .progress import progress_shown
 from .report import needs_the_extra, results_of_campaign
 
 if TYPE_CHECKING:
-    from ..campaign.promotion import Promotion
-    from ..report.compare.conditions import Condition
-    from ..report.compare.results import Results
+    from dscampaign.orchestrator.campaign.promotion import Promotion
+    from dscampaign.orchestrator.report.compare.conditions import Condition
+    from dscampaign.orchestrator.report.compare.results import Results
 
 _SHOWN: Final = 8
 """Conditions that a hint names."""
@@ -60,8 +61,8 @@ def promote(
       campaign promote sweep --steps 20000 --condition zero_stage-3 -o long.yaml
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
-        from ...db import queries
-        from ..campaign.promotion import promote as make
+        from dscampaign.db import queries
+        from dscampaign.orchestrator.campaign.promotion import promote as make
 
         opened, results = results_of_campaign(name, None, place)
         chosen = _named(results, condition) if condition else _recommended(results)

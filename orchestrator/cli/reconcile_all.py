@@ -6,16 +6,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ...db import queries
-from ...db.errors import StaleLease
-from ...db.records import CampaignRow
-from ...db.store import Store
-from ..campaign.documents import status_document
-from ..campaign.status import CampaignStatus, read_status
-from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
-from ..reconcile.lease import LEASE_TTL_S, LeaseHeld
-from ..reconcile.loop import Pass
-from ..reconcile.turns import Outcome, Turns
+from dscampaign.db import queries
+from dscampaign.db.errors import StaleLease
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.documents import status_document
+from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import Pass
+from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
+
 from .display import LineDisplay
 from .output import echo, echo_err, echo_json, page_for
 from .pages.status import headline

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import EXIT_OK, UserError
-from ..formatting import some
-from ..spec.objective import Objective
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_OK, UserError
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.spec.objective import Objective
+
 from .completion import campaign_argument, conditions, operands
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_err, echo_json, echo_page, page_for
@@ -23,11 +24,11 @@ from .output_format import TABLE, echo_rows, format_options
 from .progress import progress_shown
 
 if TYPE_CHECKING:
-    from ...db.records import CampaignRow
-    from ...db.store import Store
-    from ..campaign.status import CampaignStatus
-    from ..report.compare.results import Results
-    from ..report.measure.telemetry import GpuDetails
+    from dscampaign.db.records import CampaignRow
+    from dscampaign.db.store import Store
+    from dscampaign.orchestrator.campaign.status import CampaignStatus
+    from dscampaign.orchestrator.report.compare.results import Results
+    from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 _INTERVAL_S: Final = 30
 
@@ -80,12 +81,12 @@ def report(
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     with needs_the_extra(), progress_shown(quiet=as_json or watch):
-        from ..campaign.lookup import open_campaign
-        from ..report.measure.telemetry import read_gpu_details
-        from ..report.page.data import document_of
-        from ..report.page.figures import sampled_runs
-        from ..report.page.summary import summary_lines
-        from ..report.page.write import write_report
+        from dscampaign.orchestrator.campaign.lookup import open_campaign
+        from dscampaign.orchestrator.report.measure.telemetry import read_gpu_details
+        from dscampaign.orchestrator.report.page.data import document_of
+        from dscampaign.orchestrator.report.page.figures import sampled_runs
+        from dscampaign.orchestrator.report.page.summary import summary_lines
+        from dscampaign.orchestrator.report.page.write import write_report
 
         opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
@@ -170,8 +171,9 @@ def recommend(
       campaign recommend sweep --json
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
-        from ..report.page.data import recommendation_document
-        from ..report.page.write import rendered_configs
+        from dscampaign.orchestrator.report.page.data import recommendation_document
+        from dscampaign.orchestrator.report.page.write import rendered_configs
+
         from .pages.report import recommendation_page
 
         _, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
@@ -205,8 +207,9 @@ def compare(words: Sequence[str], place: PlaceOptions, form: str) -> int:
       campaign compare zero_stage-1 zero_stage-2 -o csv
     """
     with needs_the_extra():
-        from ..report.compare.difference import compare_operands
-        from ..report.page.data import comparison_document
+        from dscampaign.orchestrator.report.compare.difference import compare_operands
+        from dscampaign.orchestrator.report.page.data import comparison_document
+
         from .pages.report import comparison_page
 
         where = locate(place, words)
@@ -229,15 +232,15 @@ def results_of_campaign(
     name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
     """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
-    from ..campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(place, name)
     return opened, _results_of(opened, campaign, baseline, by)
 
 
 def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: Objective | None = None) -> Results:
-    from ..report.compare.results import results_of
-    from ..report.measure.load import read_runs
+    from dscampaign.orchestrator.report.compare.results import results_of
+    from dscampaign.orchestrator.report.measure.load import read_runs
 
     results = results_of(campaign, read_runs(opened, campaign), baseline, by)
     names = [condition.name for condition in results.conditions]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ...db.states import CANCELLING
-from ..campaign.location import Location, PlaceOptions, locate
-from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
-from ..formatting import count, rough
-from ..settings import Settings
+from dscampaign.db.states import CANCELLING
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
+from dscampaign.orchestrator.formatting import count, rough
+from dscampaign.orchestrator.settings import Settings
+
 from .completion import campaign_argument, campaign_then_runs
 from .options import json_option, selection_options, store_options, verb
 from .output import echo_err, echo_json, echo_next, page_for
@@ -23,11 +24,11 @@ from .progress import progress_shown
 from .spec_file import read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
-    from ...db.records import CampaignRow
-    from ...db.store import Store
-    from ..campaign.desired import Submission
-    from ..campaign.selection import Selection
-    from ..campaign.status import CampaignStatus
+    from dscampaign.db.records import CampaignRow
+    from dscampaign.db.store import Store
+    from dscampaign.orchestrator.campaign.desired import Submission
+    from dscampaign.orchestrator.campaign.selection import Selection
+    from dscampaign.orchestrator.campaign.status import CampaignStatus
 
 _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=campaign_then_runs)
 
@@ -92,11 +93,12 @@ def _record(
 
     A function of its own: of thousands of runs, what was read of the spec takes more memory than the pass that follows.
     """
-    from ...files.private_files import make_private
-    from ..campaign.desired import record
-    from ..campaign.plan import Sign, make_plan
-    from ..doctor.before_submit import Preflight
-    from ..executors.storage import require_room
+    from dscampaign.files.private_files import make_private
+    from dscampaign.orchestrator.campaign.desired import record
+    from dscampaign.orchestrator.campaign.plan import Sign, make_plan
+    from dscampaign.orchestrator.doctor.before_submit import Preflight
+    from dscampaign.orchestrator.executors.storage import require_room
+
     from .pages.plan import plan_page
     from .watch import terminated_as_interrupted
 
@@ -152,7 +154,7 @@ def reconcile(
       campaign reconcile sweep --watch
       */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
-    from ..campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
 
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
@@ -185,9 +187,9 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
       campaign cancel sweep 'zero_stage-3*' --state queued
       campaign cancel sweep --all
     """
-    from ..campaign import desired
-    from ..campaign.documents import status_document
-    from ..campaign.lookup import names_of, open_selection
+    from dscampaign.orchestrator.campaign import desired
+    from dscampaign.orchestrator.campaign.documents import status_document
+    from dscampaign.orchestrator.campaign.lookup import names_of, open_selection
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if bool(chosen) is everything:
@@ -236,8 +238,8 @@ def retry(
       campaign retry sweep --state cancelled --run 'zero_stage-3*'
       campaign retry sweep --all
     """
-    from ..campaign import desired
-    from ..campaign.lookup import names_of, open_selection
+    from dscampaign.orchestrator.campaign import desired
+    from dscampaign.orchestrator.campaign.lookup import names_of, open_selection
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:
@@ -321,7 +323,8 @@ def _cancelling(status: CampaignStatus) -> bool:
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:
-    from ..campaign.status import read_status
+    from dscampaign.orchestrator.campaign.status import read_status
+
     from .watch import patiently, print_end, watch_passes
 
     watch_passes(store, campaign, interval_s)

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..campaign.location import PlaceOptions
-from ..errors import EXIT_OK, UserError
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.errors import EXIT_OK, UserError
+
 from .completion import campaign_argument, groups
 from .options import json_option, store_options, verb
 from .output import echo_either
 from .pages.text import Page, Style
 
 if TYPE_CHECKING:
-    from ..campaign.sharing import SharedCampaign, SharedPlace
+    from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
 
 
 @verb
@@ -51,9 +52,9 @@ def share(
       campaign share sweep --checkpoints
       campaign share sweep --stop
     """
-    from ..campaign.lookup import open_campaign
-    from ..campaign.sharing import share as share_with
-    from ..campaign.sharing import unshare
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.sharing import share as share_with
+    from dscampaign.orchestrator.campaign.sharing import unshare
 
     if stop and (group or checkpoints):
         raise UserError("--stop takes everything back", "leave --group and --checkpoints out")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import Location, PlaceOptions, locate
-from ..errors import EXIT_FAILED, EXIT_OK, UserError
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
+
 from .completion import campaign_argument, campaign_then_runs, runs_of_campaign
 from .options import json_option, selection_options, store_options, verb
 from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
@@ -20,8 +21,8 @@ from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
 
 if TYPE_CHECKING:
-    from ...db.store import Store
-    from ..campaign.selection import Selection
+    from dscampaign.db.store import Store
+    from dscampaign.orchestrator.campaign.selection import Selection
 
 _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_complete=campaign_then_runs)
 
@@ -60,9 +61,10 @@ def status(
       campaign status sweep -o csv > runs.csv
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
-    from ..campaign.documents import status_document
-    from ..campaign.lookup import open_campaign
-    from ..campaign.status import read_status
+    from dscampaign.orchestrator.campaign.documents import status_document
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.status import read_status
+
     from .pages.status import status_page
 
     chosen = replace(chosen, patterns=[*runs, *chosen.patterns])
@@ -101,13 +103,14 @@ def describe(words: Sequence[str], settings: bool, place: PlaceOptions, as_json:
     """
     if settings:
         return _describe_settings(locate(place, words), as_json)
-    from ..campaign.lookup import open_runs
+    from dscampaign.orchestrator.campaign.lookup import open_runs
 
     opened, campaign, names = open_runs(place, words)
     if names:
         return _describe_run(opened, (campaign.name, *names), as_json)
-    from ..campaign.details import campaign_details
-    from ..campaign.documents import campaign_document
+    from dscampaign.orchestrator.campaign.details import campaign_details
+    from dscampaign.orchestrator.campaign.documents import campaign_document
+
     from .pages.describe import campaign_page
 
     facts = campaign_details(opened, campaign)
@@ -161,8 +164,9 @@ def logs(
       campaign logs sweep zero_stage-2 -f
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
     """
-    from ..campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
-    from ..campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
+    from dscampaign.orchestrator.campaign.lookup import find_run
+
     from .terminal import log_stream
 
     where = locate(place, words)
@@ -190,9 +194,10 @@ def logs(
 
 
 def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
-    from ..campaign.details import run_details
-    from ..campaign.documents import run_document
-    from ..campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.details import run_details
+    from dscampaign.orchestrator.campaign.documents import run_document
+    from dscampaign.orchestrator.campaign.lookup import find_run
+
     from .pages.describe import run_page
 
     facts = run_details(store, *find_run(store, words))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..campaign.location import PlaceOptions
-from ..errors import EXIT_OK, SpecError, UserError
-from ..formatting import count
-from ..output_files import check_folder_of, whole_file
-from ..spec import templates
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.output_files import check_folder_of, whole_file
+from dscampaign.orchestrator.spec import templates
+
 from .completion import template_names
 from .options import json_option, store_options, verb
 from .output import echo, echo_either, echo_err, echo_json, for_terminal, page_for
@@ -26,7 +27,7 @@ from .progress import progress_shown
 from .spec_file import read_runs, read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
-    from ..campaign.plan import Plan, PlannedRun
+    from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun
 
 RECONCILER_TIME: Final = "1-0"
 
@@ -93,7 +94,7 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
       campaign validate campaign.yaml
       campaign validate campaign.yaml --set train.steps=10
     """
-    from ..spec.validate import remarks
+    from dscampaign.orchestrator.spec.validate import remarks
 
     try:
         checked, runs = read_runs(spec, sets)
@@ -143,7 +144,8 @@ def plan(
       campaign plan campaign.yaml -o csv > plan.csv
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
     """
-    from ..campaign.plan import make_plan
+    from dscampaign.orchestrator.campaign.plan import make_plan
+
     from .pages.plan import config_page, plan_document, plan_page
 
     with progress_shown(quiet=form != TABLE):
@@ -194,7 +196,7 @@ def render(
       campaign render campaign.yaml zero_stage-2 -o run.sbatch && sbatch run.sbatch
       campaign render campaign.yaml --reconciler -o reconcile.sbatch && sbatch reconcile.sbatch
     """
-    from ..campaign.standalone import render_reconciler, render_run
+    from dscampaign.orchestrator.campaign.standalone import render_reconciler, render_run
 
     submission, where = read_submission(spec, sets, place)
     if reconciler:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import Location, PlaceOptions
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
+
 from .completion import field_values
 from .output import echo_err
 
 if TYPE_CHECKING:
-    from ..campaign.desired import Submission
-    from ..spec.expand import Run
-    from ..spec.model import Spec
+    from dscampaign.orchestrator.campaign.desired import Submission
+    from dscampaign.orchestrator.spec.expand import Run
+    from dscampaign.orchestrator.spec.model import Spec
 
 spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
 set_option: Final = click.option(
@@ -33,16 +34,16 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
 
     Raises SpecError with all errors of the spec, UserError if it cannot be read.
     """
-    from ..executors.local import local_gpus
-    from ..spec.load import load_runs
+    from dscampaign.orchestrator.executors.local import local_gpus
+    from dscampaign.orchestrator.spec.load import load_runs
 
     return load_runs(path, sets, local_gpus=local_gpus())
 
 
 def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
     """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
-    from ..campaign.desired import Submission
-    from ..spec.yaml_edit import without_comments
+    from dscampaign.orchestrator.campaign.desired import Submission
+    from dscampaign.orchestrator.spec.yaml_edit import without_comments
 
     spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}

@@ -7,11 +7,12 @@ import io
 import sys
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from ..formatting import printable, shorten
+from dscampaign.orchestrator.formatting import printable, shorten
+
 from .output import CLEAR_LINE, page_for, terminal_size
 
 if TYPE_CHECKING:
-    from ..campaign.logs import LogStream
+    from dscampaign.orchestrator.campaign.logs import LogStream
 
 _LONGEST: Final = 1 << 16
 """Characters of a line that are held back for its end."""

@@ -11,18 +11,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple, TypeVar
 
-from ...db.errors import AWAY, StaleLease
-from ...db.records import CampaignRow
-from ...db.states import CANCELLING, UNSETTLED_RUN, RunState
-from ...db.store import Store
-from ..campaign.documents import status_document
-from ..campaign.selection import Selection
-from ..campaign.status import CampaignStatus, read_status
-from ..errors import UserError
-from ..formatting import count, duration
-from ..reconcile.actions import CancelJob
-from ..reconcile.lease import LeaseHeld
-from ..reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
+from dscampaign.db.errors import AWAY, StaleLease
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.documents import status_document
+from dscampaign.orchestrator.campaign.selection import Selection
+from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import count, duration
+from dscampaign.orchestrator.reconcile.actions import CancelJob
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
+
 from .display import display, stamped
 from .output import echo_err, echo_json, echo_page, page_for, screen_height
 from .pages.actions import action_lines, trouble_lines, waiting

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..campaign.location import PlaceOptions, locate
-from ..errors import EXIT_OK, UserError
-from ..formatting import size
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.errors import EXIT_OK, UserError
+from dscampaign.orchestrator.formatting import size
+
 from .completion import campaign_then_runs
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_err
 
 if TYPE_CHECKING:
-    from ..campaign.weights import WrittenWeights
+    from dscampaign.orchestrator.campaign.weights import WrittenWeights
 
 _DTYPES: Final = ("bf16", "fp16", "fp32")
 
@@ -49,8 +50,8 @@ def weights(
       campaign weights sweep zero_stage-3 ./best --best
       campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """
-    from ..campaign.lookup import find_run
-    from ..campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
+    from dscampaign.orchestrator.campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
 
     if best and step is not None:
         raise UserError("--best chooses the step", "leave --step or --best out")

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ..errors import Unreachable, UserError
-from ..executors import job_request
-from ..executors.slurm_commands import LOOK_S, answering_within
-from ..spec.expand import Run
+from dscampaign.orchestrator.errors import Unreachable, UserError
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, answering_within
+from dscampaign.orchestrator.spec.expand import Run
+
 from .check import Check, Severity
 from .check_slurm import slurm_checks
 from .cluster import Cluster, Nodes, partitions

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE
 
 
 class Severity(StrEnum):

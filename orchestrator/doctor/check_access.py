@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ...files.ownership import Distrusted, distrust, planted
-from ..formatting import some
-from ..settings import Settings
+from dscampaign.files.ownership import Distrusted, distrust, planted
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.settings import Settings
+
 from .check import At, Check
 from .requirements import Requirements
 

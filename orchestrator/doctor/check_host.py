@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from ...files.atomic_files import create_exclusively
-from ...files.file_systems import LOCAL, file_system
-from ...files.ownership import distrust
-from ...jobs.probe.examine import store_offset_s
-from ..executors import storage
-from ..settings import Settings
-from ..spec.forward_section import WandbConfig
+from dscampaign.files.atomic_files import create_exclusively
+from dscampaign.files.file_systems import LOCAL, file_system
+from dscampaign.files.ownership import distrust
+from dscampaign.jobs.probe.examine import store_offset_s
+from dscampaign.orchestrator.executors import storage
+from dscampaign.orchestrator.settings import Settings
+from dscampaign.orchestrator.spec.forward_section import WandbConfig
+
 from .check import At, Check
 from .requirements import GB, Requirements
 
 if TYPE_CHECKING:
-    from ...db.errors import StoreReadOnly
-    from ...db.store import Store
-    from ..campaign.location import Location
+    from dscampaign.db.errors import StoreReadOnly
+    from dscampaign.db.store import Store
+    from dscampaign.orchestrator.campaign.location import Location
 
 LEAST_FREE_GB: Final = 5.0
 CLOCKS_AGREE_S: Final = 2.0
@@ -113,7 +114,7 @@ def _space(free_gb: float, needed_gb: float, at: At) -> Check:
 
 def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
     """Verdicts on the database; with `slurm`, attempts on other hosts need it too."""
-    from ...db.errors import StoreError, StoreMissing, StoreUnreachable
+    from dscampaign.db.errors import StoreError, StoreMissing, StoreUnreachable
 
     at, settings = At("store"), where.settings
     try:
@@ -156,7 +157,7 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
 
 
 def _refusal(store: Store) -> StoreReadOnly | None:
-    from ...db.errors import StoreReadOnly
+    from dscampaign.db.errors import StoreReadOnly
 
     try:
         store.check_writable()

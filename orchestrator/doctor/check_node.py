@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import ip_address
 from typing import Any, Final
 
-from ...files.file_systems import LOCAL
-from ...jobs.probe.node_report import Collective, Device, Disk, Gpus, Host, NodeReport
-from ...jobs.shared.layout import SHARED_MEMORY
+from dscampaign.files.file_systems import LOCAL
+from dscampaign.jobs.probe.node_report import Collective, Device, Disk, Gpus, Host, NodeReport
+from dscampaign.jobs.shared.layout import SHARED_MEMORY
+
 from .check import At, Check
 from .check_host import clock_check
 from .check_software import software_checks

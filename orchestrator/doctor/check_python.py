@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ...jobs.shared.process_groups import signal_group
+from dscampaign.jobs.shared.process_groups import signal_group
+
 from .check import At, Check
 from .requirements import Requirements
 

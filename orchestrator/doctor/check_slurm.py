@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ..errors import did_you_mean
-from ..executors.base import SubmissionRefused
-from ..executors.slurm_commands import OtherCluster
-from ..formatting import count
-from ..spec.slurm_section import SlurmConfig
+from dscampaign.orchestrator.errors import did_you_mean
+from dscampaign.orchestrator.executors.base import SubmissionRefused
+from dscampaign.orchestrator.executors.slurm_commands import OtherCluster
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+
 from .check import At, Check
 from .cluster import Cluster, Nodes
 from .requirements import Requirements

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ...jobs.probe.node_report import Gpus, Software
+from dscampaign.jobs.probe.node_report import Gpus, Software
+
 from .check import At, Check
 from .requirements import Requirements
 

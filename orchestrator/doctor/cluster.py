@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import Unreachable
-from ..executors.slurm_commands import NO_ACCOUNTING, ask
-from ..spec.slurm_section import parse_time_min
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.slurm_commands import NO_ACCOUNTING, ask
+from dscampaign.orchestrator.spec.slurm_section import parse_time_min
 
 _SINFO: Final = "%P|%a|%l|%s|%M|%D|%T|%G|%m|%c|%b"
 _WARNS: Final = re.compile(r"^\w+Parameters\s*=.*\b(?:preempt_)?send_user_signal\b", re.MULTILINE)

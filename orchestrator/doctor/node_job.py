@@ -17,17 +17,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...files import ours
-from ...files.atomic_files import write_atomically
-from ...files.private_files import make_private
-from ...jobs.probe.node_report import NodeReport, Question, Talk
-from ..errors import Unreachable
-from ..executors import job_request
-from ..executors.base import ArrayTooLarge, Executor, JobArray, JobView, SubmissionRefused, SubmissionUnclear
-from ..executors.local import EXAMINE, LocalExecutor
-from ..executors.slurm import SlurmExecutor, job_name
-from ..formatting import count
-from ..settings import Settings
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_private
+from dscampaign.jobs.probe.node_report import NodeReport, Question, Talk
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import (
+    ArrayTooLarge,
+    Executor,
+    JobArray,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
+from dscampaign.orchestrator.executors.local import EXAMINE, LocalExecutor
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.settings import Settings
+
 from .requirements import Requirements
 
 FOLDER: Final = ".doctor"

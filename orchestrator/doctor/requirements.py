@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..executors import job_request
-from ..memory.feasibility import ModelNeeds, host_need_gb, needs_of
-from ..memory.zero_memory import Sizes
-from ..spec.expand import Run
-from ..spec.model import RunConfig
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.memory.feasibility import ModelNeeds, host_need_gb, needs_of
+from dscampaign.orchestrator.memory.zero_memory import Sizes
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import RunConfig
 
 GB: Final = 1e9
 _BYTES_HALF: Final = 14

@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...jobs.probe.examine import missing_files
-from ..errors import Unreachable
-from ..executors import job_request
-from ..executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from ..executors.slurm import SlurmExecutor, job_name
+from dscampaign.jobs.probe.examine import missing_files
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+
 from .check import At, Check
 from .check_access import access_checks
 from .check_host import host_checks
@@ -26,7 +27,7 @@ from .node_job import Examined, Tell, examine
 from .requirements import Requirements
 
 if TYPE_CHECKING:
-    from ..campaign.location import Location
+    from dscampaign.orchestrator.campaign.location import Location
 
 
 def doctor(

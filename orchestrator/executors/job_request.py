@@ -15,19 +15,20 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ... import __version__, jobs
-from ...db.records import AttemptRow, RunRow
-from ...db.stored_document import StoredDocument
-from ...jobs.shared import ds_config
-from ...jobs.shared.code_copy import LIVE
-from ...jobs.shared.layout import AttemptPaths, CampaignPaths
-from ...jobs.shared.payload import Payload
-from ..spec import batch_size, gpu_count
-from ..spec.effects import ALIKE_IN_SPEED
-from ..spec.expand import Run
-from ..spec.model import RunConfig
-from ..spec.shared_sections import SharedSections
-from ..spec.slurm_section import SlurmConfig
+from dscampaign import __version__, jobs
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.stored_document import StoredDocument
+from dscampaign.jobs.shared import ds_config
+from dscampaign.jobs.shared.code_copy import LIVE
+from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.orchestrator.spec import batch_size, gpu_count
+from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.shared_sections import SharedSections
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+
 from .local import local_gpus
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10

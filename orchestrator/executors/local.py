@@ -17,12 +17,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ...db.records import AttemptRow
-from ...files.atomic_files import write_atomically
-from ...files.private_files import open_private
-from ...jobs.shared.nvml import Unavailable, listed, session
-from ...jobs.shared.variables import inheritable
-from ..errors import Unreachable
+from dscampaign.db.records import AttemptRow
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import open_private
+from dscampaign.jobs.shared.nvml import Unavailable, listed, session
+from dscampaign.jobs.shared.variables import inheritable
+from dscampaign.orchestrator.errors import Unreachable
+
 from .base import JobArray, JobListing, JobView, SubmissionUnclear, WaitedJob, own_python, owner
 from .setup_lines import guarded
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..errors import Unreachable, UserError
+from dscampaign.orchestrator.errors import Unreachable, UserError
+
 from .accounting import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job
 from .base import JobView
 from .sbatch_answer import plain

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from ..errors import Unreachable
+from dscampaign.orchestrator.errors import Unreachable
+
 from .base import ArrayTooLarge, SubmissionRefused, SubmissionUnclear
 
 _JOB_ID = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?[ \t\r]*$", re.MULTILINE)

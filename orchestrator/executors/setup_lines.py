@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...jobs.shared.documents import Document, Number
-from ..spec.shell_lines import statements
+from dscampaign.jobs.shared.documents import Document, Number
+from dscampaign.orchestrator.spec.shell_lines import statements
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...files.atomic_files import write_atomically
-from ...sbatch import prologue
-from ..errors import Unreachable
-from ..progress import in_pieces
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.progress import in_pieces
+from dscampaign.sbatch import prologue
+
 from .accounting import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job, unix_time
 from .array_tasks import Jobs, Key, task_numbers, task_views
 from .base import (

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ...jobs.shared.variables import inheritable
-from ..errors import Unreachable
+from dscampaign.jobs.shared.variables import inheritable
+from dscampaign.orchestrator.errors import Unreachable
+
 from .sbatch_answer import interrupted
 
 COMMAND_TIMEOUT_S = 60.0

@@ -7,8 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
-from ...files import disk_space
-from ..errors import Unreachable, UserError
+from dscampaign.files import disk_space
+from dscampaign.orchestrator.errors import Unreachable, UserError
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from sqlalchemy import JSON, Column, Float, Integer
 
-from ...db import schema
-from ...db.storable import MAX_TIME_S
-from ...db.stored_document import DocumentType
+from dscampaign.db import schema
+from dscampaign.db.storable import MAX_TIME_S
+from dscampaign.db.stored_document import DocumentType
+
 from .rows import Row
 
 ROWS_A_GROUP: Final = 1 << 16

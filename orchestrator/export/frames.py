@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ...db.records import CampaignRow
-from ...db.store import Store
-from ..campaign.location import PlaceOptions
-from ..campaign.lookup import open_campaign
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.campaign.lookup import open_campaign
+
 from .columns import Dtype, typed, typed_groups
 from .rows import Row, columns_and_rows
 

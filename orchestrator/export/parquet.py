@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from ..campaign.documents import SCHEMA_VERSION
-from ..errors import UserError
+from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
+from dscampaign.orchestrator.errors import UserError
+
 from .columns import Dtype, typed, typed_groups
 from .rows import Row
 

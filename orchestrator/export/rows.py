@@ -11,12 +11,12 @@ from typing import IO, Any, Final
 
 from sqlalchemy import Connection
 
-from ...db import queries, schema
-from ...db.gpu_records import GpuSample
-from ...db.records import AttemptRow, CampaignRow, EventRow, MetricRow
-from ...db.store import Store
-from ..campaign.documents import SCHEMA_VERSION, finite, status_document
-from ..formatting import spreadsheet_cells
+from dscampaign.db import queries, schema
+from dscampaign.db.gpu_records import GpuSample
+from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, finite, status_document
+from dscampaign.orchestrator.formatting import spreadsheet_cells
 
 Row = Sequence[Any]
 

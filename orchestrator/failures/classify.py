@@ -12,7 +12,8 @@ import math
 import signal
 from collections.abc import Sequence
 
-from ...jobs.agent.evidence import LogLine
+from dscampaign.jobs.agent.evidence import LogLine
+
 from . import doubts, errnos, finish, node_evidence, words
 from .devices import ASSERTION
 from .evidence import (

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
-from ...jobs.shared.user_pattern import UserPattern
-from ..executors.base import JobView
-from ..executors.setup_lines import SetUpFailure
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
+from dscampaign.jobs.shared.user_pattern import UserPattern
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
+
 from . import words
 from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of, unfolded
 from .places import Place, places, telling

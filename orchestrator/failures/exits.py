@@ -6,7 +6,8 @@ import re
 import signal
 from typing import Final
 
-from ...jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
+from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
+
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline

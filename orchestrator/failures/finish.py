@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 
-from ...db.states import RunState
-from ...jobs.agent.evidence import LogLine, RankEnd
+from dscampaign.db.states import RunState
+from dscampaign.jobs.agent.evidence import LogLine, RankEnd
+
 from . import errnos
 from .evidence import Clue, Ended, death_signal
 from .places import Place, places

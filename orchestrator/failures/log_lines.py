@@ -14,7 +14,8 @@ from functools import lru_cache
 from itertools import groupby, islice, takewhile
 from typing import Any
 
-from ...jobs.agent.evidence import LogLine
+from dscampaign.jobs.agent.evidence import LogLine
+
 from .raised import BREAK
 
 CASCADE = re.compile(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import signal
 
-from ...jobs.agent.evidence import AGENT, LogLine, NodeOutcome
-from ...jobs.shared.allocator import joins_fragments
+from dscampaign.jobs.agent.evidence import AGENT, LogLine, NodeOutcome
+from dscampaign.jobs.shared.allocator import joins_fragments
+
 from . import cuda_oom, devices
 from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
 from .policy import FailureClass

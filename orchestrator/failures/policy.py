@@ -11,8 +11,8 @@ from enum import Enum, StrEnum
 from math import inf
 from typing import Final, Self
 
-from ...db.records import COMPLETED_EARLY
-from ...db.states import AttemptState, RunState
+from dscampaign.db.records import COMPLETED_EARLY
+from dscampaign.db.states import AttemptState, RunState
 
 
 class Budget(StrEnum):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ...jobs.agent.evidence import LogLine
-from ..executors.base import JobView
+from dscampaign.jobs.agent.evidence import LogLine
+from dscampaign.orchestrator.executors.base import JobView
+
 from .evidence import Ended
 from .policy import FailureClass
 from .verdict import Verdict

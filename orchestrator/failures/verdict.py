@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ...jobs.agent.evidence import LogLine
+from dscampaign.jobs.agent.evidence import LogLine
+
 from .policy import FailureClass
 
 HEADLINE_LIMIT = 240

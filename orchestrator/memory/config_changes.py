@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from ...jobs.shared import allocator
-from ..errors import Finding
-from ..spec import deepspeed_conflicts, rank_groups, strategies
-from ..spec.model import RunConfig
-from ..spec.retry_section import ConfigChange
+from dscampaign.jobs.shared import allocator
+from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.spec import deepspeed_conflicts, rank_groups, strategies
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.retry_section import ConfigChange
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 """Lets PyTorch's allocator join free fragments; changes no results."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..spec.batch_size import divisors, per_rank_batch
-from ..spec.model import RunConfig
+from dscampaign.orchestrator.spec.batch_size import divisors, per_rank_batch
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .loss_memory import loss_gb
 from .zero_memory import GB, Sizes, States, alternatives, gpu_memory_gb, parameters_of, states_of
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...jobs.shared.model_shapes import VOCAB_MULTIPLE
-from ..spec.model import RunConfig
+from dscampaign.jobs.shared.model_shapes import VOCAB_MULTIPLE
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .parameter_count import vocabulary_of
 from .zero_memory import GB
 

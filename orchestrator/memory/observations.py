@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from ...db import queries
-from ...db.records import AttemptRow, MemoryObservation, memory_observation_key
-from ...db.store import database_now
-from ..failures.policy import FailureClass
-from ..spec.model import RunConfig
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptRow, MemoryObservation, memory_observation_key
+from dscampaign.db.store import database_now
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .config_changes import EXPANDABLE_SEGMENTS
 from .prediction import Ledger, believed, memory_key
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, Shape, find_shape
+from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, Shape, find_shape
 
 # What a Transformers configuration has where a field is not given. None: it follows from another field.
 _GPT2: Final[Mapping[str, Any]] = {

@@ -16,10 +16,10 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Final
 
-from ...db.records import UNKNOWN, MemoryObservation
-from ..spec.batch_size import divisors, per_rank_batch, smaller_micro_batch
-from ..spec.effects import DESCRIBES_ONLY
-from ..spec.model import RunConfig
+from dscampaign.db.records import UNKNOWN, MemoryObservation
+from dscampaign.orchestrator.spec.batch_size import divisors, per_rank_batch, smaller_micro_batch
+from dscampaign.orchestrator.spec.effects import DESCRIBES_ONLY
+from dscampaign.orchestrator.spec.model import RunConfig
 
 HEADROOM: Final = 0.96
 """The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""

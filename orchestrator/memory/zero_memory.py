@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
-from ...jobs.shared.state_layout import joins_parameters
-from ..spec.model import RunConfig
-from ..spec.slurm_section import SlurmConfig
+from dscampaign.jobs.shared.state_layout import joins_parameters
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+
 from .parameter_count import count_parameters
 
 Offload = Literal["none", "optimizer", "full", "nvme"]

@@ -7,18 +7,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
-from ...db import queries
-from ...db.errors import StaleLease, StoreUnreachable
-from ...db.states import ACTIVE_ATTEMPT, RunState
-from ...files.atomic_files import write_atomically
-from ...files.private_files import make_below
-from ...jobs.shared.closed_tasks import close_tasks
-from ...jobs.shared.layout import CampaignPaths
-from ..errors import Unreachable
-from ..executors import storage
-from ..executors.base import Executor
-from ..executors.job_request import attempt_paths
-from ..failures.policy import FailureClass
+from dscampaign.db import queries
+from dscampaign.db.errors import StaleLease, StoreUnreachable
+from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.closed_tasks import close_tasks
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import storage
+from dscampaign.orchestrator.executors.base import Executor
+from dscampaign.orchestrator.executors.job_request import attempt_paths
+from dscampaign.orchestrator.failures.policy import FailureClass
+
 from .actions import (
     Action,
     CancelJob,

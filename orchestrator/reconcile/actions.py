@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...db.records import AttemptRow, RunRow
-from ...db.states import AttemptState, RunState
-from ..failures.evidence import Ended
-from ..failures.verdict import Verdict
-from ..spec.model import RunConfig
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import AttemptState, RunState
+from dscampaign.orchestrator.failures.evidence import Ended
+from dscampaign.orchestrator.failures.verdict import Verdict
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .snapshot import Absence, RunView
 
 UNCLEAR = "unclear"

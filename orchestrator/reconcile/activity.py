@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...db import queries
-from ...db.records import ENDING, SUSPENDED
-from ...db.states import ACTIVE_ATTEMPT, RunState
-from ...jobs.agent.progress import QUIET_START
-from ...jobs.report import UNSAID
+from dscampaign.db import queries
+from dscampaign.db.records import ENDING, SUSPENDED
+from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
+from dscampaign.jobs.agent.progress import QUIET_START
+from dscampaign.jobs.report import UNSAID
+
 from .lease import FencedWriter
 from .snapshot import AttemptView, Snapshot
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...files.regular_files import concerns_one_file, open_regular
-from ...jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
-from ...jobs.shared.documents import Unreadable
-from ...jobs.shared.layout import AttemptPaths
+from dscampaign.files.regular_files import concerns_one_file, open_regular
+from dscampaign.jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
+from dscampaign.jobs.shared.documents import Unreadable
+from dscampaign.jobs.shared.layout import AttemptPaths
 
 AGENT_LOG_LINES = 40
 LOG_BYTES = 1 << 20

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...db.records import AttemptRow, RunRow
-from ..failures.policy import FailureClass
-from ..memory import config_changes
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.memory import config_changes
+
 from .actions import Finish
 from .snapshot import RunView
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...db.records import AttemptRow
-from ...db.states import AttemptState, RunState
-from ...jobs.agent.evidence import NO_WORKDIR
-from ..executors.base import JobView
-from ..executors.pending_reason import waits_because, will_not_start
-from ..failures.evidence import Ended
-from ..failures.policy import FailureClass
-from ..failures.verdict import Verdict
-from ..formatting import clock_time
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import AttemptState, RunState
+from dscampaign.jobs.agent.evidence import NO_WORKDIR
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.executors.pending_reason import waits_because, will_not_start
+from dscampaign.orchestrator.failures.evidence import Ended
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.failures.verdict import Verdict
+from dscampaign.orchestrator.formatting import clock_time
+
 from . import hang_detection, oom_policy
 from .actions import (
     Action,
@@ -249,7 +250,7 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     if _never_began(attempt) and (replaced or not snapshot.is_desired(view)):
         verdict = Verdict(FailureClass.CANCELLED, _REPLACED if replaced else _UNWANTED)
         return Finish(attempt.row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
-    from ..failures.classify import (
+    from dscampaign.orchestrator.failures.classify import (
         classify,
     )  # imported here: its patterns take long to compile, and few passes need them
 

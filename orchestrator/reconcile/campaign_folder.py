@@ -18,13 +18,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ...db.records import AttemptRow, CampaignRow
-from ...files.atomic_files import load_json, write_atomically
-from ...files.private_files import make_below, make_private
-from ...jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
-from ..errors import Unreachable, UserError
-from ..executors import storage
-from ..executors.job_request import attempt_paths
+from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.files.atomic_files import load_json, write_atomically
+from dscampaign.files.private_files import make_below, make_private
+from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable, UserError
+from dscampaign.orchestrator.executors import storage
+from dscampaign.orchestrator.executors.job_request import attempt_paths
 
 _DRAFT: Final = re.compile(rf"\.{re.escape(MARKER)}\.\d+\.[0-9a-f]{{8}}")
 _STORE: Final = "store"

@@ -7,13 +7,13 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ...db.records import AttemptRow
-from ...db.storable import is_whole
-from ...files.atomic_files import create_exclusively, read_json
-from ...files.private_files import make_below
-from ...jobs.shared.identity import Identity
-from ...jobs.shared.layout import AttemptPaths, RunPaths
-from ..executors.job_request import attempt_paths
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.storable import is_whole
+from dscampaign.files.atomic_files import create_exclusively, read_json
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.orchestrator.executors.job_request import attempt_paths
 
 
 def take_claim(row: AttemptRow) -> bool:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ...db.records import AttemptRow
-from ...db.states import ABSENT, SETTLED_RUN, AttemptState, RunState, Stage
-from ..executors.base import JobView
-from ..failures.evidence import Ended
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import ABSENT, SETTLED_RUN, AttemptState, RunState, Stage
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.failures.evidence import Ended
+
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
 from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt

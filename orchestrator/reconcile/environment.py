@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from ...jobs.agent.launch import RANK_SCRIPT
-from ..errors import Unreachable
-from ..spec.model import RunConfig
+from dscampaign.jobs.agent.launch import RANK_SCRIPT
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .actions import Action, Submit
 
 _OWN = (sys.executable, RANK_SCRIPT)

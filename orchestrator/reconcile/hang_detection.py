@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ...jobs.agent.progress import Heartbeat, RankProgress
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 
 KNOWN_STEPS: Final = 20
 """Steps whose time must be known before a long one can be told from a usual one."""

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...db import queries
-from ...db.records import SUBMITTING, AttemptRow, NewAttempt
-from ...db.states import RunState
-from ...jobs.shared.layout import CampaignPaths
-from ...jobs.shared.payload import Payload
-from ..executors import job_request
-from ..memory import config_changes
-from ..memory.prediction import memory_key
+from dscampaign.db import queries
+from dscampaign.db.records import SUBMITTING, AttemptRow, NewAttempt
+from dscampaign.db.states import RunState
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.prediction import memory_key
+
 from .actions import Submit
 from .lease import FencedWriter
 from .origin import Origin

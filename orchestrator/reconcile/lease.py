@@ -21,14 +21,14 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from ...db import queries
-from ...db.errors import SchemaMismatch, StoreIncomplete
-from ...db.records import AttemptRow, CampaignRow
-from ...db.states import ACTIVE_ATTEMPT
-from ...db.store import Store, check_version
-from ..errors import UserError
-from ..failures.policy import FailureClass
-from ..formatting import words
+from dscampaign.db import queries
+from dscampaign.db.errors import SchemaMismatch, StoreIncomplete
+from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.db.states import ACTIVE_ATTEMPT
+from dscampaign.db.store import Store, check_version
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.formatting import words
 
 _T = TypeVar("_T")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ...db.campaigns import running_s
-from ...db.records import AttemptRow
-from ...db.states import TERMINAL_ATTEMPT, RunState
-from ..executors.job_request import code_of, gpus_per_rank
-from ..spec.model import RunConfig
+from dscampaign.db.campaigns import running_s
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import TERMINAL_ATTEMPT, RunState
+from dscampaign.orchestrator.executors.job_request import code_of, gpus_per_rank
+from dscampaign.orchestrator.spec.model import RunConfig
+
 from .origin import why_held
 from .snapshot import RunView, Snapshot
 

@@ -9,23 +9,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from ...db import open_runs, queries
-from ...db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
-from ...db.ingest.attempt import AttemptSpools, drain_attempt
-from ...db.ingest.metrics import METRICS
-from ...db.ingest.spool import Source
-from ...db.records import AttemptRow, CampaignRow
-from ...db.states import RunState
-from ...db.store import Store
-from ...jobs.agent.evidence import NodeOutcome
-from ...jobs.shared.identity import Identity
-from ...jobs.shared.layout import CampaignPaths
-from ..errors import Unreachable
-from ..executors.base import Executor
-from ..executors.job_request import attempt_paths
-from ..executors.slurm_commands import before_each_command
-from ..memory.prediction import Ledger
-from ..progress import in_pieces
+from dscampaign.db import open_runs, queries
+from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease, StoreUnreachable
+from dscampaign.db.ingest.attempt import AttemptSpools, drain_attempt
+from dscampaign.db.ingest.metrics import METRICS
+from dscampaign.db.ingest.spool import Source
+from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
+from dscampaign.jobs.agent.evidence import NodeOutcome
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import Executor
+from dscampaign.orchestrator.executors.job_request import attempt_paths
+from dscampaign.orchestrator.executors.slurm_commands import before_each_command
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.progress import in_pieces
+
 from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
 from .activity import record_activities
@@ -321,10 +322,12 @@ def default_poll_s(campaign: CampaignRow) -> float:
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     """The executor that the campaign's spec names."""
     if campaign.executor == "local":
-        from ..executors.local import LocalExecutor  # imported here, as below: a command needs one of them
+        from dscampaign.orchestrator.executors.local import (
+            LocalExecutor,  # imported here, as below: a command needs one of them
+        )
 
         return LocalExecutor(paths.dir / "batches")
-    from ..executors.slurm import SlurmExecutor
+    from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
     return SlurmExecutor(paths.dir)
 

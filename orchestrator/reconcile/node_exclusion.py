@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from ..failures.exits import LAUNCH, NOT_TRUSTED, SET_UP
-from ..failures.policy import FailureClass
+from dscampaign.orchestrator.failures.exits import LAUNCH, NOT_TRUSTED, SET_UP
+from dscampaign.orchestrator.failures.policy import FailureClass
+
 from .attempt_history import EndedAttempt
 
 MAX_EXCLUDED_SHARE: Final = 0.25

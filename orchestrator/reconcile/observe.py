@@ -10,34 +10,35 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from ...db import queries
-from ...db.errors import StoreError
-from ...db.open_runs import WaitingAttempt
-from ...db.records import AttemptRow, RunRow, StepTimes
-from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
-from ...db.store import Store
-from ...files.ownership import planted
-from ...jobs.agent.evidence import LogLine
-from ...jobs.agent.node import Start
-from ...jobs.agent.progress import Heartbeat
-from ...jobs.shared import checkpoint, spool_steps
-from ...jobs.shared.code_copy import CopyPaths
-from ...jobs.shared.divergence import diverged
-from ...jobs.shared.identity import Identity
-from ...jobs.shared.layout import CampaignPaths
-from ...jobs.shared.state_layout import arrangement
-from ..errors import Unreachable
-from ..executors.base import Executor, JobListing, JobView, WaitedJob
-from ..executors.job_request import attempt_paths, is_copy
-from ..executors.setup_lines import SetUpFailure, record_of
-from ..executors.storage import trouble as trouble_of
-from ..failures.exits import SET_UP
-from ..failures.policy import FailureClass
-from ..memory import config_changes
-from ..memory.prediction import Ledger
-from ..progress import counted
-from ..spec.model import RunConfig
-from ..spec.retry_section import PruneConfig
+from dscampaign.db import queries
+from dscampaign.db.errors import StoreError
+from dscampaign.db.open_runs import WaitingAttempt
+from dscampaign.db.records import AttemptRow, RunRow, StepTimes
+from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, AttemptState, RunState
+from dscampaign.db.store import Store
+from dscampaign.files.ownership import planted
+from dscampaign.jobs.agent.evidence import LogLine
+from dscampaign.jobs.agent.node import Start
+from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.shared import checkpoint, spool_steps
+from dscampaign.jobs.shared.code_copy import CopyPaths
+from dscampaign.jobs.shared.divergence import diverged
+from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.state_layout import arrangement
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import Executor, JobListing, JobView, WaitedJob
+from dscampaign.orchestrator.executors.job_request import attempt_paths, is_copy
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, record_of
+from dscampaign.orchestrator.executors.storage import trouble as trouble_of
+from dscampaign.orchestrator.failures.exits import SET_UP
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.retry_section import PruneConfig
+
 from .attempt_files import is_there, names_in, outcomes_in, tail_of, there
 from .campaign_folder import run_folders
 from .claims import is_foreign, job_claim, newest_begun

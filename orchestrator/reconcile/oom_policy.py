@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...db.records import AttemptRow
-from ..failures import cuda_oom
-from ..failures.policy import FailureClass
-from ..memory import config_changes, prediction
-from ..memory.prediction import Ledger
+from dscampaign.db.records import AttemptRow
+from dscampaign.orchestrator.failures import cuda_oom
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.memory import config_changes, prediction
+from dscampaign.orchestrator.memory.prediction import Ledger
+
 from .attempt_history import EndedAttempt, count
 from .snapshot import RunView
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.variables import SESSION, TRAINING, of_another_process
+from dscampaign.jobs.shared.variables import SESSION, TRAINING, of_another_process
 
 _BY_SLURM: Final = frozenset({"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 _MENTIONED: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from ...db.metrics import NewestLine
-from ...jobs.shared.divergence import is_real
-from ..spec.retry_section import PruneConfig
+from dscampaign.db.metrics import NewestLine
+from dscampaign.jobs.shared.divergence import is_real
+from dscampaign.orchestrator.spec.retry_section import PruneConfig
 
 LINES: Final = 200
 """The newest of an attempt that are looked at."""

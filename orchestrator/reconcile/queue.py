@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...db.open_runs import WaitingAttempt
-from ..executors.base import JobListing
-from ..executors.pending_reason import waits_because
-from ..memory.prediction import Ledger
+from dscampaign.db.open_runs import WaitingAttempt
+from dscampaign.orchestrator.executors.base import JobListing
+from dscampaign.orchestrator.executors.pending_reason import waits_because
+from dscampaign.orchestrator.memory.prediction import Ledger
 
 
 @dataclass(frozen=True)

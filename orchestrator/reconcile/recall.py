@@ -18,19 +18,20 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from ...db import open_runs, queries
-from ...db.records import AttemptRow, NewAttempt, RunRow
-from ...db.states import TERMINAL_ATTEMPT, WANTED, RunState
-from ...files.ownership import Distrusted, open_trusted
-from ...jobs.shared.closed_tasks import close_tasks
-from ...jobs.shared.documents import Count, Number, Whole, decode
-from ...jobs.shared.layout import CampaignPaths, payloads_file
-from ...jobs.shared.payload_array import read_array
-from ..errors import Unreachable
-from ..executors.job_request import run_config
-from ..formatting import count
-from ..memory import config_changes
-from ..memory.prediction import memory_key
+from dscampaign.db import open_runs, queries
+from dscampaign.db.records import AttemptRow, NewAttempt, RunRow
+from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
+from dscampaign.files.ownership import Distrusted, open_trusted
+from dscampaign.jobs.shared.closed_tasks import close_tasks
+from dscampaign.jobs.shared.documents import Count, Number, Whole, decode
+from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.payload_array import read_array
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.prediction import memory_key
+
 from .lease import FencedWriter
 
 RECALLED = "recalled"

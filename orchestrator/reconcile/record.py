@@ -14,17 +14,18 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ...db import queries
-from ...db.records import AttemptRow
-from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
-from ...db.storable import to_json
-from ...db.store import refusal
-from ...db.stored_document import StoredDocument
-from ..executors.base import NO_NODES
-from ..failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
-from ..formatting import words
-from ..memory.observations import remember_end
-from ..progress import in_pieces
+from dscampaign.db import queries
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
+from dscampaign.db.storable import to_json
+from dscampaign.db.store import refusal
+from dscampaign.db.stored_document import StoredDocument
+from dscampaign.orchestrator.executors.base import NO_NODES
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
+from dscampaign.orchestrator.formatting import words
+from dscampaign.orchestrator.memory.observations import remember_end
+from dscampaign.orchestrator.progress import in_pieces
+
 from .actions import Action, Adopt, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
 from .lease import FencedWriter
 from .set_aside import in_words, unreadable

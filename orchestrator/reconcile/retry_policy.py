@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...db.states import RunState
-from ..failures.exits import SET_UP
-from ..failures.policy import Budget, FailureClass, RetryMode
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.failures.exits import SET_UP
+from dscampaign.orchestrator.failures.policy import Budget, FailureClass, RetryMode
+
 from . import oom_policy
 from .actions import CLUSTER_FULL, Action, Submit, set_run
 from .attempt_history import (

@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...files.atomic_files import write_atomically
-from ...files.regular_files import open_regular
-from ...jobs.shared.layout import CampaignPaths, cluster_file
-from ..errors import Unreachable
-from ..executors.base import Executor
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.regular_files import open_regular
+from dscampaign.jobs.shared.layout import CampaignPaths, cluster_file
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import Executor
 
 NAME_BYTES = 256
 

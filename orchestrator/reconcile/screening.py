@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...db.metrics import StepFigures
-from ...db.records import AttemptRow, RunRow
-from ...db.states import UNSETTLED_RUN, RunState, Stage
-from ...db.warm_up import warm_up_steps
-from ..formatting import count, figure, short_number
-from ..spec.effects import WORK
-from ..spec.objective import Objective
-from ..spec.run_names import SCREENS
-from ..spec.screen_section import PARETO, share_of
+from dscampaign.db.metrics import StepFigures
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.warm_up import warm_up_steps
+from dscampaign.orchestrator.formatting import count, figure, short_number
+from dscampaign.orchestrator.spec.effects import WORK
+from dscampaign.orchestrator.spec.objective import Objective
+from dscampaign.orchestrator.spec.run_names import SCREENS
+from dscampaign.orchestrator.spec.screen_section import PARETO, share_of
 
 NOISE: Final = 0.03
 """Two points whose figures lie within this share of each other are not told apart by one short run of each."""

@@ -14,17 +14,18 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from ...db import queries
-from ...db.driver_errors import first_line
-from ...db.errors import StoreIncomplete
-from ...db.records import AttemptRow, RunRow
-from ...db.states import ACTIVE_ATTEMPT, AttemptState, RunState
-from ...db.store import refusal
-from ...files.regular_files import concerns_one_file
-from ..errors import Unreachable, UserError
-from ..failures.policy import FailureClass
-from ..failures.verdict import Verdict
-from ..formatting import shorten
+from dscampaign.db import queries
+from dscampaign.db.driver_errors import first_line
+from dscampaign.db.errors import StoreIncomplete
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
+from dscampaign.db.store import refusal
+from dscampaign.files.regular_files import concerns_one_file
+from dscampaign.orchestrator.errors import Unreachable, UserError
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.failures.verdict import Verdict
+from dscampaign.orchestrator.formatting import shorten
+
 from .actions import Finish, SetAside
 from .lease import FencedWriter
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...db.records import AttemptRow, CampaignRow, RunRow
-from ...db.states import REMOVED, TERMINAL_ATTEMPT, WANTED
-from ...jobs.agent.evidence import LogLine, NodeOutcome
-from ...jobs.agent.node import Start
-from ...jobs.agent.progress import Heartbeat
-from ...jobs.shared.user_pattern import UserPattern
-from ..executors.base import JobView
-from ..executors.job_request import trains_on_cpu
-from ..executors.setup_lines import SetUpFailure
-from ..failures.evidence import Ended, UserRule
-from ..memory.prediction import Ledger
-from ..spec.model import RunConfig
-from ..spec.retry_section import RetryConfig
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.states import REMOVED, TERMINAL_ATTEMPT, WANTED
+from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome
+from dscampaign.jobs.agent.node import Start
+from dscampaign.jobs.agent.progress import Heartbeat
+from dscampaign.jobs.shared.user_pattern import UserPattern
+from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.executors.job_request import trains_on_cpu
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
+from dscampaign.orchestrator.failures.evidence import Ended, UserRule
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.retry_section import RetryConfig
+
 from .queue import Queue
 from .screening import Screening
 

@@ -11,18 +11,19 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from ...db import open_runs, queries
-from ...db.open_runs import WaitingAttempt
-from ...db.records import AttemptRow, CampaignRow, RunRow
-from ...db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
-from ...db.store import Store
-from ...db.warm_up import untimed_steps
-from ..executors.job_request import gpus_per_rank, run_config
-from ..failures.policy import FailureClass
-from ..memory.observations import read_ledgers
-from ..memory.prediction import Ledger
-from ..spec.model import RunConfig
-from ..spec.shared_sections import SharedSections
+from dscampaign.db import open_runs, queries
+from dscampaign.db.open_runs import WaitingAttempt
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
+from dscampaign.db.store import Store
+from dscampaign.db.warm_up import untimed_steps
+from dscampaign.orchestrator.executors.job_request import gpus_per_rank, run_config
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.memory.observations import read_ledgers
+from dscampaign.orchestrator.memory.prediction import Ledger
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.shared_sections import SharedSections
+
 from .lease import lease_name
 from .screening import Screening
 

@@ -20,23 +20,31 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ...db import queries
-from ...db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
-from ...db.states import RunState
-from ...files import ours
-from ...files.atomic_files import write_atomically
-from ...files.ownership import distrust
-from ...files.private_files import make_below
-from ...jobs.shared.closed_tasks import make_closed
-from ...jobs.shared.layout import CampaignPaths, payloads_file
-from ...jobs.shared.payload_array import write_payloads
-from ..errors import Unreachable
-from ..executors import job_request, storage
-from ..executors.base import ARRAY_LIMIT, ArrayTooLarge, Executor, JobArray, SubmissionRefused, SubmissionUnclear
-from ..executors.sbatch_answer import last_words
-from ..executors.slurm import job_name
-from ..failures.policy import FailureClass
-from ..progress import counted
+from dscampaign.db import queries
+from dscampaign.db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
+from dscampaign.db.states import RunState
+from dscampaign.files import ours
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.ownership import distrust
+from dscampaign.files.private_files import make_below
+from dscampaign.jobs.shared.closed_tasks import make_closed
+from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.payload_array import write_payloads
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request, storage
+from dscampaign.orchestrator.executors.base import (
+    ARRAY_LIMIT,
+    ArrayTooLarge,
+    Executor,
+    JobArray,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
+from dscampaign.orchestrator.executors.sbatch_answer import last_words
+from dscampaign.orchestrator.executors.slurm import job_name
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.progress import counted
+
 from .actions import UNCLEAR, SetAside, Submit
 from .campaign_folder import run_folders
 from .claims import newest_begun, take_claim

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...db import queries
-from ...db.errors import AWAY, SchemaMismatch, StaleLease
-from ...db.records import CampaignRow, Lease
-from ...db.store import Store
-from ..errors import Unreachable, UserError
+from dscampaign.db import queries
+from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease
+from dscampaign.db.records import CampaignRow, Lease
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.errors import Unreachable, UserError
+
 from .lease import LEASE_TTL_S, LeaseHeld, LeaseHolder, lease_name
 from .loop import SLURM_POLL_S, Pass, Reconciler, default_poll_s
 from .origin import Origin

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import isqrt
 
-from ..formatting import count
+from dscampaign.orchestrator.formatting import count
 
 COMFORTABLE_MICRO_BATCH = 8
 

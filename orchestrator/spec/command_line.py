@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from ..errors import Finding
-from ..user_paths import expanded, too_long
+from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.user_paths import expanded, too_long
+
 from .field_types import TOO_LONG, Hint
 from .variables import dollar_form, home_form
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ...jobs.shared.ds_config import NOT_FUSED
-from ...jobs.shared.state_layout import joins_parameters
-from ..errors import FieldPath, Finding
+from dscampaign.jobs.shared.ds_config import NOT_FUSED
+from dscampaign.jobs.shared.state_layout import joins_parameters
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
 from .model import RunConfig
 from .normalize import section
 

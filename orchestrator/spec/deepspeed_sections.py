@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import FieldPath, Finding, did_you_mean
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean
+
 from .deepspeed_keys import CLOSED, KEYS
 from .model import RunConfig
 from .normalize import section

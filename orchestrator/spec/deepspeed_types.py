@@ -8,7 +8,8 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
-from ..errors import FieldPath, Finding, did_you_mean, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
+
 from .deepspeed_keys import CLOSED, KEYS, Kind
 from .yaml_source import number_hint
 

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...db.states import Stage
-from ...db.storable import to_json
-from ...jobs.shared.ds_config import merged
-from ..errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean, dotted
-from ..formatting import count
-from ..progress import counted
+from dscampaign.db.states import Stage
+from dscampaign.db.storable import to_json
+from dscampaign.jobs.shared.ds_config import merged
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean, dotted
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.progress import counted
+
 from . import batch_size, strategies
 from .deepspeed_types import beside, without_wrong_values
 from .effects import DESCRIBES_ONLY

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from ..user_paths import too_long
+from dscampaign.orchestrator.user_paths import too_long
 
 
 class Hint(ValueError):

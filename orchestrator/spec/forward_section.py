@@ -13,9 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import did_you_mean
-from ..formatting import shorten
-from ..user_paths import expanded
+from dscampaign.orchestrator.errors import did_you_mean
+from dscampaign.orchestrator.formatting import shorten
+from dscampaign.orchestrator.user_paths import expanded
+
 from .field_types import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ..errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
-from ..user_paths import expanded
+from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
+from dscampaign.orchestrator.user_paths import expanded
+
 from . import secrets
 from .command_line import as_meant, command_is_meant, filled_problem, script_problem, shell_word, stand_in, words_of
 from .expand import Run, expand

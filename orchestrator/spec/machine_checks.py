@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
 from .gpu_count import unread_gres
 from .model import RunConfig
 from .shell_lines import unreadable

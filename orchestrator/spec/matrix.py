@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from ..errors import FieldPath, Finding, SpecError, did_you_mean, nearest
+from dscampaign.orchestrator.errors import FieldPath, Finding, SpecError, did_you_mean, nearest
+
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant

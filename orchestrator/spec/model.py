@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict, field_validator
 
-from ...db.warm_up import WARM_UP_STEPS
-from ...jobs.shared.ds_config import render
-from ...jobs.shared.layout import is_reserved
+from dscampaign.db.warm_up import WARM_UP_STEPS
+from dscampaign.jobs.shared.ds_config import render
+from dscampaign.jobs.shared.layout import is_reserved
+
 from .command_line import Word, words_of
 from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
 from .forward_section import Forward, ForwardConfig

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import (
+from dscampaign.jobs.shared.model_shapes import (
     ATTENTION_FLAGS,
     BYTES,
     BYTES_VOCABULARY,
@@ -16,7 +16,8 @@ from ...jobs.shared.model_shapes import (
     find_shape,
     positions_of,
 )
-from ..errors import FieldPath, Finding, did_you_mean, nearest
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, nearest
+
 from . import transformers_source
 from .model import RunConfig, TrainConfig
 from .transformers_source import ConfigClass

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from ..errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
 from . import strategies
 
 _PRECISIONS: Final = ("bf16", "fp16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from ..errors import nearest
+from dscampaign.orchestrator.errors import nearest
 
 _Else = TypeVar("_Else", str, str | None)
 

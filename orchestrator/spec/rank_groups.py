@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
 from typing import Any, Final, NamedTuple
 
-from ...jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
-from ...jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, Shape, find_shape
-from ..errors import FieldPath, Finding
+from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
+from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, Shape, find_shape
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
 from . import transformers_source
 from .batch_size import divisors
 from .model import RunConfig, TrainConfig

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import FieldPath, Finding
 
 _ALWAYS: Final = frozenset(
     """PASS PASSWD PASSWORD PASSPHRASE PASSCODE PWD PW SECRET SECRETS CREDENTIAL CREDENTIALS CREDS APIKEY AUTH BEARER

@@ -14,7 +14,8 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import FieldPath
+from dscampaign.orchestrator.errors import FieldPath
+
 from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
 from .gpu_count import gpus_of_node
 from .other_names import hint_for, meant

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..errors import FieldPath, Finding
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
 from .model import RunConfig, TrainConfig
 
 STRATEGIES: Final[dict[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from ..errors import UserError, did_you_mean
+from dscampaign.orchestrator.errors import UserError, did_you_mean
 
 FULL: Final = "full"
 SMOKE: Final = "smoke"

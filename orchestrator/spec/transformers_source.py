@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from ...jobs.shared.model_shapes import Shape
+from dscampaign.jobs.shared.model_shapes import Shape
 
 _TYPE: Final = re.compile(r"\(\s*\"([\w-]+)\",\s*(?:\"\w+\"|\()|^\s*\"([\w-]+)\":", re.MULTILINE)
 _CAUSAL: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = OrderedDict("

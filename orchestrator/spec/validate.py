@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from ...jobs.shared.user_pattern import takes_too_long
-from ..errors import FieldPath, Finding, concerns, did_you_mean, dotted
+from dscampaign.jobs.shared.user_pattern import takes_too_long
+from dscampaign.orchestrator.errors import FieldPath, Finding, concerns, did_you_mean, dotted
+
 from . import batch_size, deepspeed_conflicts, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
 from .command_line import quoting_hint
 from .deepspeed_sections import key_of_deepspeed

@@ -12,7 +12,8 @@ from yaml import YAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 from yaml.tokens import ScalarToken
 
-from ..errors import SpecError
+from dscampaign.orchestrator.errors import SpecError
+
 from .yaml_source import compose, load, scan, written
 
 Path = tuple[str, ...]

@@ -18,7 +18,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..errors import FieldPath, Finding, Problem, SpecError, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, Problem, SpecError, dotted
 
 Position = tuple[int, int]
 """Line and column, both from 1."""

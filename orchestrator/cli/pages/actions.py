@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ....db.records import RunStatus
-from ....db.states import SETTLED_RUN, RunState
-from ...failures.groups import alike, cause, gist
-from ...formatting import clean, count, some, source, words
-from ...reconcile.actions import Action, Adopt, CancelJob, Finish, MarkAttempt, Revoke, SetAside, SetRun, Submit, run_of
-from ...reconcile.loop import Pass
+from dscampaign.db.records import RunStatus
+from dscampaign.db.states import SETTLED_RUN, RunState
+from dscampaign.orchestrator.failures.groups import alike, cause, gist
+from dscampaign.orchestrator.formatting import clean, count, some, source, words
+from dscampaign.orchestrator.reconcile.actions import (
+    Action,
+    Adopt,
+    CancelJob,
+    Finish,
+    MarkAttempt,
+    Revoke,
+    SetAside,
+    SetRun,
+    Submit,
+    run_of,
+)
+from dscampaign.orchestrator.reconcile.loop import Pass
+
 from .text import Page, Style
 
 SINGLE_LINES = 10

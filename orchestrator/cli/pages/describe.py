@@ -7,20 +7,31 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ....db.campaigns import METRICS_SOURCE
-from ....db.records import AttemptRow, EventRow, MemoryObservation, kept_every
-from ....db.states import SETTLED_RUN, RunState
-from ....jobs.shared.rank_groups import ranks_per_sample
-from ...campaign.code_text import codes_text
-from ...campaign.details import CampaignDetails, RunDetails
-from ...campaign.documents import batch_of, forwards_document, speed_document
-from ...campaign.status import NO_METRICS
-from ...executors.pending_reason import WILL_NOT_START
-from ...failures.verdict import HEADLINE_LIMIT
-from ...formatting import clean, count, duration, figure, moment, short_number, shorten, source, words
-from ...reconcile.origin import Origin
-from ...settings import Setting
-from ...spec.batch_size import sharers
+from dscampaign.db.campaigns import METRICS_SOURCE
+from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
+from dscampaign.db.states import SETTLED_RUN, RunState
+from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.orchestrator.campaign.code_text import codes_text
+from dscampaign.orchestrator.campaign.details import CampaignDetails, RunDetails
+from dscampaign.orchestrator.campaign.documents import batch_of, forwards_document, speed_document
+from dscampaign.orchestrator.campaign.status import NO_METRICS
+from dscampaign.orchestrator.executors.pending_reason import WILL_NOT_START
+from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
+from dscampaign.orchestrator.formatting import (
+    clean,
+    count,
+    duration,
+    figure,
+    moment,
+    short_number,
+    shorten,
+    source,
+    words,
+)
+from dscampaign.orchestrator.reconcile.origin import Origin
+from dscampaign.orchestrator.settings import Setting
+from dscampaign.orchestrator.spec.batch_size import sharers
+
 from .gpus import gpu_lines
 from .states import attempt_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from ...doctor.check import Check, Severity
-from ...formatting import clean, count
+from dscampaign.orchestrator.doctor.check import Check, Severity
+from dscampaign.orchestrator.formatting import clean, count
+
 from .text import Cell, Page, Style, table
 
 _STYLES: Final = {

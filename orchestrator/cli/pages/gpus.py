@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ....db.gpu_records import AttemptGpus, GpuUse, highest
-from ...formatting import clean, figure
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse, highest
+from dscampaign.orchestrator.formatting import clean, figure
 
 SHOWN_GPUS = 8
 """So many are shown one by one."""

@@ -10,16 +10,17 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final
 
-from ....db.states import CANCELLING, RunState
-from ....jobs.shared import ds_config
-from ...campaign.plan import Plan, PlannedRun, Sign
-from ...campaign.status import TROUBLED
-from ...formatting import clean, count, rough, short_number
-from ...memory.config_changes import changed
-from ...memory.feasibility import Shortage
-from ...memory.prediction import HEADROOM
-from ...spec.batch_size import sharers
-from ...spec.expand import Run
+from dscampaign.db.states import CANCELLING, RunState
+from dscampaign.jobs.shared import ds_config
+from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
+from dscampaign.orchestrator.campaign.status import TROUBLED
+from dscampaign.orchestrator.formatting import clean, count, rough, short_number
+from dscampaign.orchestrator.memory.config_changes import changed
+from dscampaign.orchestrator.memory.feasibility import Shortage
+from dscampaign.orchestrator.memory.prediction import HEADROOM
+from dscampaign.orchestrator.spec.batch_size import sharers
+from dscampaign.orchestrator.spec.expand import Run
+
 from .plan_summary import ROWS_AT_MOST, SPECIAL_AT_MOST, special, summed_up
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table

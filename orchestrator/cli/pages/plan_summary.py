@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ...campaign.plan import Plan, PlannedRun, Sign, most_gpu_hours
-from ...formatting import clean
-from ...spec.run_names import value_slug
+from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign, most_gpu_hours
+from dscampaign.orchestrator.formatting import clean
+from dscampaign.orchestrator.spec.run_names import value_slug
+
 from .text import Cell, Page, Style, table
 
 ROWS_AT_MOST: Final = 60

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ....db.records import RunStatus
-from ....db.states import RunState
-from ...campaign.status import CampaignStatus, run_longest
-from ...formatting import count, duration, short_number
+from dscampaign.db.records import RunStatus
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.campaign.status import CampaignStatus, run_longest
+from dscampaign.orchestrator.formatting import count, duration, short_number
+
 from .text import Page, Style
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from ...formatting import clean, some
-from ...report.compare.advice import unread_config
-from ...report.compare.difference import ComparedOperands, Comparison, verdict
-from ...report.compare.results import Results, WorkloadResults
-from ...report.page.elements import Table
-from ...report.page.summary import answer_table, next_best
-from ...report.page.tables import comparison_tables
+from dscampaign.orchestrator.formatting import clean, some
+from dscampaign.orchestrator.report.compare.advice import unread_config
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, verdict
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.page.elements import Table
+from dscampaign.orchestrator.report.page.summary import answer_table, next_best
+from dscampaign.orchestrator.report.page.tables import comparison_tables
+
 from .text import Page, Style, fold, table
 
 _BESIDE = 72

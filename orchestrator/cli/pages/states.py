@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ....db.records import COMPLETED_EARLY, ENDING, AttemptRow, RunStatus
-from ....db.states import CANCELLING, AttemptState, RunState
-from ...campaign.status import CampaignStatus
-from ...failures.policy import FailureClass
-from ...formatting import clean, duration, words
+from dscampaign.db.records import COMPLETED_EARLY, ENDING, AttemptRow, RunStatus
+from dscampaign.db.states import CANCELLING, AttemptState, RunState
+from dscampaign.orchestrator.campaign.status import CampaignStatus
+from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.formatting import clean, duration, words
+
 from .text import Cell, Page, Style
 
 _LOOKS: Final[dict[str, tuple[str, Style]]] = {

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from math import ceil
 
-from ....db.campaigns import MetricsSource
-from ....db.records import RunStatus
-from ....db.states import CANCELLING, UNSETTLED_RUN, RunState
-from ...campaign.code_text import mixed_code
-from ...campaign.status import (
+from dscampaign.db.campaigns import MetricsSource
+from dscampaign.db.records import RunStatus
+from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState
+from dscampaign.orchestrator.campaign.code_text import mixed_code
+from dscampaign.orchestrator.campaign.status import (
     LOOKED_S,
     TROUBLED,
     WORST_FIRST,
@@ -21,10 +21,21 @@ from ...campaign.status import (
     failures_of,
     no_metrics,
 )
-from ...failures.groups import alike
-from ...formatting import clean, count, duration, figure, short_number, shorten, shorten_middle, some, words
-from ...reconcile.lease import LeaseHolder
-from ..printed_commands import located
+from dscampaign.orchestrator.cli.printed_commands import located
+from dscampaign.orchestrator.failures.groups import alike
+from dscampaign.orchestrator.formatting import (
+    clean,
+    count,
+    duration,
+    figure,
+    short_number,
+    shorten,
+    shorten_middle,
+    some,
+    words,
+)
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder
+
 from .rates import rates_lines
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ...formatting import shorten
+from dscampaign.orchestrator.formatting import shorten
 
 _GAP: Final = "  "
 _LEAST: Final = 11

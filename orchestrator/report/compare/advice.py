@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...formatting import some
-from ...spec.model import AUTO
-from ..measure.timing import LEAST_S, LEAST_STEPS
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.report.measure.timing import LEAST_S, LEAST_STEPS
+from dscampaign.orchestrator.spec.model import AUTO
+
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .ignored_axes import ignored_axes

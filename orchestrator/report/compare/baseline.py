@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...formatting import short_number
+from dscampaign.orchestrator.formatting import short_number
+
 from .conditions import Condition, unlike
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_margin, loss_test, order, ratio
 from .wording import interval

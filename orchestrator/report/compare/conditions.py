@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from ...formatting import some
-from ..measure.metrics import METRICS, OverRepeats
-from ..measure.run import MeasuredRun
-from ..measure.timing import Timing
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.measure.timing import Timing
+
 from .statistics import Estimate, estimate
 
 T = TypeVar("T")

@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ....db import queries
-from ....db.records import CampaignRow
-from ....db.store import Store
-from ...campaign.code_text import mixed_code
-from ...campaign.counts import RunCounts
-from ...campaign.lookup import find
-from ...errors import UserError, did_you_mean
-from ...formatting import some
-from ..measure.flags import clock_remark
-from ..measure.load import read_runs
+from dscampaign.db import queries
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.code_text import mixed_code
+from dscampaign.orchestrator.campaign.counts import RunCounts
+from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.errors import UserError, did_you_mean
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.report.measure.flags import clock_remark
+from dscampaign.orchestrator.report.measure.load import read_runs
+
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, circumstances, conditions_of
 from .wording import difference, loss_verdict

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ....db.states import UNSETTLED_RUN, RunState
-from ...formatting import count
-from ..measure.run import MeasuredRun
+from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .statistics import Sameness

@@ -15,10 +15,11 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from ...formatting import short_number
-from ...memory.zero_memory import Sizes, States, states_of
-from ...spec.model import RunConfig
-from ...spec.strategies import word_of
+from dscampaign.orchestrator.formatting import short_number
+from dscampaign.orchestrator.memory.zero_memory import Sizes, States, states_of
+from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.strategies import word_of
+
 from .baseline import BaselineComparison, compare_speeds
 from .conditions import Condition, unlike
 from .ranking import faster

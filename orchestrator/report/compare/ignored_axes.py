@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ..measure.run import MeasuredRun
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+
 from .conditions import grouped, key_of
 
 LEAST_LOSSES: Final = 5

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from ...formatting import some
-from ..measure.metrics import METRICS
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+
 from .baseline import BaselineComparison
 from .sensitivity import (
     LEAST_GB,

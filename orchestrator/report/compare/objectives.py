@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ....db.states import RunState
-from ...formatting import duration, loss_number, short_number
-from ...spec.objective import Objective
-from ..measure.metrics import METRICS
-from ..measure.run import MeasuredRun
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.formatting import duration, loss_number, short_number
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.objective import Objective
+
 from .baseline import BaselineComparison, compare_speeds, times_as_fast
 from .conditions import unlike
 from .ranking import ties

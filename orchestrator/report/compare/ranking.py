@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ...formatting import loss_number, some
-from ..measure.metrics import METRICS
+from dscampaign.orchestrator.formatting import loss_number, some
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+
 from .baseline import BaselineComparison, compare_losses, compare_speeds
 from .statistics import TIE, Order, Sameness, estimate
 

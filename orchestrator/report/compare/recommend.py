@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...formatting import loss_number, some
-from ...spec.objective import Objective
+from dscampaign.orchestrator.formatting import loss_number, some
+from dscampaign.orchestrator.spec.objective import Objective
+
 from .advice import advice
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import Condition, circumstances

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....db.records import CampaignRow
-from ....db.states import Stage
-from ...spec.objective import Objective
-from ..measure.cost import Cost
-from ..measure.run import MeasuredRun
+from dscampaign.db.records import CampaignRow
+from dscampaign.db.states import Stage
+from dscampaign.orchestrator.report.measure.cost import Cost
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.objective import Objective
+
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
 from .recommend import Recommendation, recommend

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from ...spec.effects import WORK
+from dscampaign.orchestrator.spec.effects import WORK
+
 from .conditions import Condition, devices_among, environment_key, grouped, key_of
 from .sensitivity import NAMES_POINTS
 

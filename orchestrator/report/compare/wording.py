@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...formatting import LARGE_LOSS, figure, short_number
+from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number
+
 from .statistics import Estimate, LossTest
 
 

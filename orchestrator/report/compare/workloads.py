@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formatting import count
-from ...spec.effects import WORK
-from ..measure.run import MeasuredRun
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.effects import WORK
+
 from .conditions import ALIKE, Condition, baseline_of, grouped, key_of
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{6}")  # as matrix.py makes it

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ....db.campaigns import running_s
-from ....db.records import AttemptRow
-from ....db.states import AttemptState
-from ...failures.policy import FailureClass
+from dscampaign.db.campaigns import running_s
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.states import AttemptState
+from dscampaign.orchestrator.failures.policy import FailureClass
+
 from .timing import Lines
 
 OTHER_CONFIGURATION: Final = "another configuration"

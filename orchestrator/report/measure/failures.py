@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from ....db.records import AttemptRow, RunRow
-from ....db.states import RunState
-from ...formatting import clean, words
+from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.formatting import clean, words
+
 from .cost import NO_FAILURE
 
 _MORE: Final = " · "

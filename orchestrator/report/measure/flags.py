@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from ....db.records import STEPS_RESTARTED
-from ...failures.finish import alone_in_words
-from ...formatting import count
+from dscampaign.db.records import STEPS_RESTARTED
+from dscampaign.orchestrator.failures.finish import alone_in_words
+from dscampaign.orchestrator.formatting import count
+
 from .hardware import LEAST_SAMPLES
 from .run import MeasuredRun
 from .timing import LEAST_S, LEAST_STEPS

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....db.gpu_records import AttemptGpus, GpuUse, highest, j_per_token, total
-from ....db.records import AttemptRow
-from ....db.series import Series
+from dscampaign.db.gpu_records import AttemptGpus, GpuUse, highest, j_per_token, total
+from dscampaign.db.records import AttemptRow
+from dscampaign.db.series import Series
 
 LEAST_SAMPLES: Final = 10
 """Of a GPU in the timed window: figures from fewer are flagged."""

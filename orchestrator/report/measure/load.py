@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from ....db import queries
-from ....db.campaigns import METRICS_SOURCE
-from ....db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
-from ....db.series import extra_highest, run_series
-from ....db.store import Store
-from ...progress import counted
-from ...reconcile.lease import lease_name
+from dscampaign.db import queries
+from dscampaign.db.campaigns import METRICS_SOURCE
+from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
+from dscampaign.db.series import extra_highest, run_series
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.reconcile.lease import lease_name
+
 from .run import MeasuredRun, RunData, measured_run
 
 _SAID: Final = ("start", "speed", "memory")

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from ....db.series import Series, final_loss
+from dscampaign.db.series import Series, final_loss
+
 from .timing import Lines, smooth
 
 CURVE_POINTS: Final = 400

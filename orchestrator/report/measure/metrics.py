@@ -12,7 +12,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from ...formatting import duration, figure, loss_number, short_number
+from dscampaign.orchestrator.formatting import duration, figure, loss_number, short_number
+
 from .run import MeasuredRun
 from .timing import Timing
 

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....db.gpu_records import AttemptGpus
-from ....db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every, thinning_of
-from ....db.series import Series
-from ....db.states import RunState, Stage
-from ....db.warm_up import untimed_steps
-from ...campaign.code_text import codes_text
-from ...failures.evidence import GROUP, READ_CONFIG
-from ...formatting import clean
-from ...spec.gpu_count import gpus_of_node, gpus_per_rank
+from dscampaign.db.gpu_records import AttemptGpus
+from dscampaign.db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every, thinning_of
+from dscampaign.db.series import Series
+from dscampaign.db.states import RunState, Stage
+from dscampaign.db.warm_up import untimed_steps
+from dscampaign.orchestrator.campaign.code_text import codes_text
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG
+from dscampaign.orchestrator.formatting import clean
+from dscampaign.orchestrator.spec.gpu_count import gpus_of_node, gpus_per_rank
+
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts
 from .hardware import GpuSummary, Memory, gpus_of, memory_of

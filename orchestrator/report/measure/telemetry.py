@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ....db import queries
-from ....db.gpu_records import GpuDevice, GpuSample, GpuUse
-from ....db.store import Store
+from dscampaign.db import queries
+from dscampaign.db.gpu_records import GpuDevice, GpuSample, GpuUse
+from dscampaign.db.store import Store
+
 from .run import MeasuredRun
 
 MOST_GPUS: Final = 4

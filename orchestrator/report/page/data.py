@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from ...campaign.counts import RunCounts
-from ...campaign.documents import SCHEMA_VERSION, columns_of, finite
-from ..compare.baseline import BaselineComparison
-from ..compare.difference import ComparedOperands, Comparison, figures, verdict
-from ..compare.guide import guidance
-from ..compare.results import Results, WorkloadResults
-from ..compare.statistics import Estimate
-from ..measure.flags import flags_of
-from ..measure.metrics import METRICS, OverRepeats
-from ..measure.run import MeasuredRun
-from ..measure.telemetry import GpuDetails
+from dscampaign.orchestrator.campaign.counts import RunCounts
+from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
+from dscampaign.orchestrator.report.compare.guide import guidance
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.statistics import Estimate
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 CsvRow = Sequence[Any]
 

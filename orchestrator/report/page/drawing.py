@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from ...formatting import shorten_middle
-from ..compare.results import WorkloadResults
+from dscampaign.orchestrator.formatting import shorten_middle
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
+
 from .figures import spread
 from .svg import mark
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..compare.interactions import joint_sentences
-from ..compare.results import WorkloadResults
-from ..compare.sensitivity import (
+from dscampaign.orchestrator.report.compare.interactions import joint_sentences
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
+from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
     doubt,
     loss_effect,
@@ -15,6 +15,7 @@ from ..compare.sensitivity import (
     sensitivities,
     speed_effect,
 )
+
 from .elements import Section, Table
 
 _HEADER = ("change", "effect on speed", "on memory", "on loss", "pairs", "of", "which is")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...formatting import clean
+from dscampaign.orchestrator.formatting import clean
 
 
 @dataclass(frozen=True)

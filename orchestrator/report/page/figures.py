@@ -10,12 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formatting import some
-from ..compare.baseline import BaselineComparison
-from ..compare.conditions import Condition
-from ..compare.results import Results, WorkloadResults
-from ..compare.sweeps import sweeps_of
-from ..measure.run import MeasuredRun
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.sweeps import sweeps_of
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+
 from .elements import Picture
 
 MOST_CURVES: Final = 12

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ...formatting import short_number
-from ..compare.guide import GPU_COUNTS, guidance
-from ..compare.results import WorkloadResults
-from ..compare.wording import times
-from ..measure.metrics import METRICS
+from dscampaign.orchestrator.formatting import short_number
+from dscampaign.orchestrator.report.compare.guide import GPU_COUNTS, guidance
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
+from dscampaign.orchestrator.report.compare.wording import times
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+
 from .elements import Section, Table
 
 _HEADER = (

@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ...formatting import loss_number
-from ..compare.conditions import Condition
-from ..compare.results import WorkloadResults
-from ..measure.losses import Curve
+from dscampaign.orchestrator.formatting import loss_number
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
+from dscampaign.orchestrator.report.measure.losses import Curve
+
 from .drawing import HEIGHT, Look, Looks, entitle, name_beside, panels
 from .figures import coinciding, drawn, loss_axes, loss_beside, where_all_are
 

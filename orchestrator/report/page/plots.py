@@ -11,12 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...formatting import words
-from ..compare.baseline import speed_text
-from ..compare.conditions import Condition
-from ..compare.results import Results, WorkloadResults
-from ..measure.metrics import METRICS
-from ..measure.telemetry import GpuTrace
+from dscampaign.orchestrator.formatting import words
+from dscampaign.orchestrator.report.compare.baseline import speed_text
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.telemetry import GpuTrace
+
 from .drawing import (
     GREY,
     HEIGHT,

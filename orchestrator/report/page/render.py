@@ -14,8 +14,9 @@ from typing import Final
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from ...formatting import count, printable
-from ..compare.results import Results
+from dscampaign.orchestrator.formatting import count, printable
+from dscampaign.orchestrator.report.compare.results import Results
+
 from .drawing import Look
 from .elements import Section
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....db.states import RunState
-from ...formatting import short_number
-from ...reconcile.screening import ScreeningRule
-from ...spec.run_names import SCREENS
-from ..compare.conditions import key_of
-from ..compare.results import Results
-from ..measure.metrics import METRICS
-from ..measure.run import MeasuredRun
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.formatting import short_number
+from dscampaign.orchestrator.reconcile.screening import ScreeningRule
+from dscampaign.orchestrator.report.compare.conditions import key_of
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.run_names import SCREENS
+
 from .elements import Section, Table
 
 _HEADER = ("condition", "steps", "tokens/s", "step ms", "memory", "loss", "then", "because")

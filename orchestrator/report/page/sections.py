@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ...campaign.counts import RunCounts
-from ...formatting import duration, loss_number, short_number
-from ..compare.advice import unread_config
-from ..compare.baseline import BaselineComparison
-from ..compare.feasible import is_screened_out
-from ..compare.results import Results, WorkloadResults
-from ..compare.wording import difference, loss_verdict, span, times
-from ..measure.telemetry import GpuDetails
+from dscampaign.orchestrator.campaign.counts import RunCounts
+from dscampaign.orchestrator.formatting import duration, loss_number, short_number
+from dscampaign.orchestrator.report.compare.advice import unread_config
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
+from dscampaign.orchestrator.report.compare.feasible import is_screened_out
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.wording import difference, loss_verdict, span, times
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+
 from . import tables
 from .effects import effects
 from .elements import Section, Table

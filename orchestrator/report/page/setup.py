@@ -10,17 +10,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from ....db.gpu_records import GpuDevice
-from ....jobs.shared.layout import CampaignPaths
-from ....jobs.shared.rank_groups import ranks_per_sample
-from ...campaign.documents import flat_fields
-from ...failures.groups import alike, gist
-from ...formatting import short_number, some
-from ...spec.effects import COMPARES_ALIKE
-from ..compare.conditions import Condition
-from ..compare.results import Results
-from ..measure.metrics import METRICS
-from ..measure.telemetry import GpuDetails
+from dscampaign.db.gpu_records import GpuDevice
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.orchestrator.campaign.documents import flat_fields
+from dscampaign.orchestrator.failures.groups import alike, gist
+from dscampaign.orchestrator.formatting import short_number, some
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE
+
 from .elements import Section, Table
 
 

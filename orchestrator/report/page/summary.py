@@ -7,22 +7,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ....db.states import RunState
-from ...campaign.code_text import mixed_code
-from ...campaign.counts import RunCounts
-from ...campaign.status import no_metrics
-from ...failures.groups import alike, gist
-from ...formatting import count, shorten, some
-from ..compare.baseline import BaselineComparison, speed_text
-from ..compare.conditions import unlike_machines
-from ..compare.feasible import is_screened_out
-from ..compare.ignored_axes import ignored_axes
-from ..compare.objectives import TIED, Answer
-from ..compare.results import Results, WorkloadResults
-from ..compare.statistics import Sameness
-from ..compare.wording import difference
-from ..measure.cost import OTHER_CONFIGURATION
-from ..measure.flags import flags_of
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.campaign.code_text import mixed_code
+from dscampaign.orchestrator.campaign.counts import RunCounts
+from dscampaign.orchestrator.campaign.status import no_metrics
+from dscampaign.orchestrator.failures.groups import alike, gist
+from dscampaign.orchestrator.formatting import count, shorten, some
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
+from dscampaign.orchestrator.report.compare.conditions import unlike_machines
+from dscampaign.orchestrator.report.compare.feasible import is_screened_out
+from dscampaign.orchestrator.report.compare.ignored_axes import ignored_axes
+from dscampaign.orchestrator.report.compare.objectives import TIED, Answer
+from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.statistics import Sameness
+from dscampaign.orchestrator.report.compare.wording import difference
+from dscampaign.orchestrator.report.measure.cost import OTHER_CONFIGURATION
+from dscampaign.orchestrator.report.measure.flags import flags_of
+
 from .elements import Section, Table
 from .figures import first_of_losses, pictures
 from .tables import HOUR_S

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ..compare.results import Results
-from ..compare.sweeps import Grid, Line, Sweep
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.compare.sweeps import Grid, Line, Sweep
+
 from .drawing import GREY, WIDTH, Looks, thousands
 from .sweeps import (
     LOSS,

@@ -6,15 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ....db.states import RunState
-from ...formatting import short_number
-from ..compare.conditions import Condition
-from ..compare.feasible import infeasible
-from ..compare.results import Results
-from ..compare.statistics import Estimate
-from ..compare.sweeps import CHANGES_WORK, MODEL_SIZE, Grid, Line, Sweep, grids_of, sweeps_of
-from ..compare.wording import interval
-from ..measure.metrics import METRICS
+from dscampaign.db.states import RunState
+from dscampaign.orchestrator.formatting import short_number
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.feasible import infeasible
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.compare.statistics import Estimate
+from dscampaign.orchestrator.report.compare.sweeps import (
+    CHANGES_WORK,
+    MODEL_SIZE,
+    Grid,
+    Line,
+    Sweep,
+    grids_of,
+    sweeps_of,
+)
+from dscampaign.orchestrator.report.compare.wording import interval
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+
 from .elements import Picture, Section, Table
 
 MOST_SWEEPS: Final = 6

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ....db.gpu_records import GpuUse
-from ...formatting import duration, short_number, words
-from ..compare.baseline import BaselineComparison
-from ..compare.difference import Comparison, figures
-from ..compare.ranking import lowest_loss_sentence
-from ..compare.results import Results
-from ..compare.scaling import scaling_of
-from ..compare.wording import deviation
-from ..measure.flags import flags_of
-from ..measure.metrics import METRICS
-from ..measure.run import MeasuredRun
-from ..measure.telemetry import GpuDetails
+from dscampaign.db.gpu_records import GpuUse
+from dscampaign.orchestrator.formatting import duration, short_number, words
+from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
+from dscampaign.orchestrator.report.compare.difference import Comparison, figures
+from dscampaign.orchestrator.report.compare.ranking import lowest_loss_sentence
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.compare.scaling import scaling_of
+from dscampaign.orchestrator.report.compare.wording import deviation
+from dscampaign.orchestrator.report.measure.flags import flags_of
+from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+
 from .elements import Picture, Section, Table
 from .figures import first_of_losses, pictures
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ....jobs.shared.layout import CampaignPaths
-from ...errors import UserError
-from ...formatting import printable, spreadsheet_cells
-from ...output_files import refuse_links_of_others, whole_file
-from ..compare.results import Results
-from ..measure.telemetry import GpuDetails
+from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
+from dscampaign.orchestrator.output_files import refuse_links_of_others, whole_file
+from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+
 from .data import condition_rows, document_of, run_rows
 from .plots import as_png, draw, looks_of, svg_of
 from .render import html_page, markdown_page
