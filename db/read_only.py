@@ -1,6 +1,6 @@
-"""A SQLite file that is only read: a colleague's, one that was put away, or one that others may have written.
+"""A SQLite file that is only read: a colleague's, an archived one, or one that others may have written.
 
-What a store holds is run by whoever submits from it. What is only shown may be anybody's.
+Commands from a store are run, so it must be the user's own. A store that is only shown may be anybody's.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from .errors import StoreBusy, StoreError, StoreReadOnly
 LOGS: Final = ("-journal", "-wal", "-shm")
 """What SQLite keeps beside a data base: the first two are replayed into it."""
 
-_BESIDE: Final = (*LOGS, "-writer")
-
 _PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON")
 """What SQLite's authors advise for a file that somebody else may have made."""
 
 
 def read_only(path: Path) -> ReadOnlyFile | None:
-    """The file, where this process may not write it or make SQLite's own files beside it, or must not believe it.
+    """Return the file if this process may not write it, or SQLite's own files beside it, or must not trust it.
 
     Returns:
-        None where the file may be written, or is not there.
+        None if the file may be written, or does not exist.
 
     Raises:
-        StoreError: It is a folder, or this user may not even look.
+        StoreError: it is a folder, or this user may not even look.
     """
     try:
         if not path.exists():
@@ -41,24 +39,24 @@ def read_only(path: Path) -> ReadOnlyFile | None:
             raise StoreError(f"{path} is a folder, and a store is a file", hint="name a file: sqlite:///FILE")
     except PermissionError:
         raise StoreError(f"you may not read {path}", hint="ask its owner to run `campaign share`") from None
-    if not all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent)):
+    if not all(os.access(place, os.W_OK, effective_ids=True) for place in (path, path.parent)):
         return ReadOnlyFile(path)
     doubt = store_doubt(path)
     return ReadOnlyFile(path, doubt) if doubt else None
 
 
 def store_doubt(path: Path) -> Distrusted | None:
-    """Why what stands in a store, which need not exist yet, must not be run; None if it is this user's alone.
+    """Return why the content of a store, which need not exist yet, must not be run; None if it is this user's alone.
 
-    Its folder must be this user's own: a public one, even with the sticky bit, would take a journal of somebody else's.
+    Its folder must be this user's own: in a public one, even with the sticky bit, others could put a journal beside it.
     """
     if path.is_symlink():
         if doubt := distrust(path):
             return doubt
         path = path.resolve()  # where SQLite keeps its own files
-    for one in (path.parent, path, *(beside(path, suffix) for suffix in _BESIDE)):
-        with suppress(FileNotFoundError):  # they come and go
-            if doubt := distrust(one, path.parent.parent):
+    for place in (path.parent, path):
+        with suppress(FileNotFoundError):
+            if doubt := distrust(place, path.parent.parent):
                 return doubt
     return None
 

@@ -9,12 +9,27 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from .access_lists import drop_lists
-
+_ACCESS_LIST: Final = "system.posix_acl_access"
 _OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+
+
+def has_access_list(place: Path) -> bool:
+    """Return whether a place has an access control list besides its mode, as setfacl makes one."""
+    try:
+        return _ACCESS_LIST in os.listxattr(place)
+    except OSError:  # a file system without them
+        return False
+
+
+def drop_lists(place: str | Path | int) -> None:
+    """Remove the access control lists of a file or folder, and the list for new files in it, if that is possible."""
+    for name in (_ACCESS_LIST, "system.posix_acl_default"):
+        with suppress(OSError):
+            os.removexattr(place, name)
 
 
 def is_opened(folder: Path) -> bool:

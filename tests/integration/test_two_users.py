@@ -23,7 +23,7 @@ from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.two_users import Machine, two_users
 from dscampaign.tests.support.waiting import wait_until
-from dscampaign.tests.unit.files.test_ownership import USER, set_acl
+from dscampaign.tests.unit.files.test_ownership import set_acl
 
 STUB = REPOSITORY / "tests/support/stub_launcher.py"
 
@@ -144,8 +144,8 @@ def test_a_folder_that_can_be_exchanged_runs_nothing(machine: Machine) -> None:
 def test_a_folder_of_a_project_hands_down_no_right_to_write(machine: Machine) -> None:
     """Its default access control list names the attacker, and the kernel ignores the umask below such a one."""
     folder = project(machine)
-    set_acl(folder, (USER, 5, machine.attacker.uid), mask=5)
-    set_acl(folder, (USER, 7, machine.attacker.uid), kind="default")
+    set_acl(folder, machine.attacker.uid, mask=5)
+    set_acl(folder, machine.attacker.uid, kind="default")
     done = machine.victim.campaign("submit", "spec.yaml", "--yes", "--watch", cwd=folder)
     assert done.returncode == 0, done.stderr
     places = [folder / "campaign", *(folder / "campaign").rglob("*")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +81,27 @@ def shared(world: World, **options: Any) -> Any:
     return share(world.store, find(world.store, "sweep"), str(group()), **{"checkpoints": False, **options})
 
 
-def as_user(user: int, *words: str, groups: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """The command, run by another user."""
-    code = f"""
-import contextlib, io, os, sys
-from dscampaign.orchestrator.cli.main import main
-with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.redirect_stderr(io.StringIO()):
-    main({list(words)})  # while it may load its modules, which may be in a home
-os.setgroups({list(groups)}); os.setgid({user}); os.setuid({user})
-sys.exit(main({list(words)}))
-"""
-    env = {**os.environ, "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd="/", env=env)
+def as_user(user: int, *commands: list[str], groups: tuple[int, ...] = ()) -> list[tuple[int, str, str]]:
+    """Run commands as another user: exit code, output and errors of each."""
+    with ProcessPoolExecutor(1, get_context("fork")) as process:
+        process.submit(become, user, groups).result()
+        return list(process.map(run, commands))
+
+
+def become(user: int, groups: tuple[int, ...]) -> None:
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+    os.chdir("/")
+    os.environ["HOME"] = "/nonexistent"
+
+
+def run(words: list[str]) -> tuple[int, str, str]:
+    texts = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
+    with redirect_stdout(texts[0]), redirect_stderr(texts[1]):
+        code = main(words)
+    out, errors = (text.detach().getvalue().decode() for text in texts)
+    return code, out, errors
 
 
 def can_read(user: int, path: Path, groups: tuple[int, ...] = ()) -> bool:
@@ -103,22 +116,20 @@ def can_open(user: int, path: Path, how: str, groups: tuple[int, ...] = ()) -> b
 
 @as_root
 def test_a_colleague_reads_what_the_commands_need(world: World) -> None:
-    commands = (["status"], ["explain", "sweep", "bad"], ["logs", "sweep", "done"], ["recommend"], ["report", "--json"])
-    for words in commands:
-        refused = as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,))
-        assert refused.returncode == 2
-        assert f"you may not read {world.dir}/campaign.db" in refused.stderr
-        assert "ask its owner to run `campaign share" in refused.stderr
-    told = shared(world)
-    assert told.blocked == ()
-    for words in commands:
-        done = as_user(COLLEAGUE, *words, "--dir", str(world.dir), groups=(GROUP,))
-        assert done.returncode == 0, done.stderr
-        assert as_user(STRANGER, *words, "--dir", str(world.dir)).returncode != 0
-    while_it_writes = world.store  # SQLite's log lies beside the store now
-    with while_it_writes.write():
-        done = as_user(COLLEAGUE, "status", "--dir", str(world.dir), groups=(GROUP,))
-    assert done.returncode == 0, done.stderr
+    commands = [["status"], ["explain", "sweep", "bad"], ["logs", "sweep", "done"], ["recommend"], ["report", "--json"]]
+    at_dir = [[*words, "--dir", str(world.dir)] for words in commands]
+    for words in at_dir:
+        assert run(words)[0] == 0  # loads the modules, which the colleague may not read
+    for code, _, errors in as_user(COLLEAGUE, *at_dir, groups=(GROUP,)):
+        assert code == 2, errors
+        assert f"you may not read {world.dir}/campaign.db" in errors
+        assert "ask its owner to run `campaign share" in errors
+    assert shared(world).blocked == ()
+    assert [code for code, _, _ in as_user(COLLEAGUE, *at_dir, groups=(GROUP,))] == [0] * len(commands)
+    assert all(code for code, _, _ in as_user(STRANGER, *at_dir))
+    with world.store.write():  # SQLite's log lies beside the store now
+        [(code, _, errors)] = as_user(COLLEAGUE, at_dir[0], groups=(GROUP,))
+    assert code == 0, errors
 
 
 @as_root
