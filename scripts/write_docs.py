@@ -1,5 +1,6 @@
 """Writes what is made from the code: `python scripts/write_docs.py`.
 
+  docs/architecture.md  the table of packages, from their docstrings
   docs/cli.md       all of it, from the help of every command
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
@@ -11,8 +12,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
@@ -45,6 +48,20 @@ from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPT
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
 END: Final = "<!-- end -->\n"
+
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_COMMON: Final = 5
+"""Commands that share an option: it is described once."""
+
+_PACKAGES: Final = [
+    "orchestrator/cli",
+    *("orchestrator/report", "orchestrator/report/page", "orchestrator/report/compare", "orchestrator/report/measure"),
+    *("orchestrator/export", "orchestrator/doctor", "orchestrator/campaign", "orchestrator/reconcile"),
+    *("orchestrator/memory", "orchestrator/failures", "orchestrator/executors", "orchestrator/spec"),
+    *("jobs/probe", "jobs/agent", "jobs/collect", "jobs/forward", "jobs/trainer", "jobs/shared"),
+    *("db/ingest", "db/migrations", "db", "files"),
+]
+"""Each imports only those below it."""
 
 _EXIT_CODES = {
     EXIT_OK: "Done.",
@@ -94,9 +111,20 @@ def command_line() -> str:
     codes = [f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES.items()]
     lines = [_INTRODUCTION, "## Exit codes", "", "| code | meaning |", "|---|---|", *codes]
     with click.Context(campaign, info_name="campaign") as ctx:
-        for verb in documented(ctx):
-            lines += ["", *_section(verb)]
+        verbs = list(documented(ctx))
+        count = Counter(option for verb in verbs for option in _documented_options(verb))
+        common = [option for option, commands in count.most_common() if commands >= _COMMON]
+        lines += ["", "## Common options", "", "Most commands have these; `campaign COMMAND --help` lists all.", ""]
+        lines += common
+        for verb in verbs:
+            lines += ["", *_section(verb, common)]
     return "\n".join(lines) + "\n"
+
+
+def _documented_options(ctx: click.Context) -> list[str]:
+    options = (param for param in ctx.command.params if isinstance(param, click.Option))
+    records = (record for option in options if (record := option.get_help_record(ctx)))
+    return [f"- `{name}`: {' '.join(text.split())}" for name, text in records]
 
 
 def documented(ctx: click.Context) -> Iterator[click.Context]:
@@ -110,17 +138,16 @@ def documented(ctx: click.Context) -> Iterator[click.Context]:
             yield verb
 
 
-def _section(ctx: click.Context) -> Iterator[str]:
+def _section(ctx: click.Context, common: list[str]) -> Iterator[str]:
     prose, _, examples = (ctx.command.help or "").partition("\b\nExamples:\n")
     yield f"## {ctx.command_path}"
     yield ""
     yield prose.strip()
     yield ""
     yield f"    {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}"
-    given = (param for param in ctx.command.params if isinstance(param, click.Option))
-    if options := [record for param in given if (record := param.get_help_record(ctx))]:
+    if options := [option for option in _documented_options(ctx) if option not in common]:
         yield ""
-        yield from (f"- `{name}`: {' '.join(text.split())}" for name, text in options)
+        yield from options
     if examples:
         yield ""
         yield "```sh"
@@ -253,12 +280,28 @@ def unserved_table() -> str:
     return "\n".join(["| key | why | what to do |", "|---|---|---|", *rows])
 
 
+def package_table() -> str:
+    """A row for each package: the first paragraph of its docstring."""
+    rows = (f"| `{package}/` | {_first_paragraph(_ROOT / package / '__init__.py')} |" for package in _PACKAGES)
+    return "\n".join(["| package | purpose |", "|---|---|", *rows])
+
+
+def _first_paragraph(file: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
+
+
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page with what it shall say."""
-    docs = Path(__file__).resolve().parents[1] / "docs"
+    docs = _ROOT / "docs"
     yield docs / "cli.md", command_line()
     yield FILE, _json_lines(dict(settable()))
-    parts = {"spec.md": reference(), "failures.md": failure_table(), "training.md": unserved_table()}
+    parts = {
+        "architecture.md": package_table(),
+        "spec.md": reference(),
+        "failures.md": failure_table(),
+        "training.md": unserved_table(),
+    }
     for name, part in parts.items():
         page = docs / name
         yield page, _with_part(page.read_text(encoding="utf-8"), part)
