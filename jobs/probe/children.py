@@ -1,4 +1,4 @@
-"""Programs that a look at a node starts: with a time limit, and nothing of them left behind."""
+"""Run programs with a time limit, and leave nothing of them behind."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _running: set[int] = set()
 
 
 class ChildFailed(Exception):
-    """A program failed, or did not end in time; the message says what it said last."""
+    """A program failed, or did not end in time; the message has its last line."""
 
 
 def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: Path) -> None:
-    """Runs a program to its end.
+    """Run a program to its end.
 
     Args:
         env: its whole environment.
-        timeout_s: after so long it is killed, with all that it has started.
-        log: the file for what it prints; the program starts in its folder, where nothing shadows a module.
+        timeout_s: after this time it is killed, with everything that it started.
+        log: the file for its output; the program starts in its folder, where nothing shadows a module.
 
     Raises:
         ChildFailed: it ended badly, or not in time.
@@ -58,7 +58,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
 
 
 def kill_all() -> None:
-    """Ends all that runs, with all that it has started."""
+    """End all programs, with everything that they started."""
     for group in tuple(_running):
         signal_group(group)
 

@@ -1,7 +1,7 @@
-"""One node for `campaign doctor`: looks at it and writes down what it saw. It judges nothing.
+"""Examine one node for `campaign doctor`, and write a report without a verdict.
 
 Started by a job as   python -m dscampaign.jobs.probe.examine FOLDER   with the question in FOLDER/question.json.
-Every look has a time of its own; the report is written anew after each, so that a job which is killed leaves the rest.
+Each section has a time limit of its own; the report is written anew after each, so that a killed job leaves the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Look = Callable[[], Any]
 
 
 def main(argv: list[str]) -> int:
-    """Examines this node as ``argv[0]`` asks; returns the exit code."""
+    """Examine this node as the question in ``argv[0]`` asks; return the exit code."""
     os.umask(0o077)
     folder = Path(argv[0])
     talk = Talk(folder)
@@ -74,8 +74,6 @@ def _end(*_: object) -> None:
 
 
 class _Examination:
-    """The looks, one after another."""
-
     def __init__(self, question: Question, talk: Talk, node: Node) -> None:
         self.question, self.talk, self.node = question, talk, node
         self.env = _environment(question)
@@ -83,7 +81,7 @@ class _Examination:
         self.clock: tuple[float, float] | None = None
 
     def run(self) -> None:
-        """Looks at everything that was asked for."""
+        """Examine every section that was asked for."""
         threading.Thread(target=self._greet, daemon=True).start()
         for section, (look, timeout_s) in self._looks().items():
             self._write(running=section)
@@ -92,7 +90,6 @@ class _Examination:
         self._write(running="")
 
     def _looks(self) -> dict[str, tuple[Look, float]]:
-        """For each section of the report, who looks, and for how many seconds at most."""
         question = self.question
         looks: dict[str, tuple[Look, float]] = {"host": (lambda: _host(self.node), 10.0)}
         if question.gpus:  # before anything of ours uses them
@@ -138,7 +135,7 @@ class _Examination:
         return Collective.read(output)
 
     def _greet(self) -> None:
-        """Says the time to the host that asks, and waits for its echo: that bounds the difference of the clocks."""
+        """Exchange times with the asking host: that bounds the difference of the clocks."""
         said_s = time.time()
         os.close(open_private(self.talk.hello, os.O_WRONLY | os.O_CREAT))
         for _ in range(int(LONGEST_S / _POLL_S)):
@@ -154,13 +151,11 @@ class _Examination:
 
 
 def _environment(question: Question) -> dict[str, str]:
-    """What the ranks of an attempt would find, as far as it matters here."""
     on_cpu = {} if question.on_gpus else {"DS_ACCELERATOR": "cpu"}
     return {"OMP_NUM_THREADS": "1", **os.environ, **question.env, **on_cpu}
 
 
 def _host(node: Node) -> Host:
-    """This machine, as this job may use it."""
     limit, locked = memory_limit_bytes(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Host(
         cpus=len(os.sched_getaffinity(0)),
@@ -175,22 +170,17 @@ def _host(node: Node) -> Host:
 
 
 def _disk(folder: Path) -> Disk:
-    """The disk of a folder.
-
-    Raises:
-        OSError: the folder is not there, or takes no files.
-    """
     try_writing(folder)
     return Disk(str(folder), file_system(folder), shutil.disk_usage(folder).free / GB)
 
 
 def missing_files(paths: Iterable[str]) -> tuple[str, ...]:
-    """Those that are not on this host, or not for this user: pathlib would raise an error."""
-    return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110
+    """Return the paths that this user cannot see on this host."""
+    return tuple(path for path in paths if not os.path.exists(path))  # noqa: PTH110 - pathlib would raise
 
 
 def store_offset_s(store: Store) -> float:
-    """The database's clock minus this machine's."""
+    """Return the database's clock minus this machine's."""
     with store.read() as conn:
         store.now(conn)  # the first answer pays for the connection
         before_s = time.time()

@@ -1,4 +1,4 @@
-"""What `campaign doctor` asks of a node, and what the node answers: plain values, as JSON on the shared folder."""
+"""The question of `campaign doctor` to a node, and the node's report: JSON documents on the shared folder."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dscampaign.jobs.shared.documents import Document
 
 @dataclass(frozen=True)
 class Question(Document):
-    """What a node is asked.
+    """The question.
 
     Attributes:
         python: the Python that runs the training.
-        env: what the spec adds to its environment.
+        env: the spec's additions to its environment.
         ranks, gpus: processes of the training on this node, and GPUs that it was promised.
         on_gpus: whether the training uses them.
         files: paths that the spec names.
         ops: DeepSpeed's operators that the training needs.
-        nvme_path: where states are offloaded to, or None.
-        store: URL without a password, or None where a node leaves the store alone (SQLite).
+        nvme_path: the folder that states are offloaded to, or None.
+        store: URL without a password, or None if nodes leave the store alone (SQLite).
     """
 
     python: str
@@ -37,13 +37,13 @@ class Question(Document):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. What it does not tell is None, or empty.
+    """One GPU; figures that it does not report are None or empty.
 
     Attributes:
         used_gb: memory in use before anything of ours ran.
-        ecc_errors: of memory, uncorrected, since the driver was loaded.
-        remap: "failed" or "pending", where broken rows of its memory were or are to be replaced.
-        nvlinks: active ones.
+        ecc_errors: uncorrected memory errors since the driver was loaded.
+        remap: "failed" or "pending" if broken rows of its memory could not be or are yet to be replaced.
+        nvlinks: number of active NVLinks.
     """
 
     number: int
@@ -62,15 +62,13 @@ class Gpus:
     Attributes:
         driver: its version.
         cuda: the newest CUDA version that it serves, such as "12.8".
-        devices: those that answered.
-        links: for each pair (numbers "0-1") the way between them, in words.
-        troubles: the driver's word on those that did not.
+        devices: the GPUs that answered.
+        troubles: the driver's errors for the others.
     """
 
     driver: str
     cuda: str
     devices: tuple[Device, ...]
-    links: Mapping[str, str] = field(default_factory=dict)
     troubles: tuple[str, ...] = ()
 
 
@@ -79,14 +77,14 @@ class Host:
     """A node beside its GPUs; sizes in GB of 10^9 bytes.
 
     Attributes:
-        cpus: that this job may use.
+        cpus: number that this job may use.
         memory_gb: of the machine.
-        limit_gb: of this job, by its control group; None for no limit.
+        limit_gb: limit of this job by its control group; None for no limit.
         shm_gb: size of /dev/shm, 0 for none.
         locked_gb: memory that a process may pin; None for no limit.
         infiniband: whether there are devices for RDMA.
-        address: under which other nodes reach it, "" where none was found.
-        name_address: what its own name resolves to there, "" for nothing.
+        address: its address for other nodes, "" for none.
+        name_address: address that its own name resolves to there, "" for none.
     """
 
     cpus: int
@@ -110,7 +108,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Software(Document):
-    """What the training's Python has.
+    """The packages of the training's Python.
 
     Attributes:
         torch_cuda: the CUDA version that torch was built for, "" for a build without.
@@ -118,9 +116,8 @@ class Software(Document):
         device_trouble: why CUDA does not start.
         deepspeed_trouble: why DeepSpeed does not load.
         accelerator: what DeepSpeed trains on, "cuda" or "cpu".
-        ops: for each operator that the training needs whether it is built, or compiles on demand.
+        ops: for each operator that the training needs, whether it is built or compiles on demand.
         missing: packages that the built-in training needs.
-        operators: all of DeepSpeed's: installed, compatible (compiles on demand) or unusable.
     """
 
     python: str
@@ -133,7 +130,6 @@ class Software(Document):
     accelerator: str = ""
     ops: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    operators: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,15 +150,15 @@ class Collective(Document):
 
 @dataclass(frozen=True)
 class NodeReport(Document):
-    """The answer. A section is None where it was not asked for, was not reached, or failed: that hides no other.
+    """The answer. A section is None if it was not asked for, was not reached, or failed.
 
     Attributes:
-        running: the section that was looked at when the answer was written, "" at the end.
+        running: the section in progress when the report was written, "" at the end.
         troubles: for each section that failed, why.
-        clock_least_s, clock_most_s: bounds of the node's clock minus that of the host that asks; None where that one
-            did not answer the node's greeting.
+        clock_least_s, clock_most_s: bounds of the node's clock minus the asking host's; None if that host did not
+            answer the node's greeting.
         missing_files: paths of the spec that the node does not have.
-        store_offset_s: the database's clock minus the node's, where the node reaches it.
+        store_offset_s: the database's clock minus the node's.
     """
 
     node: str
@@ -180,7 +176,7 @@ class NodeReport(Document):
 
 
 class Talk:
-    """The files through which a host and a node talk: one folder for each examination."""
+    """The files of one examination, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What the training's Python has: torch, DeepSpeed, packages. Run by file path: OUTPUT [NAME OF AN OPERATOR]...
+"""Report torch, DeepSpeed and the packages of the training's Python. Run by file path: OUTPUT [OPERATOR]...
 
 Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
 """
@@ -19,7 +19,7 @@ PACKAGES = ("datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transform
 
 
 def main() -> None:
-    """Writes what is found, also when a part of it cannot be loaded."""
+    """Write the facts, also if a part cannot be loaded."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     facts = {"python": platform.python_version(), "torch": "", "missing": missing}
     try:
@@ -54,14 +54,7 @@ def _deepspeed() -> dict[str, Any]:
     except Exception as exc:  # noqa: BLE001 - as above
         return {"deepspeed_trouble": _line(exc)}
     ops = {name: bool(installed_ops.get(name)) or _compatible(ALL_OPS.get(name)) for name in sys.argv[2:]}
-    known = {name: builder for name, builder in ALL_OPS.items() if not name.endswith("not_implemented")}
-    facts = {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
-    return {**facts, "operators": {name: _state(installed_ops.get(name), known[name]) for name in sorted(known)}}
-
-
-def _state(installed: object, builder: object) -> str:
-    """What `ds_report` says of an operator, in a word."""
-    return "installed" if installed else "compatible" if _compatible(builder) else "unusable"
+    return {"deepspeed": deepspeed.__version__, "accelerator": get_accelerator().device_name(), "ops": ops}
 
 
 def _compatible(builder: object) -> bool:

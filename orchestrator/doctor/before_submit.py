@@ -1,4 +1,4 @@
-"""What Slurm would refuse for good, asked in parallel while the plan is made, before anything is recorded."""
+"""Ask Slurm, while the plan is made and before anything is recorded, whether it would refuse the jobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_KINDS: Final = 8
 
 
 class Preflight:
-    """Asks from when it is made; with `executor: local` nothing.
+    """Ask in the background from its making on; with `executor: local` nothing.
 
-    A Slurm that does not answer in time refuses nothing: the pass after the submission says what is wrong with it.
+    A Slurm that does not answer in time refuses nothing: the pass after the submission reports that.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -40,7 +40,7 @@ class Preflight:
         self._forecasts = [self._start(partial(_forecast, required)) for required in self._asked]
 
     def require_accepted(self) -> None:
-        """Raises UserError with all that Slurm would never run as it is asked for."""
+        """Raise UserError with every job that Slurm would never run."""
         try:
             cluster = Cluster(nodes=self._nodes.result()) if self._nodes else Cluster()
         except Unreachable:

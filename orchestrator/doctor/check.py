@@ -1,4 +1,4 @@
-"""What `campaign doctor` says of one thing: a verdict, what was seen, and what to do about it."""
+"""One verdict of `campaign doctor`: how it stands with one thing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """One verdict.
 
     Attributes:
         id: such as `slurm.partition`; the same in every version.
-        where: what was looked at, such as `slurm` or `node gpu001`.
+        where: the place, such as `slurm` or `node gpu001`.
         seen: one line.
-        next: what to do, "" where nothing is.
-        away: what was asked gave no answer, so that the same may go well later.
+        next: what to do, "" for nothing.
+        away: no answer came, so the same may go well later.
     """
 
     id: str
@@ -43,29 +43,29 @@ class Check:
 
 @dataclass(frozen=True)
 class At:
-    """Makes checks of one place."""
+    """Make checks of one place."""
 
     where: str
 
     def ok(self, about: str, seen: str) -> Check:
-        """Nothing to do."""
+        """Return a check that asks for nothing."""
         return Check(about, self.where, Severity.OK, seen)
 
     def note(self, about: str, seen: str, then: str = "") -> Check:
-        """Worth knowing."""
+        """Return a check worth knowing."""
         return Check(about, self.where, Severity.NOTE, seen, then)
 
     def warning(self, about: str, seen: str, then: str) -> Check:
-        """May go badly."""
+        """Return a check of a thing that may go badly."""
         return Check(about, self.where, Severity.WARNING, seen, then)
 
     def problem(self, about: str, seen: str, then: str, *, away: bool = False) -> Check:
-        """Will go badly; `away` where something gave no answer."""
+        """Return a check of a thing that will go badly; `away` if no answer came."""
         return Check(about, self.where, Severity.PROBLEM, seen, then, away)
 
 
 def exit_code(checks: Iterable[Check]) -> int:
-    """1 where a problem has to be solved first; 3 where all that is wrong is that Slurm or the store did not answer."""
+    """Return 1 if there is a problem to solve; 3 if the only problem is that Slurm or the store did not answer."""
     problems = [check for check in checks if check.verdict is Severity.PROBLEM]
     if not problems:
         return EXIT_OK

@@ -1,18 +1,14 @@
-"""Looks at the host on which `campaign doctor` is called: the shared folder, the store, forward tools, clocks."""
+"""Check the host that calls `campaign doctor`: shared folder, store, forward tools, clocks."""
 
 from __future__ import annotations
 
-import netrc
 import os
-import platform
 import shutil
-import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from dscampaign.files.atomic_files import create_exclusively
 from dscampaign.files.file_systems import LOCAL, file_system
@@ -20,13 +16,11 @@ from dscampaign.files.ownership import distrust
 from dscampaign.jobs.probe.examine import store_offset_s
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.settings import Settings
-from dscampaign.orchestrator.spec.forward_section import WandbConfig
 
 from .check import At, Check
 from .requirements import GB, Requirements
 
 if TYPE_CHECKING:
-    from dscampaign.db.errors import StoreReadOnly
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.location import Location
 
@@ -35,35 +29,29 @@ CLOCKS_AGREE_S: Final = 2.0
 MUNGE_TOLERATES_S: Final = 300.0
 """Above this difference Slurm's own authentication fails."""
 
-_LINK: Final = """SELECT coalesce(inet_server_addr() << '127.0.0.0/8' OR inet_server_addr() = '::1', true),
-    (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())"""
-"""Whether a connection stays on this machine, and whether it is encrypted."""
-
 _SEVERAL_HOSTS: Final = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, then `campaign db upgrade`"
 _PACKAGES: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "mlflow")}
-"""Of each tool to which metrics can be forwarded, those of which one is enough."""
+"""For each tool that can get metrics, the packages of which one is enough."""
 
 
 def host_checks(where: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
-    """Verdicts on this host, and on a campaign's folder and store as they are seen from here.
+    """Return verdicts on a campaign's folder, store and forward tools as this host sees them.
 
-    Without a spec nothing is required; with `shared`, a node has proved to see the same folder.
+    Args:
+        shared: a node has proved that it sees the same folder.
     """
     slurm = any(required.config.executor == "slurm" for required in requirements)
-    yield At(f"host {socket.gethostname()}").ok("host.python", f"Python {platform.python_version()}")
     checkpoints_gb = sum(required.checkpoints_gb for required in requirements)
     yield from folder_checks(where.settings.dir, checkpoints_gb, nodes_need_it=slurm and not shared)
     yield from store_checks(where, slurm=slurm)
     yield from forward_checks(requirements)
 
 
-# -- the shared folder -------------------------------------------------------------------------------------------------
-
-
 def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: bool = False) -> Iterator[Check]:
-    """Verdicts on a campaign's folder, or on the nearest one above it that exists.
+    """Return verdicts on a campaign's folder, or on the nearest existing folder above it.
 
-    With `nodes_need_it`, other hosts must see it, and none has been asked.
+    Args:
+        nodes_need_it: other hosts must see it, and none has been asked.
     """
     at = At("shared folder")
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
@@ -88,7 +76,6 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
 
 
 def _without_links(folder: Path) -> str:
-    """Why a file cannot be created by exactly one of several here, as claims must be; "" if it can."""
     path = folder / f".doctor-{uuid.uuid4().hex[:12]}"
     try:
         first, second = create_exclusively(path, "first"), create_exclusively(path, "second")
@@ -109,11 +96,12 @@ def _space(free_gb: float, needed_gb: float, at: At) -> Check:
     return at.ok("folder.space", f"{free}, checkpoints need about {needed_gb:,.0f} GB" if needed_gb >= 1 else free)
 
 
-# -- the store ---------------------------------------------------------------------------------------------------------
-
-
 def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
-    """Verdicts on the database; with `slurm`, attempts on other hosts need it too."""
+    """Return verdicts on the database.
+
+    Args:
+        slurm: attempts on other hosts need it too.
+    """
     from dscampaign.db.errors import StoreError, StoreMissing, StoreUnreachable
 
     at, settings = At("store"), where.settings
@@ -136,42 +124,37 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
     if settings.store.startswith("sqlite"):
         kind = file_system(Path(settings.store_without_password.removeprefix("sqlite:///")))
         yield sqlite_check(kind, at, slurm=slurm)
+    elif settings.store != settings.store_without_password:
+        [origin] = [setting for setting in settings.origins if setting.name == "store"]
+        seen = f"the address has a password or another secret, from {origin.source}"
+        yield at.warning(
+            "store.password", seen, "put it into ~/.pgpass, mode 0600: jobs and `ps` then see nothing of it"
+        )
 
 
 def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
+    from dscampaign.db.errors import StoreReadOnly
+
     seen = f"{settings.store_without_password}, schema {store.version()}"
     if store.is_sqlite:
         yield at.ok("store.reachable", seen)
-        if refused := _refusal(store):
-            yield at.problem("store.writable", refused.message, refused.hint)
+        try:
+            store.check_writable()
+        except StoreReadOnly as exc:
+            yield at.problem("store.writable", exc.message, exc.hint)
         return
     offset_s = store_offset_s(store)
     with store.read() as conn:
         server = conn.exec_driver_sql("SHOW server_version").scalar_one()
-        local, encrypted = conn.exec_driver_sql(_LINK).one()
     yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
-    if not (local or encrypted):
-        hint = "add `?sslmode=verify-full` to the address"
-        yield at.note("store.encrypted", "the connection is not encrypted: the network can read and change it", hint)
     yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)
 
 
-def _refusal(store: Store) -> StoreReadOnly | None:
-    from dscampaign.db.errors import StoreReadOnly
-
-    try:
-        store.check_writable()
-    except StoreReadOnly as exc:
-        return exc
-    return None
-
-
 def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
-    """The verdict on the file system of a SQLite file; a kind that is not known counts as a network's."""
+    """Return the verdict on the file system of a SQLite file; an unknown one counts as a network's."""
     if kind not in LOCAL:
-        seen = (
-            f"SQLite on {kind or 'an unknown file system'}, over a network: slower, and corrupted if two hosts open it"
-        )
+        on = kind or "an unknown file system"
+        seen = f"SQLite on {on}, over a network: slower, and corrupted if two hosts open it"
         return at.warning("store.file_system", seen, f"run every `campaign` on this one host, or {_SEVERAL_HOSTS}")
     if slurm:
         seen = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
@@ -179,47 +162,20 @@ def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
     return at.ok("store.file_system", f"SQLite on {kind}")
 
 
-# -- tools that get metrics too ----------------------------------------------------------------------------------------
-
-
 def forward_checks(requirements: Sequence[Requirements]) -> Iterator[Check]:
-    """Verdicts on the tools that get metrics too. Training does without them, so nothing here is a problem."""
-    at, configs = At("forward"), [required.config for required in requirements]
-    asked = {tool: (options, config.env) for config in configs for tool, options in config.forward.options().items()}
-    for tool, (options, env) in sorted(asked.items()):
-        mode = options.get("mode") or env.get("WANDB_MODE") or os.environ.get("WANDB_MODE") or "online"
-        version = _installed(tool)
-        if not version:
+    """Return verdicts on the tools that get metrics too; training does without them, so none is a problem."""
+    at = At("forward")
+    for tool in sorted({tool for required in requirements for tool in required.config.forward.options()}):
+        packages = (package for name in _PACKAGES[tool] for package in metadata.distributions(name=name))
+        if package := next(packages, None):
+            yield at.ok(f"forward.{tool}", f"{tool} {package.version}")
+        else:
             hint = f"`pip install 'dscampaign[{tool}]'` into the environment that runs campaign"
             yield at.warning(f"forward.{tool}", f"{tool} is not installed: it will get no metrics", hint)
-        elif tool == "wandb" and mode == "online" and not _has_wandb_key():
-            hint = f"{WandbConfig.login}, or `mode: offline`"
-            yield at.warning("forward.wandb", f"wandb {version}: not logged in", hint)
-        else:
-            yield at.ok(f"forward.{tool}", f"{tool} {version}")
-
-
-def _installed(tool: str) -> str:
-    """The version of a tool that is installed, "" if none is."""
-    found = (package for name in _PACKAGES[tool] for package in metadata.distributions(name=name))
-    return next((package.version for package in found), "")
-
-
-def _has_wandb_key() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    server = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
-    try:
-        return netrc.netrc(os.environ.get("NETRC") or None).authenticators(server) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
-
-
-# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 def clock_check(about: str, least_s: float, most_s: float, clock: str, other: str, at: At) -> Check:
-    """The verdict on a clock minus another one, which lies between `least_s` and `most_s`."""
+    """Return the verdict on the difference of two clocks, which lies between `least_s` and `most_s`."""
     off_s = 0.0 if least_s <= 0 <= most_s else min(abs(least_s), abs(most_s))
     if off_s <= CLOCKS_AGREE_S:
         return at.ok(about, f"{clock} agrees with {other} within {max(abs(least_s), abs(most_s), 0.1):.1f} s")

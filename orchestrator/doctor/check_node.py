@@ -1,4 +1,4 @@
-"""From what a node saw of itself to verdicts: GPUs, memory, files, disks, the all-reduce, the store, clocks. Pure."""
+"""Verdicts on a node's report: GPUs, memory, files, disks, the all-reduce, the store, clocks. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ BUSY_GB: Final = 2.0
 def node_checks(
     report: NodeReport, required: Requirements, *, left: str = "", other: str = "this host's"
 ) -> Iterator[Check]:
-    """Verdicts on a node.
+    """Return verdicts on a node.
 
     Args:
-        report: What it saw.
-        required: What the runs ask of it.
-        left: Where to look for more, in words.
-        other: Whose clock its own was compared with.
+        report: the node's own.
+        required: by the runs.
+        left: the place of its logs, in words.
+        other: the clock that its own was compared with.
     """
     at = At(f"node {report.node}")
 
     def of(section: str, about: str, hint: str, verdicts: Callable[[Any], Iterable[Check]]) -> Iterable[Check]:
-        """The verdicts on a section, or why there are none, and what to do about that."""
         if (seen := getattr(report, section)) is not None:
             return verdicts(seen)
         reason = report.troubles.get(section, "not checked: the job ended first")
@@ -85,7 +84,7 @@ def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
 
 
 def _address(host: Host, required: Requirements, at: At) -> Check:
-    """Whether the others find it. The ranks meet at an address; gloo then offers what the node's own name means."""
+    """The ranks meet at an address; gloo then offers the others the address of the node's own name."""
     if not host.address:
         seen = f"no address under which other nodes reach it; its own name means {host.name_address or 'none'}"
         return at.problem("node.address", seen, "`ip address` on the node shows its networks; tell the administrators")
@@ -111,7 +110,7 @@ def _memory(host: Host, required: Requirements, at: At) -> Check:
 
 
 def files_check(missing: Sequence[str], at: At) -> Check:
-    """The verdict on what a spec names."""
+    """Return the verdict on the paths that a spec names."""
     if missing:
         hint = "put them where every node sees them, under the same path"
         return at.problem("node.files", f"cannot see {', '.join(missing)}", hint)
@@ -119,7 +118,7 @@ def files_check(missing: Sequence[str], at: At) -> Check:
 
 
 def _store(report: NodeReport, at: At) -> Iterator[Check]:
-    """The training needs no database, and the reconciler takes in what waits in files: nothing here is a problem."""
+    """Nothing here is a problem: the reconciler takes in metrics that wait in files."""
     if report.store_offset_s is not None:
         offset_s = report.store_offset_s
         yield at.ok("node.store", "reaches the database")
@@ -150,14 +149,11 @@ def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
     if found.bus_gb_s is None:
         return at.ok("node.all_reduce", f"{found.backend}, one rank: DeepSpeed's launcher works")
     seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s"
-    nvlink = gpus is not None and bool(gpus.links) and set(gpus.links.values()) == {"NVLink"}
+    nvlink = gpus is not None and all(device.nvlinks for device in gpus.devices)
     if found.backend == "nccl" and found.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):
         hint = "`NCCL_DEBUG=INFO` in env shows which path it takes; look for NCCL_P2P_DISABLE, and for ACS on PCIe"
         return at.warning("node.all_reduce", f"{seen}, slow for {'NVLink' if nvlink else 'PCIe'}", hint)
     return at.ok("node.all_reduce", seen)
-
-
-# -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
 def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
@@ -170,8 +166,10 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     if busy := _those(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
         seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
         yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
-    if gpus.links:
-        yield _links(gpus, at)
+    links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
+    if len(links) > 1:
+        seen = f"GPUs have {min(links)} to {max(links)} active NVLinks"
+        yield at.warning("gpu.links", seen, "a link is down: `nvidia-smi nvlink -s`, and tell the administrators")
 
 
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
@@ -209,23 +207,6 @@ def _ecc(devices: Sequence[Device], at: At) -> Check:
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 
-def _links(gpus: Gpus, at: At) -> Check:
-    ways = Counter(way or "an unknown link" for way in gpus.links.values())
-    seen = ", ".join(f"{number} of {len(gpus.links)} pairs: {way}" for way, number in ways.items())
-    if len(ways) == 1:
-        seen = f"all pairs: {next(iter(ways))}"
-    links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
-    if len(links) > 1:
-        seen += f" (GPUs have {min(links)} to {max(links)} active links)"
-        return at.warning("gpu.links", seen, "a link is down: `nvidia-smi nvlink -s`, and tell the administrators")
-    if "NVLink" in ways and links:
-        seen += f" ({links.pop()} links each)"
-    if "NVLink" in ways and len(ways) > 1:
-        return at.note("gpu.links", seen, "collectives are as fast as the slowest link")
-    return at.ok("gpu.links", seen)
-
-
 def _those(devices: Sequence[Device], which: Callable[[Device], bool]) -> str:
-    """`GPU 1, 3`: those of which something is so; "" for none."""
     numbers = [str(device.number) for device in devices if which(device)]
     return f"GPU {', '.join(numbers)}" if numbers else ""

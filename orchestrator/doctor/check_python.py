@@ -1,4 +1,4 @@
-"""Whether the Python of a spec has what the training needs: the interpreter is asked, nothing is loaded."""
+"""Check that the Python of a spec has the packages of the training, without loading them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _NEEDED: Final = ("torch", "deepspeed")
 _OF_THE_TRAINER: Final = ("transformers",)
 _ASK: Final = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
 _WAIT_S: Final = 20.0
+_WRITE: Final = "write the path of an interpreter as `python`"
 _NODES: Final = "`campaign doctor SPEC --on-node` checks a node"
 
 
 def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
-    """Verdicts on the interpreters that are seen from here; a node of a cluster may have others under their names."""
+    """Return verdicts on the interpreters as this host sees them; a cluster's nodes may have others."""
     asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
     for required in requirements:
         own = _OF_THE_TRAINER if required.config.command is None else ()
@@ -36,14 +37,10 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
         done = _answer([python, "-c", _ASK, *names], {**os.environ, **config.env})
     except (OSError, subprocess.TimeoutExpired) as exc:
         seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
-        return (
-            at.problem("host.packages", seen, "write the path of an interpreter as `python`")
-            if local
-            else at.note("host.packages", seen, _NODES)
-        )
+        return at.problem("host.packages", seen, _WRITE) if local else at.note("host.packages", seen, _NODES)
     if done.returncode:
         seen = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-        return at.problem("host.packages", seen, "write the path of an interpreter as `python`")
+        return at.problem("host.packages", seen, _WRITE)
     missing = done.stdout.split()
     if not missing:
         return at.ok("host.packages", f"{python} has {', '.join(names)}")
@@ -55,12 +52,7 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
 
 
 def _answer(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What a program prints. Ended with it is all that it has started: an interpreter may be a script around one.
-
-    Raises:
-        OSError: it cannot be run.
-        subprocess.TimeoutExpired: it did not end in time.
-    """
+    """Run a program, and end everything that it started: an interpreter may be a script around another."""
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # Not in this folder, whose files could pass for packages.
     with subprocess.Popen(command, env=env, cwd="/", text=True, start_new_session=True, **pipes) as child:

@@ -1,4 +1,4 @@
-"""From what Slurm tells of a cluster to verdicts on what a spec asks of it. Pure."""
+"""Verdicts on what a spec asks of a cluster, from Slurm's answers. Pure."""
 
 from __future__ import annotations
 
@@ -24,22 +24,19 @@ _NOT_AVAILABLE: Final = "node configuration is not available"
 def slurm_checks(
     cluster: Cluster, requirements: Sequence[Requirements], forecasts: Sequence[str | Exception]
 ) -> Iterator[Check]:
-    """Verdicts on a cluster.
+    """Return verdicts on a cluster.
 
-    Whether it has what a job asks for, `sbatch --test-only` says; but that does not look at the partition's time limit
-    or state, and it knows nothing of the model.
+    `sbatch --test-only` checks what a job asks for, but neither the partition's time limit and state nor the model.
 
     Args:
-        cluster: What it answered.
-        requirements: What a spec asks of it; empty without one.
-        forecasts: Of each of these when its job would start, or why not.
+        cluster: its answers.
+        requirements: what a spec asks of it; empty without one.
+        forecasts: for each requirement when its job would start, or why not.
     """
     if cluster.trouble:
         hint = "is this a login node of a Slurm cluster? `executor: local` needs none"
-        if requirements:
-            yield _AT.problem("slurm.controller", cluster.trouble, hint, away=True)
-        else:  # the campaigns may be local ones
-            yield _AT.note("slurm.controller", cluster.trouble, hint)
+        check = _AT.problem("slurm.controller", cluster.trouble, hint, away=True)
+        yield check if requirements else _AT.note(check.id, check.seen, hint)
         return
     yield _AT.ok("slurm.controller", f"responding, Slurm {cluster.version}")
     yield _accounting(cluster)
@@ -53,7 +50,6 @@ def slurm_checks(
         yield from (_partition(name, cluster, slurm) for name in names if name)
         if nodes:
             yield _nodes(nodes, required)
-        yield from _preemption(cluster, nodes, required)
         if all(any(n.partition == name for n in cluster.nodes) for name in names if name):
             yield _forecast(forecast, required, nodes)  # else sbatch would only say the same once more
 
@@ -101,26 +97,11 @@ def _nodes(nodes: Sequence[Nodes], required: Requirements) -> Check:
 
 
 def _described(nodes: Sequence[Nodes]) -> str:
-    """`main: 4 nodes (gpu:h100:8, 1000000 MB, 96 cores), at most 2 a job`."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for group in nodes:
         limit = "" if group.max_nodes == "infinite" else f", at most {group.max_nodes} a job"
         counts[group.partition, group.has, limit] += group.count
     return "; ".join(f"{name}: {count(number, 'node')} ({has}){limit}" for (name, has, limit), number in counts.items())
-
-
-def _preemption(cluster: Cluster, nodes: Sequence[Nodes], required: Requirements) -> Iterator[Check]:
-    """Preempted runs resume; what matters is whether they are warned, and whether there are checkpoints."""
-    names = dict.fromkeys(group.partition for group in nodes if group.preemptible)
-    if not names:
-        return
-    seen = f"jobs in {'/'.join(names)} can be preempted, {'with' if cluster.warns else 'without'} a warning"
-    if not cluster.warns and required.config.command is None and required.config.train.checkpoint_every is None:
-        hint = "set train.checkpoint_every: a preempted run starts over at step 0"
-        yield _AT.warning("slurm.preemption", seen, hint)
-    else:
-        hint = "" if cluster.warns else "a preempted run resumes from its last checkpoint"
-        yield _AT.note("slurm.preemption", seen, hint)
 
 
 def _forecast(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
@@ -136,10 +117,7 @@ def _forecast(forecast: str | Exception, required: Requirements, nodes: Sequence
 
 
 def _may_come_back(nodes: Sequence[Nodes], required: Requirements) -> bool:
-    """Whether nodes out of service may be those that it takes: `--test-only` leaves them out, sbatch does not.
-
-    Where enough nodes of their kind are in service, they would change nothing.
-    """
+    """Return whether nodes out of service may run the job: `--test-only` leaves them out, sbatch does not."""
     slurm, in_service = required.config.slurm, Counter[str]()
     for group in nodes:
         in_service[group.has] += group.count if group.in_service else 0

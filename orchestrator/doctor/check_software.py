@@ -1,4 +1,4 @@
-"""From what the training's Python has to verdicts: torch and its CUDA, DeepSpeed and its operators. Pure."""
+"""Verdicts on the training's Python: torch and its CUDA, DeepSpeed and its operators. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 
 def software_checks(software: Software, gpus: Gpus | None, required: Requirements, at: At) -> Iterator[Check]:
-    """Verdicts on the training's Python; `gpus` are what the driver shows, None where it showed nothing."""
+    """Return verdicts on the training's Python; `gpus` is None if the driver showed none."""
     which = required.config.python or "the one that runs campaign"
     yield at.ok("software.python", f"Python {software.python} ({which})")
     yield _torch(software, gpus, required, at)
@@ -28,8 +28,6 @@ def software_checks(software: Software, gpus: Gpus | None, required: Requirement
     yield _deepspeed(software, at)
     if software.ops:
         yield _ops(software, at)
-    if software.operators:
-        yield at.ok("software.operators", f"DeepSpeed's operators: {'; '.join(_by_state(software))}")
     if required.config.command is None and software.missing:
         yield at.problem("software.packages", f"the built-in training needs {', '.join(software.missing)}", _TRAIN)
 
@@ -47,7 +45,6 @@ def _torch(software: Software, gpus: Gpus | None, required: Requirements, at: At
 
 
 def _no_gpus(software: Software, gpus: Gpus | None, required: Requirements) -> tuple[str, str]:
-    """Why torch cannot use the GPUs, and what to do; "" if it can."""
     if not software.torch_cuda:
         return "it sees no GPU", "install a build of torch for CUDA"
     # a driver serves newer minor versions of its CUDA than its own, but no newer major one
@@ -88,15 +85,6 @@ def _ops(software: Software, at: At) -> Check:
     return at.problem("software.ops", seen, f"install {need}; for details, run `ds_report` on the node")
 
 
-def _by_state(software: Software) -> Iterator[str]:
-    """What `ds_report` tells of every operator, in the fewest words."""
-    words = {"installed": "installed", "compatible": "compile on demand", "unusable": "cannot be used"}
-    for state, said in words.items():
-        if names := [name for name, found in software.operators.items() if found == state]:
-            yield f"{said}: {', '.join(names)}"
-
-
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with, to be compared: (3, 40, 1); empty where it has none."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()

@@ -1,4 +1,4 @@
-"""What a cluster has, as Slurm tells it: partitions, nodes, accounting. It only asks."""
+"""Ask Slurm for a cluster's partitions, nodes and accounting."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.slurm_commands import NO_ACCOUNTING, ask
 from dscampaign.orchestrator.spec.slurm_section import parse_time_min
 
-_SINFO: Final = "%P|%a|%l|%s|%M|%D|%T|%G|%m|%c|%b"
-_WARNS: Final = re.compile(r"^\w+Parameters\s*=.*\b(?:preempt_)?send_user_signal\b", re.MULTILINE)
+_SINFO: Final = "%P|%a|%l|%s|%D|%T|%G|%m|%c|%b"
 _OUT_OF_SERVICE: Final = ("down", "drain", "error", "fail", "inval", "maint", "unk")
 
 
@@ -23,9 +22,8 @@ class Nodes:
         state: the partition's: up, down, drain or inact.
         max_time_min: longest time limit of a job; None for no limit.
         max_nodes: most nodes of a job, "infinite" for no limit.
-        preemptible: whether jobs there may have to make room for others.
         in_service: whether Slurm starts jobs there, now or later.
-        has: what a job can ask for, in Slurm's words: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
+        has: the resources that a job can ask for, in Slurm's words: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
     """
 
     partition: str
@@ -33,7 +31,6 @@ class Nodes:
     state: str = "up"
     max_time_min: int | None = None
     max_nodes: str = "infinite"
-    preemptible: bool = False
     count: int = 0
     in_service: bool = True
     memory_mb: int = 0
@@ -42,41 +39,37 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What Slurm answered.
+    """Slurm's answers.
 
     Attributes:
         trouble: why the controller did not answer, "" if it did.
         version: such as `22.05.8`.
-        accounting: "kept", "none" where there is none, or why it did not answer.
-        warns: whether jobs that are preempted get a signal first.
+        accounting: "kept", "none", or why it did not answer.
     """
 
     trouble: str = ""
     version: str = ""
     accounting: str = ""
     nodes: tuple[Nodes, ...] = ()
-    warns: bool = False
 
 
 def inspect_cluster() -> Cluster:
-    """Asks Slurm. Nothing that fails is raised: it is part of the answer."""
+    """Ask Slurm; a failure is part of the answer."""
     try:
         version = _answer("sinfo", "--version").split()[-1]  # Debian calls it slurm-wlm
         nodes = partitions()
-        warns = _WARNS.search(_answer("scontrol", "show", "config")) is not None
     except Unreachable as exc:
         return Cluster(exc.message)
-    return Cluster("", version, _accounting(), nodes, warns)
+    return Cluster("", version, _accounting(), nodes)
 
 
 def partitions() -> tuple[Nodes, ...]:
-    """The nodes of every partition. Raises `Unreachable` where Slurm does not tell."""
+    """Return the nodes of every partition. Raises `Unreachable` if Slurm does not answer."""
     lines = _answer("sinfo", "--all", "--noheader", "--exact", "-o", _SINFO).splitlines()
     return tuple(_nodes(line) for line in lines if line.count("|") == _SINFO.count("|"))
 
 
 def _answer(*command: str) -> str:
-    """What a command prints. Raises `Unreachable` where it fails."""
     done = ask(list(command))
     if done.returncode:
         raise Unreachable(f"{command[0]}: {_last_line(done.stderr).removeprefix(f'{command[0]}: ')}")
@@ -98,7 +91,7 @@ def _last_line(text: str) -> str:
 
 
 def _nodes(line: str) -> Nodes:
-    partition, state, time, size, preemption, count, node_state, gres, memory_mb, cpus, features = line.split("|")
+    partition, state, time, size, count, node_state, gres, memory_mb, cpus, features = line.split("|")
     given = [re.sub(r"\([^)]*\)", "", gres), f"{memory_mb} MB", f"{cpus} cores", features.removesuffix("(null)")]
     return Nodes(
         partition.removesuffix("*"),
@@ -106,7 +99,6 @@ def _nodes(line: str) -> Nodes:
         state=state,
         max_time_min=parse_time_min(time) if time[:1].isdigit() else None,
         max_nodes=size.rpartition("-")[2],
-        preemptible=preemption not in ("OFF", ""),
         count=int(count),
         in_service=not node_state.endswith("*") and not node_state.startswith(_OUT_OF_SERVICE),
         memory_mb=int(memory_mb) if memory_mb.isdigit() else 0,

@@ -1,7 +1,7 @@
-"""Looks at a node from within: by a short job on the shared folder, or a process of this machine.
+"""Examine a node from within: by a short job on the shared folder, or a process of this machine.
 
-The host writes a question, the node a report; while they talk, each says the time, which bounds how far their clocks
-differ. Whatever ends the examination, Ctrl-C too, ends its job.
+The host writes a question, the node a report; they exchange times, which bounds the difference of their clocks.
+Whatever ends the examination, Ctrl-C too, ends its job.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .requirements import Requirements
 FOLDER: Final = ".doctor"
 """Below the campaign's folder; no campaign can have such a name."""
 TIME_MIN: Final = 15
-"""Time limit of the job: more than all looks can take, less than a scheduler minds."""
+"""Time limit of the job: more than all sections can take."""
 ASK_SLURM_S: Final = 10.0
 _POLL_S: Final = 0.3
 _OVER_S: Final = 120.0
-"""How long after the last moment at which its job can have ended the examination is given up."""
+"""The examination is given up this long after the last moment at which its job can have ended."""
 _LOG_LINES: Final = 3
 
 Tell = Callable[[str], None]
@@ -53,15 +53,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Examined:
-    """What came of it.
+    """The result.
 
     Attributes:
-        report: what the node saw, perhaps not all of it; None for nothing.
-        trouble: why there is no report, or only a part of one; "" if all is there.
+        report: the node's, perhaps in part; None for none.
+        trouble: why the report is missing or incomplete; "" if it is whole.
         hint: what to do about that.
-        shared: whether the node saw the question, and the host the report; None where no node was reached.
+        shared: whether the node saw the question, and the host the report; None if no node was reached.
         away: trying again may go well.
-        folder: where the job's files are, if something went wrong.
+        folder: the folder of the job's files, if something went wrong.
     """
 
     report: NodeReport | None
@@ -73,7 +73,7 @@ class Examined:
 
 
 def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
-    """Has a node looked at that runs would get; its job may wait so long in the queue."""
+    """Examine a node that runs would get; its job may wait for `wait_s` in the queue."""
     token = job_request.new_token("campaign-doctor", ())
     with _made(settings.dir) as room:
         folder = room / token
@@ -105,7 +105,7 @@ def _question(required: Requirements, settings: Settings) -> Question:
 
 @contextlib.contextmanager
 def _made(dir: Path) -> Iterator[Path]:
-    """The folder for examinations; what was made for it and is empty again goes at the end."""
+    """Yield the folder for examinations, and remove the empty folders that were made for it."""
     room = dir / FOLDER
     new = [folder for folder in (room, *room.parents) if not folder.exists()]
     make_private(room)
@@ -118,7 +118,6 @@ def _made(dir: Path) -> Iterator[Path]:
 
 
 def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
-    """One job for one node, with what an attempt would ask for."""
     resources: dict[str, Any] = job_request.resources(required.config)
     several = required.config.nodes > 1
     for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
@@ -149,7 +148,6 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
 
 
 def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
-    """What came of a job, once its report is complete, it is over, or it has waited for too long."""
     talk, said, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
     looks = _looks(executor, batch, job_id)
     while True:
@@ -176,7 +174,7 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
 
 
 def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView]:
-    """The job as it was last seen, again and again; Slurm is not asked each time."""
+    """Yield the job as last seen; Slurm is asked every ten seconds only."""
     every_s = ASK_SLURM_S if isinstance(executor, SlurmExecutor) else 0.0
     job, since_s, ask_s = JobView(batch.token, 0, job_id, "SUBMITTED"), time.time(), 0.0
     while True:
@@ -189,7 +187,6 @@ def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView
 
 
 def _ended(job: JobView, folder: Path) -> Examined:
-    """The job is over without a complete report."""
     report = NodeReport.read(Talk(folder).report)
     how = "" if job.state == "GONE" else f" as {job.state}"
     state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
@@ -211,7 +208,6 @@ def _complete(talk: Talk) -> NodeReport | None:
 
 
 def _log_tail(folder: Path) -> str:
-    """The last lines of the job's logs, "" if there are none."""
     logs = sorted([*folder.glob("*_log.*"), *folder.glob("0.log")])
     lines = [line.strip() for log in logs for line in log.read_text(errors="replace").splitlines()]
     return " · ".join(list(filter(None, lines))[-_LOG_LINES:])

@@ -1,4 +1,4 @@
-"""What the runs of a spec ask of a machine, in the words of `campaign doctor`. Pure."""
+"""The requirements of a spec's runs on a machine. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _BYTES_FULL: Final = 12
 
 @dataclass(frozen=True)
 class Requirements:
-    """What like runs ask for: of each figure the most that one of them asks.
+    """The requirements of runs on like machines: for each figure the highest among them.
 
     Attributes:
         runs: their names.
-        config: of one of them; what is not said here is the same in all.
+        config: of one run; the other runs share every field that matters here.
         ranks: processes of one node.
         gpus: of one node.
         on_gpus: whether the training uses them.
-        host_gb, gpu_gb, disk_gb: what the model's states take of a node's memory, of a GPU and of a node's disk.
-        checkpoints_gb: what the checkpoints of all runs that are kept take of the shared folder, together.
+        host_gb, gpu_gb, disk_gb: size of the model's states in a node's memory, on a GPU and on a node's disk.
+        checkpoints_gb: size of the kept checkpoints of all runs together.
         ops: DeepSpeed's operators that the training cannot do without.
         files: absolute paths that the runs name.
     """
@@ -50,17 +50,17 @@ class Requirements:
 
     @property
     def nvme_path(self) -> str | None:
-        """Where states are offloaded to on each node's disk."""
+        """Return the folder on each node's disk that states are offloaded to."""
         return self.config.train.nvme_path if self.config.train.offload == "nvme" else None
 
     @property
     def named(self) -> str:
-        """The runs in a few words, for a next step."""
+        """Return the runs in a few words."""
         return self.runs[0] if len(self.runs) == 1 else f"{self.runs[0]} and {len(self.runs) - 1} more"
 
 
 def requirements_of(runs: Iterable[Run]) -> list[Requirements]:
-    """One for each kind of machine, what asks for the most GPUs and memory first."""
+    """Return the requirements on each kind of machine, the most GPUs and memory first."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_kind(run), []).append(run)
@@ -102,7 +102,7 @@ def _checkpoints_gb(config: RunConfig, needs: ModelNeeds) -> float:
 
 
 def needed_ops(config: RunConfig) -> Iterator[str]:
-    """DeepSpeed's operators that a run's configuration asks for, by the names of DeepSpeed's own report."""
+    """Return the DeepSpeed operators that a run's configuration asks for, as DeepSpeed's own report names them."""
     if config.train.engine != "deepspeed":
         return
     rendered = config.rendered_deepspeed()

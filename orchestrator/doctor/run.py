@@ -1,4 +1,4 @@
-"""Is this machine, this cluster, this store fit for a campaign? Gathers what is seen, then asks for the verdicts."""
+"""Check whether this machine, its cluster, its store and a node are fit for a campaign."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, Subm
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
 
 from .check import At, Check
-from .check_access import access_checks
 from .check_host import host_checks
 from .check_node import files_check, node_checks
 from .check_python import python_checks
@@ -33,14 +32,14 @@ if TYPE_CHECKING:
 def doctor(
     where: Location, requirements: Sequence[Requirements], *, on_node: bool, wait_s: float, tell: Tell
 ) -> list[Check]:
-    """All verdicts.
+    """Return all verdicts.
 
     Args:
-        where: The campaign's folder and store.
-        requirements: What a spec asks for; empty without one.
-        on_node: Have a node looked at too, the one that asks for the most.
-        wait_s: How long its job may wait in the queue.
-        tell: Takes words on what is waited for.
+        where: the campaign's folder and store.
+        requirements: of a spec; empty without one.
+        on_node: also check a node, for the requirement that asks for the most.
+        wait_s: how long its job may wait in the queue.
+        tell: prints progress.
     """
     host = socket.gethostname()
     by_slurm = [required for required in requirements if required.config.executor == "slurm"]
@@ -48,7 +47,6 @@ def doctor(
     checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
     checks += _files(f"host {host}", requirements)
     checks += python_checks(f"host {host}", requirements)
-    checks += access_checks(f"host {host}", where.settings, requirements)
     examined = _examined(where, requirements, cluster, wait_s, tell) if on_node and requirements else None
     shared = examined is not None and examined.shared is True
     first = list(host_checks(where, requirements, shared=shared))
@@ -56,7 +54,6 @@ def doctor(
 
 
 def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[str | Exception]:
-    """Slurm's word on each kind of job: when it would start, or why not."""
     if cluster.trouble:
         return []
     with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:
@@ -64,7 +61,7 @@ def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[s
 
 
 def forecast(required: Requirements, folder: Path) -> str | Exception:
-    """Slurm's word on one kind of job; `folder` takes its script."""
+    """Return when Slurm would start one kind of job, or why not; `folder` takes its script."""
     token = job_request.new_token("campaign-doctor", ())
     try:
         array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
@@ -74,7 +71,6 @@ def forecast(required: Requirements, folder: Path) -> str | Exception:
 
 
 def _files(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
-    """What the spec names, seen from here. A node of a cluster may have what this host has not."""
     named = sorted({path for required in requirements for path in required.files})
     missing = missing_files(named)
     local = any(required.config.executor == "local" for required in requirements)

@@ -67,7 +67,6 @@ def test_what_the_cluster_does_not_have(slurm: SlurmCluster, spec: Path, capsys:
     found = verdicts(capsys)
     assert found["slurm.submit"]["verdict"] == "problem"  # by Slurm's own word
     assert "gpu:h100:8" in found["slurm.submit"]["next"]
-    assert found["slurm.preemption"]["verdict"] == "warning"
 
 
 def test_ctrl_c_cancels_the_job(slurm: SlurmCluster, spec: Path) -> None:

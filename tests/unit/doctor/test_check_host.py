@@ -24,7 +24,7 @@ from dscampaign.orchestrator.doctor.check_host import (
 )
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.executors import storage
-from dscampaign.orchestrator.settings import Settings
+from dscampaign.orchestrator.settings import Setting, Settings
 from dscampaign.orchestrator.spec.model import RunConfig
 
 REQUIRED = Requirements(("run",), RunConfig(), ranks=8, gpus=8, on_gpus=True)
@@ -160,6 +160,16 @@ def test_a_store_that_does_not_answer_is_away_and_one_of_another_version_is_not(
     assert "password" not in secret.seen
 
 
+def test_a_password_in_the_address_is_a_warning_that_does_not_repeat_it(place: Location) -> None:
+    for secret in ("postgresql://me:geheim@127.0.0.1:1/x", "postgresql://me@127.0.0.1:1/x?password=geheim"):
+        origin = Setting("store", secret, "environment variable CAMPAIGN_STORE")
+        settings = replace(place.settings, store=secret, origins=(origin,))
+        found = by_id(store_checks(Location(settings, ()), slurm=False))["store.password"]
+        assert found.verdict is Severity.WARNING
+        assert "CAMPAIGN_STORE" in found.seen
+        assert "geheim" not in found.seen
+
+
 def test_a_problem_that_stays_outweighs_what_may_pass() -> None:
     assert exit_code([AT.problem("a", "", "", away=True), AT.problem("b", "", "")]) == 1
     assert exit_code([AT.warning("a", "", ""), AT.note("b", "")]) == 0
@@ -168,17 +178,8 @@ def test_a_problem_that_stays_outweighs_what_may_pass() -> None:
 # -- tools that get metrics too ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B is installed, and nobody has logged in to it."""
-    monkeypatch.setattr(check_host, "_PACKAGES", {"wandb": ("pytest",)})
-    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-
-
-def forwarded(env: dict[str, str] | None = None, **tools: Any) -> dict[str, Check]:
-    config = RunConfig.model_validate({"forward": tools, "env": env or {}})
+def forwarded(**tools: Any) -> dict[str, Check]:
+    config = RunConfig.model_validate({"forward": tools})
     return by_id(forward_checks([replace(REQUIRED, config=config)]))
 
 
@@ -196,42 +197,6 @@ def test_a_tool_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPat
     found = forwarded(tensorboard={})["forward.tensorboard"]
     assert (found.verdict, found.seen) == (Severity.WARNING, "tensorboard is not installed: it will get no metrics")
     assert "dscampaign[tensorboard]" in found.next
-
-
-@pytest.mark.usefixtures("nobody")
-@pytest.mark.parametrize(
-    ("said", "of_spec", "inherited", "verdict"),
-    [
-        ({"mode": "online"}, "offline", "offline", Severity.WARNING),
-        ({"mode": "offline"}, "", "", Severity.OK),
-        ({}, "", "", Severity.WARNING),
-        ({}, "", "offline", Severity.OK),
-        ({}, "offline", "online", Severity.OK),
-    ],
-)
-def test_only_online_does_wandb_ask_who_you_are(
-    said: dict[str, str], of_spec: str, inherited: str, verdict: Severity, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", inherited)
-    found = forwarded({"WANDB_MODE": of_spec} if of_spec else {}, wandb=said)["forward.wandb"]
-    assert found.verdict is verdict
-    assert ("WANDB_API_KEY" in found.next) == (verdict is Severity.WARNING)
-
-
-@pytest.mark.usefixtures("nobody")
-def test_wandb_knows_who_has_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def known() -> bool:
-        return forwarded(wandb={})["forward.wandb"].verdict is Severity.OK
-
-    (tmp_path / "netrc").write_text("machine\n")  # cannot be read
-    assert not known()
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password key\n")
-    (tmp_path / "netrc").chmod(0o600)
-    assert known()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert not known()
-    monkeypatch.setenv("WANDB_API_KEY", "key")
-    assert known()
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ from dscampaign.tests.support.fake_slurm import FakeSlurm
 HAS = "gpu:h100:8, 1000000 MB, 96 cores"
 MAIN = Nodes("main", default=True, max_time_min=1440, max_nodes="2", count=3, memory_mb=1_000_000, has=HAS)
 BROKEN = replace(MAIN, count=1, in_service=False)
-SCAVENGE = replace(MAIN, partition="scavenge", default=False, max_nodes="infinite", preemptible=True)
+SCAVENGE = replace(MAIN, partition="scavenge", default=False, max_nodes="infinite")
 CLUSTER = Cluster("", "23.11.4", "kept", (MAIN, BROKEN, SCAVENGE))
 STARTS = "Job 7 to start at 2030-01-01T00:00:00"
 
 
-def required(host_gb: float = 0.0, train: dict[str, Any] | None = None, **slurm: Any) -> Requirements:
-    config = RunConfig.model_validate({"slurm": {"partition": "main", **slurm}, "train": train or {}})
+def required(host_gb: float = 0.0, **slurm: Any) -> Requirements:
+    config = RunConfig.model_validate({"slurm": {"partition": "main", **slurm}})
     return Requirements(("run",), config, ranks=8, gpus=8, on_gpus=True, host_gb=host_gb)
 
 
@@ -136,25 +136,15 @@ def test_accounting() -> None:
         assert verdicts(required(), replace(CLUSTER, accounting=said))["slurm.accounting"].verdict is verdict
 
 
-def test_preemption_without_warning_wants_checkpoints() -> None:
-    scavenge = required(partition="scavenge")
-    assert verdicts(scavenge)["slurm.preemption"].verdict is Severity.WARNING
-    kept = required(train={"checkpoint_every": 5}, partition="scavenge")
-    assert verdicts(kept)["slurm.preemption"].verdict is Severity.NOTE
-    found = verdicts(scavenge, replace(CLUSTER, warns=True))["slurm.preemption"]
-    assert (found.verdict, found.next) == (Severity.NOTE, "")
-    assert "slurm.preemption" not in verdicts(required())
-
-
 # -- Slurm's own words -------------------------------------------------------------------------------------------------
 
 
 SINFO = """\
 a notice of the site's wrapper
-main*|up|7-00:00:00|1-infinite|OFF|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink
-main*|up|7-00:00:00|1-infinite|OFF|1|drained|(null)|1000|8|(null)
-debug|down|30:00|1|REQUEUE|2|mixed*|(null)|1000|8|(null)
-empty|up|infinite|1-infinite|OFF|0|n/a|(null)|n/a|n/a|(null)
+main*|up|7-00:00:00|1-infinite|3|idle|gpu:h100:8(S:0-1),nvme:1|1000000|96|ib,nvlink
+main*|up|7-00:00:00|1-infinite|1|drained|(null)|1000|8|(null)
+debug|down|30:00|1|2|mixed*|(null)|1000|8|(null)
+empty|up|infinite|1-infinite|0|n/a|(null)|n/a|n/a|(null)
 """
 
 
@@ -163,7 +153,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm(tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
     fake.answers("sinfo", SINFO)
-    fake.answers("scontrol", "SlurmctldParameters     = preempt_send_user_signal,enable_configless\n")
     return fake
 
 
@@ -171,18 +160,17 @@ def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.Mon
     monkeypatch.setenv("SINFO_PARTITION", "debug")  # the user's default would hide the others
     found = inspect_cluster()
     assert not any("SINFO_PARTITION" in call.env for call in slurm.calls)
-    assert (found.trouble, found.accounting, found.warns) == ("", "kept", True)
+    assert (found.trouble, found.accounting) == ("", "kept")
     idle, drained, silent, empty = found.nodes
     has = "gpu:h100:8,nvme:1, 1000000 MB, 96 cores, ib,nvlink"
-    assert idle == Nodes("main", True, "up", 7 * 1440, "infinite", False, 3, True, 1_000_000, has)
+    assert idle == Nodes("main", True, "up", 7 * 1440, "infinite", 3, True, 1_000_000, has)
     assert (drained.in_service, drained.has) == (False, "1000 MB, 8 cores")
-    assert silent == Nodes("debug", False, "down", 30, "1", True, 2, False, 1000, "1000 MB, 8 cores")
+    assert silent == Nodes("debug", False, "down", 30, "1", 2, False, 1000, "1000 MB, 8 cores")
     assert (empty.count, empty.memory_mb, empty.max_time_min) == (0, 0, None)
 
 
 def test_the_answers_of_a_slurm_that_fails_are_part_of_what_is_seen(slurm: FakeSlurm) -> None:
-    slurm.answers("scontrol", "SlurmctldParameters     = (null)\n")
     slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
-    assert (inspect_cluster().accounting, inspect_cluster().warns) == ("none", False)
+    assert inspect_cluster().accounting == "none"
     slurm.answers("sinfo", err="sinfo: error: Unable to contact slurm controller\n", code=1)
     assert "Unable to contact slurm controller" in inspect_cluster().trouble

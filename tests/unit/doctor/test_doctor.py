@@ -83,7 +83,7 @@ def test_without_a_spec_host_folder_and_store_are_looked_at(
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))  # a machine without Slurm
     assert main(["doctor", "--json"]) == 0
     found = checks(capsys)
-    assert {"host.python", "folder.writable", "store.reachable", "store.file_system"} <= found.keys()
+    assert {"folder.writable", "store.reachable", "store.file_system"} <= found.keys()
     assert not any(about.startswith(("slurm.", "node.")) for about in found)
 
 

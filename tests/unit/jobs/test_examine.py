@@ -153,8 +153,6 @@ def test_the_training_s_python_tells_what_it_has(tmp_path: Path) -> None:
     assert (bool(found.torch), bool(found.deepspeed), list(found.missing)) == (True, True, [])
     assert set(found.ops) == {"cpu_adam", "no_such_operator"}
     assert not found.ops["no_such_operator"]
-    assert found.operators["cpu_adam"] in ("installed", "compatible")
-    assert set(found.operators.values()) <= {"installed", "compatible", "unusable"}
 
 
 def test_a_python_without_torch_says_so(tmp_path: Path) -> None:
