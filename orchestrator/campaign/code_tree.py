@@ -1,4 +1,4 @@
-"""What belongs to the code around a script: the git work tree, or the script's folder, without data. Copies nothing."""
+"""Selects the code around a script: the git work tree, or the script's folder, without data. Copies nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from dscampaign.files.atomic_files import read_json
@@ -20,45 +20,33 @@ FILE_LIMIT_BYTES: Final = 10 * 10**6
 TREE_LIMIT_BYTES: Final = 200 * 10**6
 TREE_LIMIT_FILES: Final = 20_000
 """A larger tree is not copied: then the script's own folder is, and if that is as large, nothing."""
-
-SPEC_LIMIT_BYTES: Final = 10**6
 FOLDER_LIMIT_FILES: Final = 1000
 """Outside of git, a folder below the script's with more files of its own holds data."""
 GIT_TIMEOUT_S: Final = 60.0
+
+_CODE: Final = (*NAMING, ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+"""How files of code end; git may track others as well."""
+_DOCUMENTS: Final = (".md", ".rst", ".ipynb")
+"""How files end that no run depends on: to edit them is no change of code, even if git tracks them."""
 _UNSEEN: Final = frozenset({".git", "__pycache__"})
 """Neither copied nor linked."""
 _TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
 _RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", "checkpoints", "artifacts", "logs"})
-"""Folders that runs write, whatever the files in them are called; modules in them are code all the same."""
+"""Folders that runs write to; modules in them are code all the same."""
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", Beside.STORE)
-"""What only the folder of a Python environment holds, or that of a campaign."""
-_OUTPUTS: Final = re.compile(
-    r"\.(log|out|err|pyc|pt|pth|ckpt|safetensors|bin|np[yz]|h5|pkl|parquet|arrow|csv|tsv|jsonl"
-    r"|(db|sqlite)3?(-(wal|shm|journal))?|png|jpe?g|svg|pdf|zip|tar|t?gz|zst|bak|orig|old|tmp|rej|sw[op])$|~$|tfevents|(^|/)#[^/]*#$"
-)
-"""How files are named that runs read and write, and those that editors keep; copied only where git keeps them."""
+"""Only the folder of a Python environment, or of a campaign, holds these."""
 _IN_CAMPAIGN: Final = frozenset({MARKER, "batches", "runs", "searches", "by-hand"})
-"""What a campaign's folder holds; beside it may lie code of the same name."""
+"""The content of a campaign's folder; code of the same name may lie beside it."""
 _BESIDE_CAMPAIGN: Final = re.compile(
     rf"(^|/)(({Beside.CODE}|{Beside.DATA})/\.?[0-9a-f]{{16,32}}([/.]|$)|\.doctor/"
     rf"|{re.escape(Beside.SETTINGS)}$|{re.escape(Beside.STORE)}([-.]|$))"
 )
-"""What lies beside campaigns: copies of code, prepared data, examinations, settings and the default store."""
-_OF_STORE: Final = re.compile(r"(-(wal|shm|journal|writer))?$")
-"""How the files of a SQLite store end, beyond its own name."""
-_TEXTS: Final = (".txt", ".html", ".htm", ".sbatch", "")
-"""Suffixes of files in which people keep what a program has printed; copied where git keeps or code names them."""
-_DOCUMENT: Final = re.compile(rb'\s*\{\s*"schema_version":')
+"""Copies of code, prepared data, settings and the default store, which lie beside campaigns."""
+_PRINTED: Final = re.compile(rb'\s*\{\s*"schema_version":')
 """How the JSON begins that `campaign` prints."""
 _FIELD: Final = re.compile(r"""^(["']?)(\w+)\1\s*:""", re.MULTILINE)
-_FIELDS_OF_SPECS: Final = ({"name"}, {"matrix", "repeats"}, {"command", "train"})
-"""A spec has one of each, which hardly a configuration of a script has."""
-_TELLING_FIELDS: Final = frozenset({"name", "command", "executor", "matrix", "repeats"})
-"""Two of them make a file in the spec's own folder a spec: one that is being written lacks some."""
-_REPORT: Final = ("report.html", "report.json", "conditions.csv")
-"""What lies side by side in the folder of a report."""
-_DOCUMENTS: Final = (".md", ".rst", ".ipynb")
-"""How files end that no run depends on; like the spec they are not copied, so editing them changes no code."""
+_FIELDS_OF_SPECS: Final = frozenset({"name", "command", "executor", "matrix", "repeats"})
+"""Two of them make a YAML file a spec, also while it is being written."""
 _READS: Final = re.compile(
     r"""(?:environ(?:\.get|\.pop)?\s*[\[(]|getenv\s*\()\s*["']([A-Za-z_]\w*)["']"""
     r"""|["']([A-Za-z_]\w*)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
@@ -91,23 +79,22 @@ class CodeTree:
 def tree_around(
     folder: Path, script: Path | None, dir: Path, spec: Path, reads: Collection[Path] = ()
 ) -> CodeTree | None:
-    """The git work tree around a folder; outside of one, or where that is too large, the folder. None if it is too.
+    """Return the git work tree around a folder; outside of one, or if that is too large, the folder; else None.
 
     Args:
         script: a file that belongs to it in any case.
         dir: the campaign's `dir`, which never does.
         spec: the campaign's spec, which is kept elsewhere.
-        reads: files that the script is told to read: they belong to it though they look like specs of other campaigns.
+        reads: files that the script reads: they belong to it even if they look like specs of other campaigns.
     """
     root = work_tree(folder)
     listings: list[tuple[Path, Callable[[Path], _Listing | None]]] = [(root, _git_listing)] if root else []
     for top, listed in [*listings, (folder, lambda place: _walk(place, dir))]:
-        always = {os.path.relpath(script, top)} if script else set()
-        named = {os.path.relpath(path, top) for path in reads}
         listing = listed(top)
         if listing is None:
             continue
-        listing = _without_campaigns(top, listing, always | named)
+        always = {os.path.relpath(script, top)} if script else set()
+        named = {os.path.relpath(path, top) for path in reads}
         if tree := _within_limits(top, listing, always, named, dir, spec):
             return tree if top == (root or folder) else replace(tree, narrowed_from=root)
     return None
@@ -115,7 +102,7 @@ def tree_around(
 
 @dataclass
 class _Listing:
-    """Paths below a folder: kept by git, not kept by it, and left out."""
+    """Paths below a folder: tracked by git, not tracked, and left out."""
 
     tracked: list[str] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
@@ -125,117 +112,78 @@ class _Listing:
 def _within_limits(
     root: Path, listing: _Listing, always: set[str], named: set[str], dir: Path, spec: Path
 ) -> CodeTree | None:
-    """What of a listing is copied; None if it is too much."""
+    """Select the files of a listing to copy; None if they are too much."""
     files, left_out, size = set(always), set(listing.left_out) - always, 0
+    own = Beside.CODE if dir.resolve() == root.resolve() else os.path.relpath(dir, root)
     tracked = set(listing.tracked)
-    own = _campaigns_own(dir, root)
-    notes = _notes(root, listing, always | named, own)
+
+    @cache
+    def is_campaign_s(path: str) -> bool:
+        return _is_a_campaign_s(root, path) or ("/" in path and is_campaign_s(path.rpartition("/")[0]))
+
+    def is_code(path: str) -> bool:
+        place = root / path
+        if inner_link(root, path) is not None:
+            return not is_campaign_s(path)
+        if place == spec or not _readable(place) or place.stat().st_size > FILE_LIMIT_BYTES:
+            return False
+        if path.endswith(_DOCUMENTS) or is_campaign_s(path) or (path not in named and _is_a_spec(place)):
+            return False
+        return path in tracked or (_is_named_like_code(path) and not _is_printed(place))
+
     for path in {*tracked, *listing.untracked}:
         place = root / path
-        if f"{path}/".startswith(own) or not os.path.lexists(place):
+        if f"{path}/".startswith(f"{own}/") or not os.path.lexists(place):
             continue
-        linked = inner_link(root, path) is not None
-        bytes_ = 0 if linked or not place.is_file() else place.stat().st_size
-        written = path in notes or (path not in tracked and (_is_output(path) or _is_a_result(place)))
-        no_code = (
-            place == spec or path.endswith(_DOCUMENTS) or written or (path not in named and _is_a_spec(place, spec))
-        )
-        if path not in always and not linked and (no_code or bytes_ > FILE_LIMIT_BYTES or not _readable(place)):
+        if path not in always and not is_code(path):
             left_out.add(path)
             continue
         files.add(path)
-        size += bytes_
+        size += place.stat().st_size if place.is_file() else 0
         if size > TREE_LIMIT_BYTES or len(files) > TREE_LIMIT_FILES:
             return None
-    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(own)}
+    hidden = {path for path in left_out if _UNSEEN.intersection(Path(path).parts) or f"{path}/".startswith(f"{own}/")}
     return CodeTree(root, tuple(sorted(files)), tuple(sorted(_whole_folders(left_out - hidden, files))))
 
 
 def _whole_folders(left_out: Collection[str], files: Collection[str]) -> set[str]:
-    """What is left out, with a folder in place of its files where none of them is copied: new ones are found too."""
+    """Replace the files that are left out by their folder if none of it is copied: links then lead to new files too."""
     with_code = {Path(), *(folder for path in files for folder in Path(path).parents)}
     chains = ([Path(path), *Path(path).parents] for path in left_out)
     return {os.fspath(next(place for place in reversed(chain) if place not in with_code)) for chain in chains}
 
 
-def _campaigns_own(dir: Path, root: Path) -> tuple[str, ...]:
-    """How paths below the root begin that are of campaigns: the `dir`, or where that is the root, what lies in it."""
-    if dir.resolve() != root.resolve():
-        return (f"{os.path.relpath(dir, root)}/",)
-    folders = {place.parent.name for sign in ("batches", "campaign.json") for place in dir.glob(f"*/{sign}")}
-    return (*(f"{name}/" for name in (Beside.CODE, *folders)), Beside.STORE, ".dscampaign", ".doctor/")
-
-
-def _without_campaigns(root: Path, listing: _Listing, wanted: Collection[str]) -> _Listing:
-    """The listing without what `campaign` itself keeps, for whichever campaign: also where git keeps it, it changes."""
-    paths = {*listing.tracked, *listing.untracked}
-    locks = (path for path in paths if path.endswith("-writer") and _is_empty(root / path))
-    stores = paths.intersection(lock.removesuffix("-writer") for lock in locks)
-
-    @cache
-    def is_kept(path: str) -> bool:
-        return _is_a_campaign_s(root, path) or ("/" in path and is_kept(path.rpartition("/")[0]))
-
-    kept = {path for path in paths if _OF_STORE.sub("", path, count=1) in stores or is_kept(path)} - set(wanted)
-    tracked, untracked = ([path for path in some if path not in kept] for some in (listing.tracked, listing.untracked))
-    return _Listing(tracked, untracked, [*listing.left_out, *kept])
-
-
 def _is_a_campaign_s(root: Path, path: str) -> bool:
-    """Whether a file or folder lies in the folder of a campaign, or beside it for all of them."""
+    """Return whether a file or folder lies in the folder of any campaign, or beside it: it changes with each run."""
     if _BESIDE_CAMPAIGN.search(path):
         return True
     folder, name = os.path.split(path)
     return name in _IN_CAMPAIGN and {"campaign", "created_s"} <= (read_json(root / folder / MARKER) or {}).keys()
 
 
-def _is_empty(place: Path) -> bool:
-    return _readable(place) and place.stat().st_size == 0
+def _is_named_like_code(path: str) -> bool:
+    folders = PurePath(path).parts[:-1]
+    is_result = not _TOOLS.isdisjoint(folders) or (not path.endswith(".py") and not _RESULTS.isdisjoint(folders))
+    return path.endswith(_CODE) and not is_result and not f"/{path}".count("/.")
 
 
-def _is_output(path: str) -> bool:
-    folders = Path(path).parts[:-1]
-    written = not path.endswith(".py") and not _RESULTS.isdisjoint(folders)
-    return written or _OUTPUTS.search(path) is not None or not _TOOLS.isdisjoint(folders)
-
-
-def _is_a_spec(place: Path, spec: Path) -> bool:
-    """Whether it is a spec of another campaign, by its fields: it need not be valid, nor YAML."""
-    if place.suffix not in (".yaml", ".yml") or not _readable(place) or place.stat().st_size > SPEC_LIMIT_BYTES:
+def _is_a_spec(place: Path) -> bool:
+    if place.suffix not in (".yaml", ".yml"):
         return False
     fields = {name for _, name in _FIELD.findall(place.read_text(encoding="utf-8", errors="replace"))}
-    beside = place.parent == spec.parent and len(fields & _TELLING_FIELDS) > 1
-    return beside or all(map(fields.intersection, _FIELDS_OF_SPECS))
+    return len(fields & _FIELDS_OF_SPECS) > 1
 
 
-def _is_a_result(place: Path) -> bool:
-    """Whether `campaign` wrote the file: where it is called, and that is often beside the script."""
-    if place.name in _REPORT and all((place.parent / name).exists() for name in _REPORT):
-        return True
-    if place.suffix != ".json" or not _readable(place):
+def _is_printed(place: Path) -> bool:
+    """Return whether `campaign` printed the file: users keep its output beside the script."""
+    if place.suffix != ".json":
         return False
     with place.open("rb") as file:
-        return _DOCUMENT.match(file.read(100)) is not None
-
-
-def _notes(root: Path, listing: _Listing, named: set[str], own: tuple[str, ...]) -> set[str]:
-    """Texts that nobody reads but people: git does not keep them, and no file of the code has their names."""
-    texts = {path for path in listing.untracked if _is_text(Path(path))} - named
-    if not texts:
-        return texts
-    paths = (path for path in (*listing.tracked, *listing.untracked) if path.endswith(NAMING))
-    places = (root / path for path in paths if not f"{path}/".startswith(own))
-    small = (place for place in places if _readable(place) and place.stat().st_size <= FILE_LIMIT_BYTES)
-    said = b"\0".join(place.read_bytes() for place in small if not _is_a_result(place))
-    return {path for path in texts if os.fsencode(Path(path).name) not in said}
-
-
-def _is_text(path: Path) -> bool:
-    return path.suffix in _TEXTS and not path.name.startswith(".")
+        return _PRINTED.match(file.read(100)) is not None
 
 
 def _readable(place: Path) -> bool:
-    """Whether it is a file, not a socket or the like, and may be read: folders of several users hold others too."""
+    """Return whether it is a file, not a socket or the like, and may be read: folders of several users hold others."""
     return place.is_file() and os.access(place, os.R_OK)
 
 
@@ -296,7 +244,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _walk(root: Path, dir: Path) -> _Listing | None:
-    """The files below a folder, but for what is hidden and what tools keep; None if they are too many."""
+    """List the files below a folder, without those of tools and campaigns; None if they are too many."""
     listing, own = _Listing(), os.path.relpath(dir, root)
     for folder, folders, names in os.walk(root):
         at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
@@ -307,8 +255,7 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
         outside = [name for name in folders if f"{at}{name}" != own and not _is_a_campaign_s(root, f"{at}{name}")]
         kept = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
         listing.left_out += [f"{at}{name}" for name in folders if name not in kept]
-        listing.left_out += [f"{at}{name}" for name in names if name.startswith(".")]
-        listing.untracked += [f"{at}{name}" for name in names if not name.startswith(".")]
+        listing.untracked += [f"{at}{name}" for name in names]
         listing.untracked += [f"{at}{name}" for name in kept if Path(folder, name).is_symlink()]
         folders[:] = kept
         if len(listing.untracked) > 5 * TREE_LIMIT_FILES:
@@ -317,7 +264,7 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
 
 
 def _is_a_tool_s(folder: Path) -> bool:
-    """Whether a folder is hidden, or kept by a tool: an environment, a cache, results."""
+    """Return whether a folder is hidden, or kept by a tool: an environment, a cache, results."""
     named = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
     return named or any((folder / sign).exists() for sign in _ENVIRONMENT)
 

@@ -61,19 +61,19 @@ def test_of_a_work_tree_what_git_does_not_ignore_is_copied_and_the_rest_linked(p
     project.git("add", "kept.log")
     code = project.code()
     copy = project.copy(code)
-    assert sorted(copy.verify().files) == [".gitignore", "kept.log", "pkg/__init__.py", "train.py"]
+    assert sorted(copy.verify().files) == ["kept.log", "pkg/__init__.py", "train.py"]
     assert [(copy.folder / name).resolve() for name in ("data", "pkg/fast.so", "notes.log")] == [
         project.root / name for name in ("data", "pkg/fast.so", "notes.log")
     ]
     assert not (copy.folder / ".git").exists()
     assert not (copy.folder / "campaign").exists()
-    assert describe([code])[0].endswith("left out: data, notes.log, pkg/fast.so")
+    assert describe([code])[0].endswith("left out: .gitignore, data, notes.log, pkg/fast.so")
 
 
 def test_a_script_that_git_ignores_is_copied_all_the_same(project: Project) -> None:
     project.git("init", "-q")
     project.write(".gitignore", "train.py\n")
-    assert project.files() == [".gitignore", "train.py"]
+    assert project.files() == ["train.py"]
 
 
 def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
 ) -> None:
     monkeypatch.setattr(code_tree, "FILE_LIMIT_BYTES", 1000)
     for name in (
-        "settings.txt",
+        "settings.ini",
         "pkg/a.py",
         ".env",
         "env/pyvenv.cfg",
@@ -126,15 +126,15 @@ def test_without_git_hidden_files_environments_and_data_are_left_out(
         "out/step.pt",
         "wandb/r",
     ):
-        project.write(name, "open('settings.txt')")
-    project.write("large.txt", "x" * 1001)
+        project.write(name)
+    project.write("large.json", "x" * 1001)
     monkeypatch.setattr(code_tree, "FOLDER_LIMIT_FILES", 3)
     for number in range(4):
         project.write(f"images/{number}.png")
     code = project.code()
-    assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.txt", "train.py"]
+    assert sorted(project.copy(code).verify().files) == ["pkg/a.py", "settings.ini", "train.py"]
     assert code.tree
-    assert code.tree.left_out == (".env", "env", "images", "large.txt", "out", "wandb")
+    assert code.tree.left_out == (".env", "env", "images", "large.json", "out", "wandb")
 
 
 def test_of_a_tree_that_is_too_large_the_script_s_folder_is_copied_and_then_nothing(
@@ -216,34 +216,23 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
         project.write(name)
     for name in ("outputs/2026-01-01/config.yaml", "results/lr-1/summary.json", "deep/checkpoints/note.txt"):
         project.write(name)
-    for name in ("report.html", "report.json", "conditions.csv", "figures/loss.svg"):
-        project.write(f"sweep-report/{name}")  # by `campaign report`, in the folder where it was called
-    for name in ("train.py~", "#train.py#", "train.py.bak", "pkg/net.py.orig", "pkg/.net.py.swp"):
-        project.write(name)  # by an editor
-    for name in ("status.txt", "page.html", "reconcile.sbatch", "typescript", "status"):
-        project.write(name, "train.py: status.txt, page.html, reconcile.sbatch, typescript")  # by hand, or by a shell
-    project.write("status.json", '{\n  "schema_version": 4,\n  "campaign": "status.txt"\n}')
+    for name in ("sweep-report/report.html", "train.py~", "#train.py#", "train.py.bak", ".net.py", "status.txt"):
+        project.write(name)  # by `campaign report`, editors, shells
+    for name in ("status.json", "sweep-report/report.json"):
+        project.write(name, '{\n  "schema_version": 4,\n  "campaign": "sweep"\n}')
     assert project.code().hash == first.hash
     for name in ("conf.yaml", "results/__init__.py"):
         project.write(name)
     assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml", "results/__init__.py"]
 
 
-@pytest.mark.parametrize("git", [True, False])
-def test_a_text_that_the_code_or_the_command_names_is_code(project: Project, *, git: bool) -> None:
-    if git:
-        project.git("init", "-q")
-    project.write("pkg/read.py", "open('prompts.txt')")
+def test_a_text_is_code_if_git_tracks_it(project: Project) -> None:
+    project.git("init", "-q")
+    project.write("prompts.txt")
     first = project.code()
-    for name in ("prompts.txt", "words.txt", "notes.txt", "vocabulary"):
-        project.write(name)
-    second = project.code("train.py", "--words=words.txt", "vocabulary")
-    assert changed_files(first.hash, second, project.dir) == ["prompts.txt", "vocabulary", "words.txt"]
-    assert (project.copy(second).folder / "notes.txt").read_text() == "x"
-    if git:
-        project.git("add", "notes.txt")
-        third = project.code("train.py", "--words=words.txt", "vocabulary")
-        assert changed_files(second.hash, third, project.dir) == ["notes.txt"]
+    assert (project.copy(first).folder / "prompts.txt").resolve() == project.root / "prompts.txt"
+    project.git("add", "prompts.txt")
+    assert changed_files(first.hash, project.code(), project.dir) == ["prompts.txt"]
 
 
 @pytest.mark.parametrize("git", [True, False])
@@ -253,34 +242,15 @@ def test_specs_of_other_campaigns_are_no_code_unless_the_script_is_told_to_read_
     if git:
         project.git("init", "-q")
     first = project.code()
-    other = "name: other\ncommand: train.py {lr}\nmatrix:\n  lr: [1, 2]\n"
-    project.write("other.yaml", other)
-    project.write("wrong.yml", f"{other}slrum: [\n")
-    assert project.code().hash == first.hash
-    assert changed_files(first.hash, project.code("train.py", "--config=other.yaml"), project.dir) == ["other.yaml"]
-    project.write("conf.yaml", "name: net\ntrain: {lr: 1}\nslurm: {partition: main}\nsweep: {matrix: 1}\n")
-    assert changed_files(first.hash, project.code("train.py"), project.dir) == ["conf.yaml"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "name: other\ncommand: train.py\n",  # one run
-        "name: other\nexecutor: local\ntrain: {model: gpt2}\n",
-        "name: other\ncommand: train.py {lr}\nmatrx:\n  lr: [1, 2]\n",
-        "nam: other\ncommand: [train.py\nmatrix: {lr: [1, 2]\n",
-        '"name": other\ncommand : train.py\n',
-    ],
-)
-def test_a_spec_beside_the_spec_is_none_of_the_code_while_it_is_being_written(project: Project, text: str) -> None:
-    first = project.code()
-    project.write("other.yaml", text)
+    project.write("other.yaml", "name: other\ncommand: train.py {lr}\nmatrix:\n  lr: [1, 2]\n")
+    project.write("wrong.yml", '"name": other\ncommand : [train.py\nmatrx: {lr: [1, 2]\n')  # while it is being written
     assert project.code().hash == first.hash
     reading = RunConfig(command=["train.py"], env={"CONFIG": "other.yaml"})
     copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
     assert changed_files(first.hash, copies.of(reading), project.dir) == ["other.yaml"]
-    project.write("conf/other.yaml", text)  # a configuration of the script more likely than a spec
-    assert changed_files(first.hash, project.code(), project.dir) == ["conf/other.yaml"]
+    assert changed_files(first.hash, project.code("train.py", "--config=other.yaml"), project.dir) == ["other.yaml"]
+    project.write("conf.yaml", "name: net\ntrain: {lr: 1}\nslurm: {partition: main}\nsweep: {matrix: 1}\n")
+    assert changed_files(first.hash, project.code("train.py"), project.dir) == ["conf.yaml"]
 
 
 @pytest.mark.parametrize("git", [True, False])
@@ -299,9 +269,7 @@ def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Projec
 @pytest.mark.parametrize(
     "files",
     [
-        ("campaign.db", "campaign.db-wal", "campaign.db-shm", "campaign.db-journal", "campaign.db-writer"),
-        ("store", "store-wal", "store-shm", "store-journal", "store-writer"),  # the spec names it, so it is no text
-        ("campaign.toml",),
+        ("campaign.db", "campaign.db-wal", "campaign.toml"),
         ("runs/campaign.db", "runs/campaign.db-writer", "runs/.doctor/a/look.py"),
         (
             "runs/code/0123456789abcdef/train.py",
@@ -318,7 +286,6 @@ def test_what_campaigns_keep_beside_the_script_is_no_code(
     """Of whichever campaign: it changes with each run, and no script reads it."""
     if git:
         project.git("init", "-q")
-    project.write("spec.yaml", "store: sqlite:///store")
     first = project.code()
     for name in files:
         project.write(name, '{"campaign": "sweep", "created_s": 1.5}' if name.endswith("campaign.json") else "")
@@ -332,12 +299,12 @@ def test_what_campaigns_keep_beside_the_script_is_no_code(
 def test_code_beside_a_campaign_is_code_whatever_it_is_called(project: Project, *, git: bool) -> None:
     if git:
         project.git("init", "-q")
-    for name in ("net/runs/schedule.py", "net/code/data.py", "campaign.json", "kit/store", "kit/store-writer"):
-        project.write(name, "open('store'), open('store-writer')")
+    for name in ("net/runs/schedule.py", "net/code/data.py", "campaign.json"):
+        project.write(name)
     project.write("sweep/campaign.json", '{"campaign": "sweep", "created_s": 1.5}')
     project.write("sweep/model.py")
-    names = ["campaign.json", "kit/store", "kit/store-writer", "net/code/data.py", "net/runs/schedule.py"]
-    assert project.files() == [*names, "sweep/model.py", "train.py"]
+    names = ["campaign.json", "net/code/data.py", "net/runs/schedule.py", "sweep/model.py", "train.py"]
+    assert project.files() == names
 
 
 def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
