@@ -1,6 +1,6 @@
 """An all-reduce over the ranks of a node, started by DeepSpeed's launcher. Run by file path, with a file to write to.
 
-Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
+Runs under the Python of the training: 3.8 syntax, and nothing of this package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 120
 
 
 def main() -> None:
-    """Every rank adds its number plus one; the first writes whether all got the sum, and how fast."""
+    """Add the ranks' numbers plus one; the first rank writes whether all got the sum, and how fast."""
     rank, local, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     on_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"
     if on_gpus:

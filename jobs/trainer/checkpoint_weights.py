@@ -1,4 +1,4 @@
-"""Weights out of a checkpoint, whoever cut it into shards, without a process group and without a model in memory."""
+"""Weights of a checkpoint, sharded by any engine, without a process group and without a model in memory."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _MODEL: Final = "model."
 class SavedWeights:
     """The weights of one checkpoint by the model's own names.
 
-    They stay in its files, which are mapped into memory, until one is asked for. Where fp32 is asked of a training in
-    half precision with ZeRO 1 or 2, DeepSpeed joins all of it in memory first: four bytes a parameter.
+    They stay in its memory-mapped files until they are read. For fp32 weights of a training in half precision with
+    ZeRO 1 or 2, DeepSpeed joins all of them in memory first: four bytes a parameter.
     """
 
     def __init__(self, folder: Path, tag: str, dtype: torch.dtype) -> None:
-        """Opens the files.
+        """Open the files.
 
         Args:
             folder: the checkpoint.
             tag: folder in it that the engine wrote.
-            dtype: what the weights will be rounded to; says which copy of them is read.
+            dtype: format of the weights; decides which copy of them is read.
 
         Raises:
-            ValueError: they are not of this trainer, or of a number of shards that does not fit.
+            ValueError: the files are not of this trainer, or their number of shards does not fit.
         """
         with weights_only():
             self._found = _whole(folder, tag, dtype)
@@ -51,7 +51,7 @@ class SavedWeights:
         return name in self._found
 
     def __getitem__(self, name: str) -> Tensor:
-        """One weight, whole, in the format of its file."""
+        """Return a whole weight in the format of its file."""
         weight: Tensor = self._found[name].contiguous()
         return weight
 
@@ -71,7 +71,7 @@ def _whole(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _alone(written: Path, number: int, place: Path) -> Path:
-    """A folder with links to the files of one part, under the names that they have where there is no other."""
+    """Make a folder with links to the files of one part, under the names that they have without other parts."""
     folder = place / str(number)
     (folder / written.name).mkdir(parents=True)
     mine = f"mp_rank_{number:02d}_"
@@ -117,12 +117,12 @@ class _Joined:
     """A weight of which several ranks have parts, joined when it is asked for."""
 
     def __init__(self, parts: Sequence[Any], dim: int = 0, pieces: int = 1, *, turned: bool = False) -> None:
-        """Takes the parts.
+        """Take the parts.
 
         Args:
-            parts: tensors, or what DeepSpeed gathers into one on request.
-            dim: along which they lie side by side.
-            pieces: as many weights of equal size make up this one, and were cut each for itself.
+            parts: tensors, or weights that DeepSpeed gathers into a tensor on request.
+            dim: dimension along which they lie side by side.
+            pieces: number of weights of equal size in this weight, each cut by itself.
             turned: swap rows and columns in the end.
         """
         self._parts, self._dim, self._pieces, self._turned = parts, dim, pieces, turned

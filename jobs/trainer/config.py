@@ -1,4 +1,4 @@
-"""What the trainer is told: the run's ``train.json`` and the environment of its rank."""
+"""The trainer's configuration: the run's ``train.json`` and the environment of its rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dscampaign.jobs.shared.documents import decode
 
 @dataclass(frozen=True)
 class TrainerDataset:
-    """Where the text comes from.
+    """The source of the text.
 
     Attributes:
         path: a local file or folder (text, JSON lines, parquet), or the name of a data set on the Hugging Face hub.
@@ -24,7 +24,7 @@ class TrainerDataset:
         text_field: field of a record that holds the text.
         eval_path: separate held-out text, as ``path``.
         eval_split: separate held-out split of ``path``.
-        eval_fraction: without either of them, the share at the end of the text that is held out.
+        eval_fraction: without both, the share at the end of the text that is held out.
     """
 
     exact: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class SearchPlan:
 
     Attributes:
         share: samples of one rank in an optimizer step of the run.
-        seconds: for how long to go on to larger sizes.
+        seconds: time limit for trying larger sizes.
         too_big: a size that did not fit before; None for none.
     """
 
@@ -57,9 +57,9 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """One attempt's training, with the fields of ``train.json``. It holds all of them: defaults are the spec's affair.
+    """The training of an attempt, with the fields of ``train.json``, which names all of them.
 
-    Only a field that is new in a version has one here: an attempt that the version before has queued does not name it.
+    Only a field that is new in a version has a default here, for attempts that the version before has queued.
 
     Attributes:
         model: name (of `shapes`, or on the hub) or local path, or the fields of a Transformers configuration
@@ -77,15 +77,15 @@ class TrainerConfig:
         keep_checkpoints: newest checkpoints that stay.
         eval_batches: evaluate on at most so many global batches; None is all held-out text.
         log_every: report every so many steps.
-        keep_best: the one with the lowest held-out loss stays too.
+        keep_best: also keep the checkpoint with the lowest held-out loss.
         universal_checkpoint: resume from checkpoints of another number of ranks.
         engine: DeepSpeed's, or PyTorch's data parallel (ddp) or sharded (fsdp2) training without it.
         fsdp2_reduce: reduce gradients after each micro-batch, or after the last of a step.
-        offload: what lies in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
+        offload: states that lie in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
         deepcompile: DeepSpeed's own compiler passes.
         cuda_graphs: record the compiled passes once, and replay them.
-        attention: implementation; ``auto`` is causal attention without a mask where the model's is plain.
-        fused_loss: output layer and cross-entropy in one, without whole logits.
+        attention: implementation; ``auto`` is causal attention without a mask if the model's is plain.
+        fused_loss: output layer and cross-entropy in one kernel, without whole logits.
         profile_at: the first of the optimizer steps that are profiled; None profiles none.
         untimed_steps: of an attempt, that count in no figure of speed: they compile, allocate and tune.
         sequence_parallel: consecutive ranks that share each sample, a stretch of its tokens each.
@@ -166,7 +166,7 @@ class TrainerConfig:
 
     @property
     def part_len(self) -> int:
-        """Tokens of a sample that one rank has."""
+        """Return the tokens of a sample on each rank."""
         return self.seq_len // self.sequence_parallel
 
 
@@ -175,10 +175,10 @@ class Job:
     """This rank's place in the attempt, from the environment.
 
     Attributes:
-        attempt_dir: for whatever belongs to this attempt alone.
+        attempt_dir: folder of this attempt alone.
         resume: verified checkpoint to continue from, or None for a fresh start.
         local_world: ranks on this node.
-        gpu_mem_bytes: what this rank may use of its GPU, or None for all.
+        gpu_mem_bytes: limit of this rank's GPU memory, or None for all.
     """
 
     rank: int

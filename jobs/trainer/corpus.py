@@ -1,4 +1,4 @@
-"""Documents of a data set, read one by one, and what identifies them."""
+"""Documents of a data set, read in turn, and the identity of their text."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
 
 @dataclass(frozen=True)
 class Corpus:
-    """One stream of text.
+    """A stream of text.
 
-    A plain text file is one document; so is each record of a JSON lines or parquet file or of a hub data set. Records
-    whose text is null are none: collections from the web have some.
+    A plain text file is a document; so is each record of a JSON lines or parquet file or of a hub data set. Records
+    with null as text, which collections from the web have, are skipped.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Corpus:
     text_field: str
 
     def identity(self) -> list[object]:
-        """What decides the text, as JSON: for local files path, size and time, else the hub's names."""
+        """Return the text's identity as JSON: for local files path, size and time, else the hub's names."""
         files = self._files()
         stats: list[object] = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
         return [self.text_field, *(stats or [self.path, self.name, self.split or "train"])]
@@ -38,10 +38,10 @@ class Corpus:
         return {file.resolve() for file in self._files()}
 
     def documents(self) -> Iterator[Iterator[str]]:
-        """Yields each document as an iterator over its pieces of text (a long file never lies in memory whole).
+        """Yield each document as an iterator over its pieces of text (a long file never lies in memory whole).
 
         Raises:
-            ValueError: a file is not what its suffix says, or a record has no text in ``text_field``.
+            ValueError: a file's content does not fit its suffix, or a record lacks text in ``text_field``.
         """
         files = self._files()
         for file in files:
@@ -97,7 +97,7 @@ class Corpus:
             yield from self._text(record, f"{self.path}, record {count}")
 
     def _text(self, record: Mapping[str, object], place: str) -> Iterator[Iterator[str]]:
-        """The document of one record, where it has one."""
+        """Yield the document of a record, if it has text."""
         if self.text_field not in record:
             raise self._lacks_field(record, place)
         text = record[self.text_field]
@@ -132,7 +132,7 @@ def _opened(file: Path) -> Iterator[TextIO]:
 
 
 def _text_pieces(file: Path) -> Iterator[str]:
-    """Pieces that end with a line, so that where they are cut does not depend on a reader's buffer."""
+    """Yield pieces that end with a line, so that their boundaries do not depend on a reader's buffer."""
     with _opened(file) as text:
         while lines := text.readlines(CHUNK_CHARS):
             yield "".join(lines)

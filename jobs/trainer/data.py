@@ -50,7 +50,7 @@ class Samples:
     seq_len: int
 
     def __len__(self) -> int:
-        """Number of whole samples; the tokens after the last one are not used."""
+        """Return the number of whole samples; the tokens after the last are not used."""
         return max(0, len(self.tokens) - 1) // self.seq_len
 
     def read(self, indices: Indices) -> NDArray[np.int64]:
@@ -62,7 +62,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Data:
-    """What a run trains on and is judged by, and the vocabulary that both are written in."""
+    """The training and held-out samples of a run, and their vocabulary."""
 
     train: Samples
     held_out: Samples
@@ -81,15 +81,15 @@ class _Meta:
 def load(
     config: TrainerConfig, data_dir: Path, *, prepare: bool, share: Callable[[list[str]], list[str]] = list
 ) -> Data:
-    """Opens the run's prepared data.
+    """Open the run's prepared data.
 
-    The first rank says which folders these are: nodes may see other times of the same files, or none of them.
+    The first rank names the folders: nodes may see other times of the same files, or miss them.
 
     Args:
         config: names the text and the tokenizer.
-        data_dir: where prepared tokens of all runs lie.
-        prepare: tokenise what is missing (one rank); else wait until that rank has done it.
-        share: gives what the preparing rank has to every rank; called once, by all.
+        data_dir: folder of the prepared tokens of all runs.
+        prepare: tokenise missing text (on one rank); else wait until that rank has done it.
+        share: broadcasts a value of the preparing rank to all ranks; called once, by all.
 
     Raises:
         ValueError: the text is too short for one batch, or held out and trained on, or the model names no tokenizer.
@@ -117,10 +117,10 @@ def load(
 
 
 def prepare_tokens(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
-    """Returns the folder of the corpus's tokens, complete; makes it if it is not there.
+    """Return the complete folder of the corpus's tokens; make it if it is missing.
 
-    Processes that want the same folder wait for one of them. Where the file system has no locks they work side by
-    side, and still nobody sees half a folder: it gets its name when it is complete.
+    Processes that want the same folder wait for the first. If the file system lacks locks they work side by side, and
+    still no process sees half a folder: it gets its name when it is complete.
     """
     folder = _folder(corpus, tokenizer, data_dir)
     _prepare(folder, corpus, tokenizer)
@@ -140,14 +140,14 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
 
 
 def tokenizer_name(config: TrainerConfig) -> str:
-    """What `load_tokenizer` takes; raises ValueError where the model has none of its own and none is named."""
+    """Return the argument of `load_tokenizer`; raise ValueError if neither the model nor the spec has a tokenizer."""
     if config.tokenizer is None and not isinstance(config.model, str):
         raise ValueError("train.tokenizer: the model has none of its own; name one, or 'bytes'")
     return config.tokenizer or str(config.model)
 
 
 def _corpora(dataset: TrainerDataset) -> list[Corpus]:
-    """The text to train on, and the held-out text where that is not the end of the other."""
+    """Return the text to train on, and the held-out text unless that is the end of the first."""
     main = Corpus(dataset.path, dataset.name, dataset.split, dataset.text_field)
     if dataset.eval_path is None and dataset.eval_split is None:
         return [main]
@@ -157,7 +157,7 @@ def _corpora(dataset: TrainerDataset) -> list[Corpus]:
 
 
 def _require_apart(corpora: Sequence[Corpus]) -> None:
-    """Raises ValueError if part of the held-out text would be trained on, unless the two are said to be the same."""
+    """Raise ValueError if part of the held-out text would be trained on, unless the spec gives both the same text."""
     if len(set(corpora)) > 1 and (both := set.intersection(*(corpus.files() for corpus in corpora))):
         ways = "name other files, or use train.dataset.eval_fraction"
         raise ValueError(f"train.dataset: {min(both)} would be trained on and held out; {ways}")
@@ -180,7 +180,7 @@ def _folder(corpus: Corpus, tokenizer: str, data_dir: Path) -> Path:
 
 
 def _remove_left(folder: Path, now_s: float) -> None:
-    """Removes what killed preparations of these tokens have left; ``now_s`` is the file server's time."""
+    """Remove drafts of killed preparations of these tokens; ``now_s`` is the file server's time."""
     for draft in ours.named(folder.parent, re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}")):
         newest_s = max((path.stat().st_mtime for path in (draft, *draft.glob("*"))), default=now_s)
         if now_s - newest_s > LEFT_S:

@@ -1,4 +1,4 @@
-"""Data parallel training with PyTorch alone: what DeepSpeed's engines are compared with.
+"""Data parallel training with PyTorch alone, the baseline of DeepSpeed's engines.
 
 Weights and optimizer states are in fp32, and half precision is autocast: as most people train without DeepSpeed.
 """
@@ -53,7 +53,7 @@ class DdpEngine(TorchEngine):
         return loss
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of a micro-batch to those of its step."""
+        """Add the gradients of a micro-batch to the gradients of its step."""
         self._scaler.scale(loss / self._config.accumulation).backward()
 
     def _update(self) -> None:
@@ -67,16 +67,16 @@ class DdpEngine(TorchEngine):
 
     @property
     def loss_scale(self) -> float:
-        """What fp16 losses are multiplied with before the backward pass; 1 elsewhere."""
+        """Return the factor of fp16 losses before the backward pass; 1 in other formats."""
         return float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the mode of the model and of what wraps it."""
+        """Set the mode of the model and of its wrapper."""
         self._parallel.train(mode)
         return self
 
     def torch_autocast_enabled(self) -> bool:
-        """Whether a pass through the bare module takes something else than one through the engine."""
+        """Return whether a pass through the bare module takes other memory than a pass through the engine."""
         return self._half is not None
 
     def save_checkpoint(
@@ -98,7 +98,7 @@ class DdpEngine(TorchEngine):
         torch.save(state, folder / STATE_FILE)
 
     def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
-        """Reads what ``save_checkpoint`` wrote; returns its file, and the client's state."""
+        """Read the file of ``save_checkpoint``; return its path and the client's state."""
         file = Path(load_dir, tag, STATE_FILE)
         state = torch.load(file, map_location=self.device, weights_only=True)
         self.module.load_state_dict(state["module"])

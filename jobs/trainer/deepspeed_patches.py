@@ -1,8 +1,8 @@
-"""Where DeepSpeed needs help: operators built in time, an abort of DeepCompile's avoided, less work for the host.
+"""Patches of DeepSpeed: operators built in time, an abort of DeepCompile avoided, less work for the host.
 
-Also a start without the compiler where nothing is compiled.
+Also a start without the compiler if nothing is compiled.
 
-Each patch leaves a version alone that does it in its own way, and any configuration that does not need it.
+Each patch leaves alone a version that solves its problem, and any configuration that does not need it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ def _build(builder: Any, needs: str) -> None:
 
 
 def keep_reduce_buckets(config: TrainerConfig) -> None:
-    """Makes compiled backward passes of this process keep their buckets; call it before anything is compiled.
+    """Make compiled backward passes of this process keep their buckets; call it before anything is compiled.
 
-    DeepCompile with ZeRO 1 and accumulation aborts in its second step as DeepSpeed 0.19.8 has it. At the end of each
-    backward pass it drops the buckets in which gradients are reduced. In a pass that only accumulates nothing is
-    reduced, so no bucket is made again; but from the second step on its end resets one that is not there:
-    ``Assertion `hasKey(current_buffer_, scalar_type)' failed``. Buckets that stay are always there, as in the versions
-    before they were dropped. That costs their memory while the optimizer steps.
+    DeepCompile with ZeRO 1 and accumulation aborts in its second step in DeepSpeed 0.19.8. At the end of each backward
+    pass it drops the buckets in which gradients are reduced. A pass that only accumulates makes no bucket again, but
+    from the second step on its end resets a missing bucket: ``Assertion `hasKey(current_buffer_, scalar_type)'
+    failed``. So the buckets stay, as in earlier versions. That costs their memory while the optimizer steps.
     """
     needed = config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
     if needed and hasattr(zero_1_and_2_compile, _DECIDES):
@@ -108,14 +107,14 @@ def _compiled_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def spare_the_host() -> None:
-    """Takes out of DeepSpeed's own path what decides nothing; the result of a step is the same. Once is enough.
+    """Remove work of DeepSpeed that does not change the result of a step. Once is enough.
 
-    ZeRO 3 does each of these hundreds of times a step, and a small step waits for it:
+    ZeRO 3 does each of these hundreds of times a step, and a small step waits for them:
 
-    - ranges for Nsight Systems, which stay where that runs;
-    - messages for nobody, for each of which it asks for the rank, and describes a weight;
-    - a walk through the modules wherever it needs a module's parameters;
-    - PyTorch looks for a GPU and makes an object wherever a current stream is asked for.
+    - ranges for Nsight Systems, which stay if that runs;
+    - messages that are not shown, each with a lookup of the rank and a description of a weight;
+    - a walk through the modules for each module's parameters;
+    - a search for a GPU and a new object for each lookup of the current stream.
     """
     if _UNDER_NSIGHT not in os.environ and hasattr(nvtx, "enable_nvtx"):
         nvtx.enable_nvtx = False
@@ -132,11 +131,11 @@ def spare_the_host() -> None:
 
 
 def compile_plain_linear() -> None:
-    """Gives the compiler PyTorch's own linear layer; call it once weights are partitioned.
+    """Give the compiler PyTorch's own linear layer; call it once weights are partitioned.
 
-    ZeRO 3 puts another in its place, which keeps no gathered weight alive between the passes. That one asks for the
-    weight's number, so PyTorch 2.11 compiles each block anew and gives up after eight; and what is compiled keeps no
-    weight alive anyway.
+    ZeRO 3 replaces the layer so that no gathered weight stays alive between the passes. Its layer reads the weight's
+    number, so PyTorch 2.11 compiles each block anew and gives up after eight; compiled code keeps no weight alive
+    anyway.
     """
     plain = getattr(partition_parameters.InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
     eager = F.linear
@@ -153,7 +152,7 @@ def compile_plain_linear() -> None:
 
 
 def _only_wanted(show: Any) -> Any:
-    """What shows a message of DeepSpeed's, for those that are not for its own developers."""
+    """Return a printer that drops messages for DeepSpeed's own developers."""
     if getattr(show, "wanted", False):
         return show
 
@@ -180,7 +179,7 @@ _STREAMS: Final[dict[object, torch.cuda.Stream]] = {}
 
 
 def _current_stream(device: int | None = None) -> torch.cuda.Stream:
-    """One object for each stream; PyTorch keeps the streams themselves as long as the process lasts."""
+    """Return the same object for each stream; PyTorch keeps the streams themselves as long as the process lasts."""
     which = torch.cuda.current_device() if device is None else device
     number = _NUMBER_OF_STREAM(which)
     if number not in _STREAMS:
@@ -189,11 +188,11 @@ def _current_stream(device: int | None = None) -> torch.cuda.Stream:
 
 
 def remove_waits(optimizer: Any) -> None:
-    """Makes this optimizer clip without waiting; leaves any other than ZeRO 1 and 2 in bf16 on a GPU as it is.
+    """Make this optimizer clip without waiting; leave all but ZeRO 1 and 2 in bf16 on a GPU unchanged.
 
-    While it clips, DeepSpeed 0.19.8 asks the device four times a step whether a norm is finite: the device then idles
-    until the host has queued something again, which costs a fifth of the speed on a small batch. In bf16 the answers
-    decide nothing that the device could not decide itself: there is no loss scale, and no step is left out.
+    While it clips, DeepSpeed 0.19.8 reads four times a step from the device whether a norm is finite. The device then
+    idles until the host queues work again, which costs a fifth of the speed on a small batch. In bf16 the device can
+    decide by itself: without a loss scale no step is left out.
     """
     if not isinstance(optimizer, stage_1_and_2.DeepSpeedZeroOptimizer):
         return
@@ -214,5 +213,5 @@ def remove_waits(optimizer: Any) -> None:
 
 
 def _mask_not_finite(norm: Tensor, device: object = None, val: float = -1.0) -> None:  # noqa: ARG001 - as DeepSpeed's
-    """What DeepSpeed marks an invalid norm with; its own sends the mark from the host each time."""
+    """Mark an invalid norm on the device; DeepSpeed's own function sends the mark from the host each time."""
     norm.masked_fill_(~torch.isfinite(norm), val)

@@ -1,4 +1,4 @@
-"""Process group and engine: DeepSpeed's, or one of PyTorch alone that it is compared with."""
+"""Process group and engine: DeepSpeed's, or PyTorch's own for comparison."""
 
 from __future__ import annotations
 
@@ -62,18 +62,17 @@ def start_process_group(job: Job) -> torch.device:
 
 
 def from_first_rank(names: list[str]) -> list[str]:
-    """Gives every rank what the first one has."""
+    """Return the first rank's value on every rank."""
     box = [names]
     dist.broadcast_object_list(box)
     return box[0]
 
 
 def leave_process_group() -> None:
-    """Ends this rank's communication, as the last thing that it does.
+    """End this rank's communication, as its last action.
 
-    On CPUs a thread of gloo's still lets go of the last operation's tensors, for which it needs the interpreter: one
-    that is shutting down by then ends the thread, and with it, by SIGABRT, a rank that has done all its work (PyTorch
-    2.13).
+    On CPUs a thread of gloo still frees the last operation's tensors, for which it needs the interpreter. An
+    interpreter that shuts down by then ends the thread and, by SIGABRT, the rank (PyTorch 2.13).
     """
     dist.destroy_process_group()
     time.sleep(LET_GO_S)
@@ -82,10 +81,10 @@ def leave_process_group() -> None:
 def create_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
-    """Hands the model to DeepSpeed, as its configuration says, or to an engine of PyTorch alone.
+    """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone.
 
     Args:
-        universal: it will load a universal checkpoint.
+        universal: the engine will load a universal checkpoint.
     """
     keep_reduce_buckets(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
@@ -109,9 +108,9 @@ def create_engine(
 
 
 def _compile(engine: Any, config: TrainerConfig) -> None:
-    """Compiles what lies between the hooks of ZeRO 3, and else the whole model.
+    """Compile the parts between the hooks of ZeRO 3, and else the whole model.
 
-    A search tries many sizes, each a few times: none is worth being recorded.
+    A search tries many sizes a few times each, too few to record a graph.
     """
     blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
@@ -130,10 +129,10 @@ def set_learning_rate(engine: Engine, rate: float) -> None:
 
 
 def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
-    """Goes back through one micro-batch and, after the last one of a step, updates the weights.
+    """Run the backward pass of a micro-batch and, after the last of a step, update the weights.
 
     Returns:
-        2-norm of the step's gradients over all parameters before clipping; None before the last micro-batch or where
+        2-norm of the step's gradients over all parameters before clipping; None before the last micro-batch, or if
         DeepSpeed does not compute it.
     """
     scale = _loss_scale_left_out(engine)
@@ -179,11 +178,11 @@ def _deepspeed_engine(
 
 
 def _forget_trial_step(optimizer: FP16_UnfusedOptimizer) -> None:
-    """Takes back a step that DeepSpeed makes at start where half precision runs without ZeRO.
+    """Undo a step that DeepSpeed makes at the start of half precision without ZeRO.
 
-    With zero gradients, only to allocate Adam's state. But it counts for Adam's bias correction, which makes the first
-    real updates a quarter too small, and it decays the fp32 weights. The other ZeRO stages make no such step, and a
-    comparison of stages would show a difference that is none.
+    It has zero gradients, to allocate Adam's state. But it counts for Adam's bias correction, which makes the first
+    real updates a quarter too small, and it decays the fp32 weights. The other ZeRO stages do not make this step, so
+    a comparison of stages would show a difference that does not exist.
     """
     optimizer.optimizer.state.clear()
     for half_group, full_group in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
@@ -205,7 +204,7 @@ def _mark_parts(engine: Any) -> None:
 
 
 def _plain_norm(engine: Any) -> Tensor | None:
-    """The norm in plain fp32 without ZeRO, where DeepSpeed clips without telling it."""
+    """Return the norm in plain fp32 without ZeRO, which DeepSpeed clips by but does not report."""
     if isinstance(engine, TorchEngine):
         return None
     if engine.zero_optimization() or engine.fp16_enabled() or engine.bfloat16_enabled():

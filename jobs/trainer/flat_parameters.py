@@ -1,9 +1,8 @@
 """A model whose parameters lie in two tensors, so that an optimizer step is a few large operations.
 
-DeepSpeed does something for each parameter in each step: it copies, casts and measures every gradient by itself. GPT-2
-has 148 of them, and on a small batch the host needs longer for these than the device for the training. Where the whole
-backward pass is one compiled graph, all gradients come at its end in any case, so nothing is lost by joining them:
-no reduction could have begun earlier. Elsewhere they would only be copied once more.
+DeepSpeed copies, casts and measures the gradient of each parameter in each step. GPT-2 has 148 parameters, and on a
+small batch the host needs longer for them than the device for the training. If the whole backward pass is a compiled
+graph, all gradients come at its end, so joining them delays no reduction. Without it they would be copied once more.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class _Part:
 
 
 class FlatModel(nn.Module):
-    """Computes what the inner model computes, with views of ``matrices`` and ``vectors`` for its parameters.
+    """The inner model, with views of ``matrices`` and ``vectors`` for its parameters.
 
     Attributes:
-        matrices: parameters of two and more dimensions, one after another.
+        matrices: parameters of two and more dimensions, in order.
         vectors: all others.
     """
 
@@ -42,14 +41,13 @@ class FlatModel(nn.Module):
     vectors: nn.Parameter
 
     def __init__(self, inner: nn.Module, device: torch.device, *, copy_gradients: bool = False) -> None:
-        """Takes the inner model's parameters away from it. Its buffers stay with it, as they are, on ``device``.
+        """Take the inner model's parameters. Its buffers stay with it on ``device``.
 
         Args:
             inner: the model.
-            device: where its parameters are to lie.
-            copy_gradients: into memory of their own. A replayed CUDA graph writes them where the next replay will,
-                which others may still hold: what is accumulated over micro-batches, and what the optimizer has yet to
-                read.
+            device: device of its parameters.
+            copy_gradients: copy gradients into memory of their own. A replayed CUDA graph writes into the memory of the
+                next replay, while gradients are still accumulated over micro-batches or read by the optimizer.
         """
         super().__init__()
         named = list(inner.named_parameters())

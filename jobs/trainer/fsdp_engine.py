@@ -1,4 +1,4 @@
-"""Sharded training with PyTorch alone, by ``fully_shard``: what DeepSpeed's ZeRO 3 is compared with.
+"""Sharded training with PyTorch alone, by ``fully_shard``, for comparison with DeepSpeed's ZeRO 3.
 
 As under ZeRO 3, each rank keeps its part of weights, gradients and optimizer states, and gathers a transformer block at
 a time. The master weights are fp32 and gradients are reduced in fp32; in bf16 a block is gathered and computed in bf16.
@@ -73,7 +73,7 @@ class FsdpEngine(TorchEngine):
         return loss
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of a micro-batch to those of its step."""
+        """Add the gradients of a micro-batch to the gradients of its step."""
         (loss / self._config.accumulation).backward()
 
     def _update(self) -> None:
@@ -83,7 +83,7 @@ class FsdpEngine(TorchEngine):
     def _clip(self) -> Tensor:
         """Clip the gradients and return their norm over all ranks before that.
 
-        PyTorch's own function communicates where the parts are, and NCCL cannot from host memory.
+        PyTorch's own function communicates on the device of the parts, and NCCL cannot use host memory.
         """
         if self._config.offload != "full":
             norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip or torch.inf)
@@ -108,7 +108,7 @@ class FsdpEngine(TorchEngine):
         torch.save({**state, "client_state": dict(client_state)}, folder / _file(dist.get_rank()))
 
     def load_checkpoint(self, load_dir: str, tag: str) -> tuple[str, dict[str, Any]]:
-        """Reads what this rank of as many wrote with ``save_checkpoint``; returns its file, and the client's state."""
+        """Read this rank's file of ``save_checkpoint``; return its path and the client's state."""
         file = Path(load_dir, tag, _file(dist.get_rank()))
         state = torch.load(file, map_location="cpu", weights_only=True)
         for name, parameter in self.module.named_parameters():
@@ -126,7 +126,7 @@ class FsdpEngine(TorchEngine):
         return str(file), client_state
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
-        """By parameter, what this rank has of it. Plain tensors: PyTorch's own format needs pickles that run code."""
+        """Return this rank's parts as plain tensors: PyTorch's own format needs pickles that run code."""
         found = {}
         for name, parameter in self.module.named_parameters():
             kept = self.optimizer.state.get(parameter, {})  # none of what has no part in the loss
@@ -150,7 +150,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """What saves no more than itself: of a larger storage a copy, in host memory, for the device may have no room."""
+    """Return a tensor with a storage of its own size: a copy in host memory, as the device may lack room."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.to("cpu", copy=True)
 
 

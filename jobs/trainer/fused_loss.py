@@ -1,8 +1,8 @@
-"""The output layer and its cross-entropy in one, a stretch of tokens at a time: the logits are never there as a whole.
+"""The output layer fused with its cross-entropy, a stretch of tokens at a time, so that logits never exist as a whole.
 
-Logits of 64 x 1024 tokens over 50,304 ids are 6.6 GB in half precision, and their gradient is as much. Here each
-stretch's gradient is computed with its loss, in the forward pass, and what stays are the gradients of the hidden
-states and of the weights.
+Logits of 64 x 1024 tokens over 50,304 ids take 6.6 GB in half precision, and so does their gradient. Here each
+stretch's gradient is computed with its loss in the forward pass; only the gradients of the hidden states and of the
+weights stay.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _fused.register_autograd(_backward, setup_context=_keep)
 
 
 def _stretch(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of some tokens, and its gradient by their logits; one pass over them each, where compiled."""
+    """Return the sum of the tokens' losses and its gradient by their logits; compiled, a single pass for each."""
     return (_compiled_kernel() if logits_nV.is_cuda else _kernel)(logits_nV, target_n, vocab_size)
 
 
@@ -110,7 +110,7 @@ def _kernel(logits_nV: Tensor, target_n: Tensor, vocab_size: int) -> tuple[Tenso
 
 @cache
 def _compiled_kernel() -> Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]:
-    """Only where it is wanted: naming the compiler loads it, a fifth of all that a rank imports."""
+    """Compile on first use: naming the compiler loads it, a fifth of a rank's imports."""
     return torch.compile(_kernel, dynamic=False)
 
 

@@ -1,8 +1,8 @@
-"""What ZeRO 3 does when gathered weights arrive, with less work for the host; the weights are the same.
+"""The arrival of ZeRO 3's gathered weights, with less work for the host; the weights are the same.
 
-A gather brings the weights of a whole block, each as one part of every rank. DeepSpeed 0.19.8 cuts out and joins these
-parts weight by weight, and makes the host wait for the device once a few weights have come: it cannot be ahead by a
-whole block, and a small step waits for it. A version that does this in its own way is left alone.
+A gather brings the weights of a whole block, each as a part of every rank. DeepSpeed 0.19.8 cuts out and joins these
+parts weight by weight, and makes the host wait for the device after a few weights: the host cannot be ahead by a
+whole block, and a small step waits for it. A version that works in another way is left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEEDED: Final = {"allgather_handle", "params", "partitions", "world_size", "use
 
 
 def join_gathered_weights() -> None:
-    """Makes each gather of this process one copy and one event for all its weights. Once is enough."""
+    """Make each gather of this process a single copy and event for all its weights. Once is enough."""
     handle = getattr(partition_parameters, _HANDLE, None)
     if handle is None or getattr(handle.wait, "joins", False):
         return
@@ -40,7 +40,7 @@ def join_gathered_weights() -> None:
 
 
 def _flat(handle: Any) -> Tensor | None:
-    """What arrives, of shape (ranks x part of a rank,); None where DeepSpeed's own way is needed."""
+    """Return the arriving data, of shape (ranks x part of a rank,); None if DeepSpeed's own way is needed."""
     if not vars(handle).keys() >= _NEEDED or handle.use_secondary_tensor or handle.quantization:
         return None
     flat: Tensor | None = handle.partitions[0]._base  # noqa: SLF001 - the parts are views of it

@@ -1,6 +1,6 @@
-"""Memory of this rank: the GPU's, or the process's where there is none. GB are 10^9 bytes.
+"""Memory of this rank: of the GPU, or of the process without a GPU. GB are 10^9 bytes.
 
-Where a rank on CPUs has a limit on its address space, that is what counts: an allocation beyond it fails.
+If a rank on CPUs has a limit on its address space, the limit counts: an allocation beyond it fails.
 """
 
 from __future__ import annotations
@@ -52,36 +52,36 @@ class Peaks:
         self._apart = False
 
     def restart(self) -> None:
-        """The warm-up is over. A process without a GPU cannot tell the peaks apart."""
+        """Start the window after the warm-up. A process without a GPU cannot separate the two peaks."""
         if self._device.type == "cuda":
             self._before, self._apart = peak(self._device), True
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> tuple[Peak, Peak]:
-        """Of the whole attempt, and since the warm-up; zeros for what is not known, or not yet."""
+        """Return the peaks of the whole attempt and since the warm-up; zeros for unknown values."""
         now, before = peak(self._device), self._before
         whole = Peak(max(now.allocated_gb, before.allocated_gb), max(now.reserved_gb, before.reserved_gb), now.retries)
         return whole, now if self._apart else Peak(0.0, 0.0)
 
 
 def limited_peak_gb(device: torch.device) -> float | None:
-    """Peak of the address space, in GB, where that is limited; None elsewhere."""
+    """Return the peak of the address space in GB if it is limited, else None."""
     return _status_gb("VmPeak") if device.type != "cuda" and _address_limit() else None
 
 
 def current_gb(device: torch.device) -> float:
-    """What is taken now, in GB: by tensors; without a GPU by the process, see above."""
+    """Return the memory in use, in GB: of tensors, or without a GPU of the process."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device) / GB
     return _status_gb("VmSize" if _address_limit() else "VmRSS")
 
 
 def usable_gb(device: torch.device, limit_bytes: int | None) -> float | None:
-    """What this rank can use, in GB: not what the driver and other processes hold; None where nothing limits it.
+    """Return this rank's usable memory in GB, without the share of other processes; None without a limit.
 
     Args:
-        device: the rank's.
-        limit_bytes: what it may use of its GPU, None for all.
+        device: the rank's device.
+        limit_bytes: limit of its GPU memory, None for all.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

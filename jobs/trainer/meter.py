@@ -26,7 +26,7 @@ MEMORY_STEP = 3
 
 @dataclass(frozen=True)
 class _Pending:
-    """A step whose numbers are on their way from the device: one row per rank, columns as in ``Meter.close``."""
+    """A step with numbers that the device is still sending: a row per rank, columns as in ``Meter.close``."""
 
     step: int
     lr: float
@@ -44,17 +44,17 @@ class Meter:
 
     Attributes:
         stop_agreed: whether any rank was asked to stop.
-        reported: what was reported last.
+        reported: the last reported metrics.
     """
 
     def __init__(self, config: TrainerConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
-        """Starts the clock.
+        """Start the clock.
 
         Args:
-            config: what is trained.
-            device: this rank's.
-            steps: what the attempt is to make; the last is the run's target.
-            flops_per_token: of the model.
+            config: configuration of the training.
+            device: this rank's device.
+            steps: steps of the attempt; the last is the run's target.
+            flops_per_token: FLOP of the model per token.
         """
         self.stop_agreed = False
         self.reported: dict[str, float] = {}
@@ -85,17 +85,17 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Round what this rank's host waits for before it can go on: data."""
+        """Enclose the host's wait for data."""
         begin_s = time.perf_counter()
         yield
         self._waited_s += time.perf_counter() - begin_s
 
     @contextmanager
     def own_share(self, step: int) -> Iterator[None]:
-        """Round a forward pass: of each step's first one the time is taken, and the agent told that it was reached.
+        """Enclose a forward pass; time the first of each step and report it to the agent.
 
-        So far a rank has waited for no other, unless ZeRO 3 gathers weights or ranks work on the same samples: then the
-        time would say nothing about it.
+        Until then a rank waits for no other, unless ZeRO 3 gathers weights or ranks share samples: then the time is
+        not the rank's own.
         """
         if self._share is not None:
             yield
@@ -110,7 +110,7 @@ class Meter:
         self._loss += loss.detach() / self._config.accumulation
 
     def close(self, step: int, lr: float, norm: Tensor | float | None, extra: dict[str, float]) -> None:
-        """Ends a step: starts to gather its numbers and reports those of the step before.
+        """End a step: start to gather its numbers and report the numbers of the step before.
 
         Raises:
             FloatingPointError: the loss of the step before is not finite; on all ranks.
@@ -145,12 +145,12 @@ class Meter:
         self._read(before, due=True)
 
     def restart_clock(self) -> None:
-        """Leaves what happened since the last step (evaluation, checkpoint) out of the next step's time."""
+        """Leave the time since the last step (evaluation, checkpoint) out of the next step's time."""
         self._begin = _Mark(self._device)
         self._speed.interrupted()
 
     def finish(self) -> None:
-        """Reports event ``speed``: what the attempt's steps after the warm-up came to, and the memory at their end."""
+        """Report event ``speed``: the figures of the attempt's steps after the warm-up, and the memory at their end."""
         taken = torch.tensor([memory.current_gb(self._device)], device=self._device)
         end = {"mem_end_gb": float(_gather(taken).max())}
         if summary := self._speed.summary():
@@ -215,7 +215,7 @@ class Meter:
         return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **known}
 
     def _say(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
-        """A line for `campaign logs`, at most one a second, and one for the last step."""
+        """Print a line for `campaign logs`, at most once a second, and for the last step."""
         now_s = time.monotonic()
         if self._rank == 0 and (now_s - self._said_s >= 1.0 or pending.step == self._steps):
             self._said_s = now_s
@@ -224,7 +224,7 @@ class Meter:
             print(f"{place}  loss {loss:.4f}  lr {pending.lr:.2e}{pace}", flush=True)
 
     def _report_memory(self, allocated_gb: float, reserved_gb: float) -> None:
-        """Completes what was said before the first step. On CPUs with a limit, what counts is the address space."""
+        """Complete the report from before the first step. On CPUs with a limit, the address space counts."""
         limited_gb = memory.limited_peak_gb(self._device)
         report.event(
             "memory",

@@ -44,11 +44,11 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What speed is judged by; without padding of the vocabulary.
+    """Facts of a model that its speed relates to, without padding of the vocabulary.
 
     Attributes:
-        matrix_parameters: weights that multiply for each token: without tables that are only looked up, norms and
-            biases, and without the experts of a mixture that do not compute for the token.
+        matrix_parameters: weights that multiply for each token, without lookup tables, norms, biases, and a
+            mixture's experts that do not compute for the token.
         attention_width: heads times head size, the mean over layers; a layer with a window counts in proportion.
         flops_per_token: ``6 matrix_parameters + 12 layers attention_width seq_len``.
     """
@@ -63,18 +63,18 @@ class ModelFacts:
 
 
 class NextTokenLoss(nn.Module):
-    """A causal language model that returns its loss, so that one compiled graph holds both."""
+    """A causal language model that returns its loss, so that a single compiled graph holds both."""
 
     def __init__(
         self, model: PreTrainedModel, vocab_size: int, *, fused: bool = False, first_position: int | None = None
     ) -> None:
-        """Prepares the loss of a model.
+        """Prepare the loss of a model.
 
         Args:
-            model: gives logits.
+            model: returns logits.
             vocab_size: logits beyond it are padding and take no part.
-            fused: output layer and loss in one.
-            first_position: of the inputs in their samples, where ranks share those; None where they are whole.
+            fused: fuse output layer and loss.
+            first_position: position of the inputs in their samples if ranks share samples, else None.
         """
         super().__init__()
         self.model = model
@@ -84,9 +84,9 @@ class NextTokenLoss(nn.Module):
         self._plain_loss = plain_cross_entropy
 
     def compile_parts(self, blocks: Iterable[nn.Module]) -> None:
-        """Compiles each block and the loss by themselves, so that what gathers a block's weights stays outside.
+        """Compile each block and the loss by themselves, so that the gathers of a block's weights stay outside.
 
-        Blocks of a kind share what is compiled.
+        Blocks of a kind share compiled code.
         """
         for block in blocks:
             block.forward = torch.compile(block.forward)
@@ -110,14 +110,13 @@ class NextTokenLoss(nn.Module):
 
 
 def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any]) -> tuple[NextTokenLoss, ModelFacts]:
-    """Builds the model with the same weights whatever the ZeRO stage, ranks or micro-batch.
+    """Build the model with weights that do not depend on ZeRO stage, ranks and micro-batch.
 
-    Random weights are drawn on every rank's CPU from the seed, in fp32; a model that `shapes` knows by name needs no
-    hub. Their vocabulary is padded when they are drawn. Under ZeRO-3 weights are partitioned while they are drawn or
-    read.
+    Random weights are drawn on every rank's CPU from the seed, in fp32, and their vocabulary is padded; a model that
+    `shapes` knows needs no hub. Under ZeRO-3 weights are partitioned while they are drawn or read.
 
     Raises:
-        ValueError: model and data do not fit: vocabulary or positions too few.
+        ValueError: the model's vocabulary or positions are too few for the data.
     """
     logging.set_verbosity_error()
     model_config = find_model_config(config, data)
@@ -141,8 +140,8 @@ def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any])
 def pad_vocabulary(model: PreTrainedModel) -> None:
     """Adds rows to the embeddings, and to the output layer, up to the next multiple of ``VOCAB_MULTIPLE``.
 
-    All other weights stay what they were: so the seed gives the same model, whatever its vocabulary is padded to.
-    The new rows belong to no token, and their logits are left out of the loss.
+    All other weights stay, so the seed gives the same model for any padding. The new rows belong to no token, and their
+    logits are left out of the loss.
     """
     model.resize_token_embeddings(pad_to_multiple_of=VOCAB_MULTIPLE, mean_resizing=False)
 
@@ -180,7 +179,7 @@ def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTra
 
     Raises:
         ValueError: a field of the model is misspelt.
-        OSError: there is no such model on the hub, or it cannot be reached.
+        OSError: the hub does not have the model, or cannot be reached.
     """
     fields = config.model
     if isinstance(fields, str):
@@ -196,10 +195,10 @@ def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTra
 
 
 def _refuse_misspelt(model: Mapping[str, Any]) -> None:
-    """A configuration takes any name, so ``n_layers`` for ``n_layer`` would silently train the default model.
+    """Refuse misspelt fields: a configuration takes any name, so ``n_layers`` would silently train the default model.
 
     Raises:
-        ValueError: a name that the model type does not know is close to one that it knows.
+        ValueError: a field that the model type lacks is close to a field that it has.
     """
     default = AutoConfig.for_model(model["model_type"])
     known = {*default.to_dict(), *default.attribute_map}
@@ -262,7 +261,7 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
 
 
 def _require_attention(kind: str, model_config: PreTrainedConfig) -> None:
-    """What Transformers says itself names neither the field of the spec nor what the model has instead."""
+    """Name the spec's field and the model's alternatives, which the message of Transformers lacks."""
     model_class = AutoModelForCausalLM._model_mapping.get(type(model_config), None)  # noqa: SLF001 - before one is built
     served = ["eager", *(name for name, flag in ATTENTION_FLAGS.items() if getattr(model_class, flag, True))]
     if kind not in served:
@@ -326,13 +325,13 @@ def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
 
 
 def _idle_share(config: PreTrainedConfig) -> float:
-    """How many of a mixture's experts do not compute for a token; 0 where the configuration does not say it."""
+    """Return the share of a mixture's experts that do not compute for a token; 0 if the configuration lacks it."""
     experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), 0)
     each = getattr(config, "num_experts_per_tok", None)
     return 1.0 - each / experts if experts and each else 0.0
 
 
 def whole_shape(parameter: Tensor) -> torch.Size:
-    """The whole parameter's shape, also where ZeRO-3 has left this rank a part."""
+    """Return the whole parameter's shape, also if ZeRO-3 has left this rank a part."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape

@@ -1,8 +1,8 @@
-"""What a rank needs of its GPU, told before the first step: an attempt that runs out of memory has then said it too.
+"""The GPU memory of a rank, reported before the first step, so that an attempt that runs out of memory has reported it.
 
-Memory is `a + b x micro_batch`. `b` is measured, with the real model on a few random samples; of `a`, what is there
-already is measured, and what training adds in its first steps is counted. Figures are what tensors take, not what the
-allocator holds: that also depends on what came before, and near the limit it gives back what it does not need.
+Memory is `a + b x micro_batch`. `b` is measured with the real model on a few random samples. Of `a`, the present part
+is measured, and the part that training adds in its first steps is counted. Figures are allocated memory, not the memory
+that the allocator holds: that depends on earlier allocations, and near the limit the allocator returns unused memory.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LARGEST_PROBE = 8
 
 
 def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
-    """Reports event ``memory`` of the rank that needs the most, and of the one that can use the least.
+    """Report event ``memory``: the largest need and the smallest usable memory of all ranks.
 
-    All ranks call it, when the engine is complete and no step has been made. What one of them cannot measure is left
-    out: training does not depend on it.
+    All ranks call it, when the engine is complete and before the first step. A figure that a rank cannot measure is
+    left out: training does not depend on it.
     """
     device = engine.device
     unknown = float("inf")
@@ -47,9 +47,10 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
 
 
 def _needs(engine: Engine, config: TrainerConfig, job: Job) -> tuple[float | None, float | None]:
-    """What this rank needs, in GB; None for what is not known.
+    """Return this rank's memory in GB, None for unknown parts.
 
-    Whatever the micro-batch (weights, gradients, optimizer states, buffers), and for each sample of one.
+    The first part does not depend on the micro-batch (weights, gradients, optimizer states, buffers); the second is the
+    cost of each sample.
     """
     device = engine.device
     if device.type != "cuda":
@@ -64,9 +65,9 @@ def _needs(engine: Engine, config: TrainerConfig, job: Job) -> tuple[float | Non
 
 
 def _measured(measure: Callable[[], float | None]) -> float | None:
-    """What this measures; None, and a line in the log, where it cannot: the training will say so itself if it fails.
+    """Return the measurement, or None and a line in the log if it fails: the training itself will report a failure.
 
-    The line does not say what the error says, which would read in the log as what ended the training.
+    The line leaves out the error's text, which could be read as the end of the training.
     """
     try:
         return measure()
@@ -86,10 +87,10 @@ def _sample_gb(engine: Engine, config: TrainerConfig, job: Job) -> float | None:
 
 
 def _can_probe(engine: Any, config: TrainerConfig) -> bool:
-    """Whether one pass through the bare module takes what a pass through the engine takes, and changes nothing.
+    """Return whether a pass through the bare module takes the memory of a pass through the engine, and changes nothing.
 
-    With the fused loss a few samples are less than what it works on at a time, and say nothing of many. Ranks
-    that have the same samples would have to pass through the model together, and each decides by itself.
+    The fused loss works on more than a few samples at a time, so few samples do not predict many. Ranks that share
+    samples would have to pass through the model together, and each rank decides by itself.
     """
     converted = getattr(engine, "torch_autocast_enabled", lambda: False)()
     as_it_is = not (config.compile or config.deepcompile or config.fused_loss or converted)
@@ -100,11 +101,11 @@ def _can_probe(engine: Any, config: TrainerConfig) -> bool:
 
 
 def sample_cost_gb(peak_gb: Callable[[int], float], room_gb: float) -> float:
-    """What one more sample of a micro-batch takes, in GB.
+    """Return the memory of one more sample of a micro-batch, in GB.
 
     Args:
-        peak_gb: passes so many samples through the model and tells what that took.
-        room_gb: what it may take at most.
+        peak_gb: passes this number of samples through the model and returns the peak.
+        room_gb: limit of the peak.
     """
     peak_gb(1)  # the first pass of a process also allocates what its libraries keep
     one_gb = peak_gb(1)
@@ -125,10 +126,10 @@ def _peak_gb(model: NextTokenLoss, samples: int, seq_len: int, device: torch.dev
 
 
 def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch.device) -> None:
-    """Goes forward and back through the model with random tokens, and leaves no trace but the peak of its memory.
+    """Run both passes of the model with random tokens; only the peak of memory changes.
 
-    Gradients are asked for of the embedded tokens, not of the parameters: those get none, so that nothing which
-    DeepSpeed has hung on their gradients notices.
+    Gradients are computed for the embedded tokens, not for the parameters, so that DeepSpeed's hooks on their gradients
+    do not run.
     """
     embedded: list[Tensor] = []
 
@@ -149,7 +150,7 @@ def pass_through(model: NextTokenLoss, samples: int, seq_len: int, device: torch
 
 
 def to_come_bytes(engine: Any) -> int:
-    """What training adds on the device in its first steps whatever the micro-batch, beside what is there already.
+    """Return the bytes that training adds on the device in its first steps at any micro-batch.
 
     Gradients, the buffers in which ZeRO 1 and 2 reduce them, and the states that an optimizer makes at its first step.
     """
@@ -172,7 +173,7 @@ def _bucket_bytes(engine: Any) -> int:
 
 
 def _state_bytes(engine: Any) -> int:
-    """Two numbers for each weight that Adam and the like update here, one for other optimizers."""
+    """Count two numbers for each weight that Adam updates here, one for other optimizers."""
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     copies = 2 if any(name in type(optimizer).__name__.lower() for name in ("adam", "lamb")) else 1
     updated = [p for group in optimizer.param_groups for p in group["params"] if p.device.type == "cuda"]

@@ -1,4 +1,4 @@
-"""Where a step's time goes: PyTorch's profiler over a few optimizer steps of the first rank."""
+"""A profile of a few optimizer steps of the first rank, by PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _ROWS = 60
 
 
 class Profile:
-    """Records the operators of some steps on the first rank, and writes what they took."""
+    """Record the operators of some steps on the first rank, and write their times."""
 
     def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
         """Prepares it.
 
         Args:
             steps: optimizer steps that are profiled.
-            attempt_dir: where the folder ``profile`` comes to be.
-            device: this rank's.
+            attempt_dir: parent of the folder ``profile``.
+            device: this rank's device.
         """
         self._steps = steps
         self._records = dist.get_rank() == 0
@@ -47,14 +47,14 @@ class Profile:
             meter.restart_clock()
 
     def after(self, step: int, meter: Meter) -> None:
-        """Writes what was recorded after the last profiled step."""
+        """Write the recording after the last profiled step."""
         if self._under_way and step + 1 not in self._steps:
             meter.flush()
             self.write()
             meter.restart_clock()
 
     def write(self) -> None:
-        """Ends the recording, if there is one, and writes its files."""
+        """End a recording and write its files."""
         self._under_way = False
         if self._profiler is None:
             return

@@ -1,8 +1,8 @@
-"""How ZeRO 3 reduces gradients and ends a step, with less work for the host; the gradients are the same.
+"""ZeRO 3's reductions and end of a step, with less work for the host; the gradients are the same.
 
-DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins these, and keeps and measures what
-comes back weight by weight. At the end of each backward pass and of each step the host waits until the device has done
-all that: it is never ahead for long, and the device waits for it. A version that has its own way is left alone.
+DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins them, and keeps and measures the
+results weight by weight. At the end of each backward pass and of each step the host waits for the device, so it is
+never ahead for long, and the device waits for it. A version that works in another way is left alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _GATHERS: Final = "_PartitionedParameterCoordinator__allgather_stream"
 
 
 def join_gradients() -> None:
-    """Puts the gradients of each bucket in this process in order by one copy. Once is enough."""
+    """Order the gradients of each bucket of this process by a single copy. Once is enough."""
     theirs = getattr(stage3, _REDUCES, None)
     if theirs is not None and hasattr(torch, "_chunk_cat") and not getattr(theirs, "joins", False):
         setattr(stage3, _REDUCES, _joined(theirs))
 
 
 def stay_ahead(optimizer: Any) -> None:
-    """Keeps and measures reduced gradients in one call each, and makes the device wait instead of the host.
+    """Keep and measure reduced gradients in a single call each, and make the device wait instead of the host.
 
-    Any other optimizer than a ZeRO 3 that has all on the device stays as it is.
+    Only for ZeRO 3 with all states on the device; other optimizers stay unchanged.
     """
     if type(optimizer).__name__ != _OPTIMIZER or optimizer.offload_optimizer or optimizer.offload_param:
         return
@@ -52,14 +52,14 @@ def stay_ahead(optimizer: Any) -> None:
 
 
 class _FollowedStream(torch.cuda.Stream):
-    """A stream for which the current one waits where the host would."""
+    """A stream that the current stream waits for, in place of the host."""
 
     def synchronize(self) -> None:
         torch.cuda.current_stream().wait_stream(self)
 
 
 def _joined(theirs: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
-    """Of gradients, what all ranks have in this one's parts, averaged; a gradient's part may be shorter at its end."""
+    """Return this rank's parts of gradients, averaged over all ranks; the last part of a gradient may be shorter."""
 
     @torch.no_grad()
     def reduce_scatter_coalesced(tensors: Sequence[Tensor], group: Any = None) -> list[Tensor]:
@@ -111,7 +111,7 @@ def _measured_at_once(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _gathered_as_kept(optimizer: Any) -> bool:
-    """Whether a hook's gather brings what ranks keep; else it quantizes, takes copies, or rounds for autocast."""
+    """Return whether a hook gathers the kept weights unchanged: not quantized, copied, or rounded for autocast."""
     offload = optimizer.parameter_offload
     quantized = offload.zero_quantized_weights or offload.zero_quantized_nontrainable_weights
     rounded = any(has_comm_dtype(weight) for weight in optimizer.persistent_parameters)
@@ -119,9 +119,9 @@ def _gathered_as_kept(optimizer: Any) -> bool:
 
 
 def _gather_without_waiting(optimizer: Any, gathers: torch.cuda.Stream) -> None:
-    """After a step, gathers begin when the device has updated the weights; those that stay whole are gathered first.
+    """Start gathers after a step when the device has updated the weights; weights that stay whole are gathered first.
 
-    These may be read at once, without a hook that would wait for them.
+    They may be read at once, without a hook that would wait for them.
     """
     own = optimizer._post_step  # noqa: SLF001 - where DeepSpeed waits
 

@@ -1,4 +1,4 @@
-"""Which samples each optimizer step sees, and this rank's micro-batches of them, one ahead of the computation.
+"""The samples of each optimizer step, and this rank's micro-batches, copied ahead of the computation.
 
 The order is of seed and step alone, not of micro-batch or ranks. Step t consumes the samples [(t-1) G, t G) of an
 endless sequence in which every epoch is a permutation of all samples. So a run resumes by sample, and a smaller
@@ -31,7 +31,7 @@ def step_samples(step: int, global_batch: int, sample_count: int, seed: int) -> 
 
 
 def rank_micro_batches(samples: Indices, rank: int, world_size: int, micro_batch: int) -> Indices:
-    """The share of one rank of a step's samples, shape (accumulation, micro_batch)."""
+    """Return a rank's share of a step's samples, shape (accumulation, micro_batch)."""
     share: Indices = samples.reshape(world_size, -1)[rank]
     return share.reshape(-1, micro_batch)
 
@@ -57,10 +57,10 @@ def training_batches(
 
 
 def evaluation_batches(samples: Samples, config: TrainerConfig, job: Job, device: torch.device) -> Iterator[MicroBatch]:
-    """This rank's micro-batches of the held-out text, as many on every rank.
+    """Yield this rank's micro-batches of the held-out text, the same number on every rank.
 
-    What is left over at the end is filled up with ignored targets. At most ``eval_batches`` global batches, so the
-    text does not depend on the micro-batch.
+    Ignored targets fill up the last batch. At most ``eval_batches`` global batches, so the text does not depend on the
+    micro-batch.
     """
     limit = len(samples) if config.eval_batches is None else config.eval_batches * config.global_batch
     count = min(len(samples), limit)
@@ -92,7 +92,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _one_ahead(batches: Iterable[MicroBatch]) -> Iterator[MicroBatch]:
-    """Starts the copy of the next batch before it hands out the present one."""
+    """Start the copy of the next batch before yielding the present batch."""
     ahead: MicroBatch | None = None
     for batch in batches:
         if ahead is not None:

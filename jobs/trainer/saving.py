@@ -33,17 +33,17 @@ _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|io
 
 
 def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: dict[str, float]) -> None:
-    """Writes the checkpoint of ``step``, complete or not at all. All ranks call it.
+    """Write the checkpoint of ``step``, complete or not at all. All ranks call it.
 
     Args:
-        engine: what is saved.
+        engine: engine to save.
         config: goes into the manifest.
-        job: says where.
+        job: names the folder.
         step: optimizer steps so far.
-        reported: what was reported of it, for ``restore``.
+        reported: metrics of the step, for ``restore``.
 
     Raises:
-        OSError: the disk has no room for it, or did not take it; the ranks that say so leave no file of it.
+        OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
     """
     _require_room(engine, config, job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
@@ -62,13 +62,13 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
 
 @dataclass(frozen=True)
 class ResumeSource:
-    """What an attempt begins with.
+    """The source that an attempt begins with.
 
     Attributes:
-        checkpoint: the one that it resumes, None for a fresh start.
-        folder: what is loaded for it.
-        universal: whether that was converted, because it is of another number of ranks.
-        rated: whether the model was evaluated as it was there.
+        checkpoint: the checkpoint to resume, None for a fresh start.
+        folder: the folder to load.
+        universal: whether the checkpoint was converted for another number of ranks.
+        rated: whether the model was evaluated at the checkpoint.
     """
 
     checkpoint: Path | None
@@ -78,12 +78,12 @@ class ResumeSource:
 
 
 def find_source(job: Job) -> ResumeSource:
-    """Finds what to load, and converts it if it is of another number of ranks. All ranks call it.
+    """Return the checkpoint to load, converted if its number of ranks differs. All ranks call it.
 
     Raises:
         CheckpointError: the checkpoint is incomplete.
-        OSError: it has to be converted, and there is no room.
-        ValueError: it has to be converted, and cannot be.
+        OSError: the disk lacks room for the conversion.
+        ValueError: the conversion failed.
     """
     if job.resume is None:
         return ResumeSource(None, Path(), universal=False)
@@ -93,11 +93,11 @@ def find_source(job: Job) -> ResumeSource:
 
 
 def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]]:
-    """Loads what ``find_source`` found; returns its step, 0 for a fresh start, and what was reported of it.
+    """Load the source; return its step, 0 for a fresh start, and the step's reported metrics.
 
     Raises:
-        CheckpointError: its files are damaged; later attempts pass it over.
-        Exception: whatever else DeepSpeed raises; later attempts try it again.
+        CheckpointError: its files are damaged; later attempts skip it.
+        Exception: any other error of DeepSpeed; later attempts try it again.
     """
     if source.checkpoint is None:
         return 0, {}
@@ -136,7 +136,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
-    """The first rank looks, and all of them give up, none of which may wait for one that has."""
+    """Check the room on the first rank; all ranks raise together, so that no rank waits for another."""
     problem = [""]
     if job.rank == 0:
         try:
@@ -164,9 +164,9 @@ def _write(
 
 
 def _written_by(rank: int, parts: int, draft: Path) -> list[Path]:
-    """The files of a draft that this rank wrote: DeepSpeed names shards after it; the rest is the first rank's.
+    """Return the files of a draft that this rank wrote: shards with its number, and on the first rank all others.
 
-    Where ranks share layers, ``parts`` of them, a name has the shard's number among the ranks with the same part.
+    If ``parts`` ranks share layers, a name has the shard's number among the ranks with the same part.
     """
     files = (draft / TAG).iterdir()
     return [file for file in files if rank == _number(_SHARD, file) * parts + _number(_LAYER_PART, file)]
@@ -195,7 +195,7 @@ def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job
 
 
 def _reason(draft: Path, error: Exception) -> Exception:
-    """Why a save failed: torch's writer does not say whether the disk is full, so that is asked again."""
+    """Return the reason of a failed save: torch's writer does not report a full disk, so check it again."""
     if isinstance(error, OSError) or not _WRITING_FAILED.search(str(error)):
         return error
     try:
@@ -206,10 +206,10 @@ def _reason(draft: Path, error: Exception) -> Exception:
 
 
 def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
-    """Removes what this rank has written, at once: a full disk takes not even the records of how this ends.
+    """Remove this rank's files at once: a full disk cannot take the records of the end.
 
-    The folder stays, and the others' files: to a rank that still writes, a missing folder would seem the cause. The
-    agent removes what is left when all ranks have ended.
+    The folder and the other ranks' files stay: a rank that still writes would report a missing folder as the cause. The
+    agent removes the rest when all ranks have ended.
     """
     with suppress(OSError):
         for file in _written_by(job.rank, config.tensor_parallel, draft):
@@ -217,9 +217,9 @@ def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
 
 
 def _damaged(path: Path, error: Exception) -> bool:
-    """Whether a checkpoint is proven not to hold what was written. All else may be the environment's or the code's.
+    """Return whether a checkpoint is proven to be damaged. Other errors may come from the environment or the code.
 
-    Digests were compared before the attempt began, and what differs in them is passed over by the next one.
+    Digests were compared before the attempt began; the next attempt skips a checkpoint that differs in them.
     """
     if isinstance(error, BadZipFile | EOFError) or "PytorchStreamReader failed" in str(error):
         return True

@@ -1,7 +1,7 @@
-"""Times micro-batches one after another, from the configured one up, in a process that does nothing else.
+"""Times micro-batches in turn, from the configured size up, in a process of its own.
 
-The weights, the optimizer's states and the allocator's pieces that this leaves behind end with the process: the
-training begins in another one. What runs out of memory ends the process too; what was measured until then is written.
+Its weights, optimizer states and memory fragments end with the process; the training begins in a new process. Running
+out of memory ends the process, too; the measurements until then are written.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TIMED: Final = 3
 
 
 def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job) -> None:
-    """Reports event ``trial`` for each micro-batch, with what a whole optimizer step of the run would take.
+    """Report event ``trial`` for each micro-batch, with the time and memory of a whole optimizer step of the run.
 
-    All ranks call it. It ends by itself when larger ones do not pay or would not fit, when the time is up, or when the
-    campaign asks to stop.
+    All ranks call it. It ends when larger sizes do not pay or would not fit, when the time is up, or when the campaign
+    asks to stop.
 
     Raises:
-        RuntimeError, MemoryError: a size did not fit into a rank's memory; that rank has left a word of it.
+        RuntimeError, MemoryError: a size did not fit into a rank's memory; that rank has reported it.
     """
     plan = config.search
     assert plan is not None
@@ -63,7 +63,7 @@ def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
 def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job, share: int) -> Trial:
     """Time one size: the slowest rank's times, the fullest rank's memory.
 
-    Each is compiled anew, as in the training that follows: a second size would be compiled for any.
+    Each size is compiled anew, as in the training that follows: a second size would be compiled for any.
     """
     device = engine.device
     if not config.deepcompile:
@@ -87,7 +87,7 @@ def _tried(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job
 
 
 def _step(engine: Engine, tokens: torch.Tensor) -> tuple[float, float]:
-    """Seconds of a micro-batch without an update, and of one with it."""
+    """Return the seconds of a micro-batch without an update, and with it."""
     marks = [_now(engine.device)]
     for _ in range(SEARCH_PASSES):
         advance(engine, engine(tokens, tokens))
@@ -102,7 +102,7 @@ def _now(device: torch.device) -> float:
 
 
 def _agreed(size: int, device: torch.device) -> int:
-    """The smallest that a rank wants to try next; 0 if one of them has had enough."""
+    """Return the smallest size that a rank wants to try next; 0 if a rank wants to stop."""
     wanted = torch.tensor(size, device=device)
     dist.all_reduce(wanted, dist.ReduceOp.MIN)
     return int(wanted)

@@ -1,10 +1,10 @@
-"""Sequence parallelism, as DeepSpeed-Ulysses has it: neighbouring ranks share each sample.
+"""Sequence parallelism, as in DeepSpeed-Ulysses: neighbouring ranks share each sample.
 
-Each of them has an equal stretch of its tokens. Only attention looks beyond: an all-to-all before it gives every rank
-all tokens of some heads, and one after it all heads of its own tokens.
+Each rank has an equal stretch of the tokens. Only attention looks beyond: an all-to-all before it gives every rank all
+tokens of some heads, and another after it all heads of its own tokens.
 
 DeepSpeed's engine need not know. Every rank's loss is the mean over equally many tokens, so the mean of all ranks'
-gradients is the gradient of the whole batch, and ZeRO shards over all ranks as it always does.
+gradients is the gradient of the whole batch, and ZeRO shards over all ranks as usual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Attention = Callable[..., tuple[Tensor, None]]
 
 
 def require_heads(model_config: PreTrainedConfig, ranks: int) -> None:
-    """Raises ValueError where so many ranks cannot share a model's attention heads equally."""
+    """Raise ValueError if the ranks cannot share a model's attention heads equally."""
     counts = {name: getattr(model_config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
     for name, heads in counts.items():
         if heads and heads % ranks:

@@ -31,7 +31,7 @@ def profiled_steps(first: int | None) -> range:
 
 
 def peak_flops(device: str) -> float | None:
-    """The peak of a device by its name, None where it is not known, as of a part of a GPU (MIG)."""
+    """Return the peak of a device by its name; None if unknown, as for a part of a GPU (MIG)."""
     if re.search(r"\bMIG\b", device):
         return None
     return next((peak for name, peak in PEAK_FLOPS if name.search(device)), None)
@@ -39,13 +39,13 @@ def peak_flops(device: str) -> float | None:
 
 @dataclass(frozen=True)
 class Work:
-    """What one optimizer step does.
+    """The work of an optimizer step.
 
     Attributes:
         tokens: targets of a step over all ranks, without padding.
-        ranks: how many share it.
-        flops_per_token: of the model, without padding.
-        peak_flops: FLOP/s of one device, None where it is not known.
+        ranks: number of ranks.
+        flops_per_token: FLOP of the model per token, without padding.
+        peak_flops: FLOP/s of a device, None if unknown.
     """
 
     tokens: int
@@ -76,19 +76,19 @@ class End:
 
 
 class Speed:
-    """Gathers the times of an attempt's steps, by the device's clock, and over all of them by the host's.
+    """The times of an attempt's steps by the device's clock, and of the whole window by the host's.
 
-    Steps are looked at one step late, so that nobody waits for it. For the host's clock the ends of the window must be
-    of one kind. Where the host waited for the device, it saw both. Where the device waits for the host, the ends of
-    two steps are as far apart as the moments at which they were queued.
+    Steps are read one step late, so that nothing waits for them. For the host's clock both ends of the window must be of
+    the same kind. If the host waited for the device, it saw both. If the device waits for the host, the ends of two
+    steps are as far apart as the moments at which they were queued.
     """
 
     def __init__(self, work: Work, warm_up: int) -> None:
-        """Begins with nothing.
+        """Begin an empty window.
 
         Args:
-            work: what a step does.
-            warm_up: how many of its first steps do not count, at least one.
+            work: work of a step.
+            warm_up: number of first steps that do not count, at least one.
         """
         self._work = work
         self._warm_up = warm_up
@@ -120,14 +120,14 @@ class Speed:
         self._since_s = now_s
 
     def interrupted(self) -> None:
-        """What comes until the next step is no step: an evaluation, a checkpoint. All before it has been looked at."""
+        """Leave out the time until the next step (evaluation, checkpoint). All steps before it have been read."""
         self._by_queue = False
         self._since_s = time.perf_counter() if len(self._warm_up_s) >= self._warm_up else None
 
     def summary(self) -> dict[str, Any] | None:
-        """The window's figures; None where no step has come after the warm-up.
+        """Return the window's figures; None before the first step after the warm-up.
 
-        ``clock_ratio`` is the time by the host's clock over that by the device's: near 1, or one of them is wrong.
+        ``clock_ratio`` is the time by the host's clock over the device's: near 1, unless a clock is wrong.
         """
         if not self._times_s:
             return None
@@ -156,7 +156,7 @@ class Speed:
 
 
 def quartiles_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """The quartiles of at least one value, interpolated linearly, as a report has them."""
+    """Return the quartiles of at least one value, interpolated linearly, as in a report."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     first, median, third = statistics.quantiles(values, n=4, method="inclusive")

@@ -1,6 +1,6 @@
-"""The folder of a node's disk on which ZeRO-Infinity keeps what does not fit into memory, and the room to read it back.
+"""The folder on a node's disk for ZeRO-Infinity's states, and the room to read them back.
 
-DeepSpeed names its files after the rank alone: two attempts on one node would write the same ones. And it leaves them
+DeepSpeed names its files after the rank alone, so two attempts on a node would write the same files. And it leaves them
 there.
 """
 
@@ -22,12 +22,12 @@ from .config import Job
 
 
 def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
-    """The DeepSpeed configuration with a folder of this attempt's own wherever it names one of the disk.
+    """Return the DeepSpeed configuration with a folder of this attempt in place of each folder on the disk.
 
-    What killed attempts of the run have left on this node is removed.
+    Folders that killed attempts of the run have left on this node are removed.
 
     Raises:
-        ValueError: it would not be this user's alone.
+        ValueError: the folder would not be this user's alone.
         OSError: the disk's folder cannot be made.
     """
     config = deepcopy(dict(ds_config))
@@ -66,7 +66,7 @@ def in_use(ds_config: Mapping[str, Any]) -> bool:
 
 
 def clear(job: Job) -> None:
-    """Removes what this attempt has written on this node, when no rank of it needs that any more."""
+    """Remove this attempt's files on this node, when none of its ranks needs them any more."""
     if job.local_rank == 0:
         for section in _sections(json.loads(job.ds_config.read_text())):
             _remove(Path(section["nvme_path"]), _name(job))

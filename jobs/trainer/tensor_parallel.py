@@ -1,8 +1,8 @@
 """Tensor parallelism, as DeepSpeed's AutoTP trains it: neighbouring ranks share each layer's matrices.
 
 Each rank computes some attention heads and some of the inner width of each block; two sums over the ranks of a group
-put a block's outputs together, and two more its gradients. `layer_parts` says what is cut. DeepSpeed cuts it, before it
-gives ZeRO the parts: those are sharded over the ranks that have the same part.
+join a block's outputs, and two more its gradients. `layer_parts` names the matrices. DeepSpeed cuts them before ZeRO
+shards the parts over the ranks that have the same part.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MARK: Final = "tensor_model_parallel"  # DeepSpeed's, on each parameter that is
 
 
 def prepare(model: PreTrainedModel, ranks: int) -> None:
-    """Makes a model fit for DeepSpeed to cut: GPT-2's layers become ordinary ones, its attention that of a part.
+    """Prepare a model for DeepSpeed to cut: GPT-2's layers become ordinary layers, its attention works on a part.
 
     Raises:
-        ValueError: so many ranks cannot share it.
+        ValueError: the ranks cannot share the model.
     """
     config = model.config
     if config.model_type not in CUTTABLE_MODELS:
@@ -51,7 +51,7 @@ def prepare(model: PreTrainedModel, ranks: int) -> None:
 
 
 def norm_of_parts(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """2-norm of the gradients of a whole model; what all ranks of a group have counts once."""
+    """Return the 2-norm of the gradients of a whole model; parameters that all ranks of a group have count once."""
     graded = [(p.grad, is_model_parallel_parameter(p)) for p in parameters if p.grad is not None]
     parts, whole = ([gradient for gradient, part in graded if part is kind] for kind in (True, False))
     squared = torch.nn.utils.get_total_norm(parts) ** 2

@@ -1,4 +1,4 @@
-"""Tokenizers, reduced to what packing needs: text to ids, the id between documents, the size of the vocabulary."""
+"""Tokenizers, reduced to the needs of packing: text to ids, the id between documents, the size of the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ END = "<|endoftext|>"
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Loads ``bytes``, a local folder or a hub name.
+    """Load ``bytes``, a local folder or a hub name.
 
     Raises:
-        OSError: there is no such tokenizer.
-        ValueError: it has no token that ends a text.
+        OSError: the tokenizer does not exist.
+        ValueError: it lacks a token that ends a text.
     """
     return ByteTokenizer() if name == BYTES else HubTokenizer(_from_transformers(name))
 
@@ -33,7 +33,7 @@ def save_tokenizer(name: str, folder: Path) -> None:
 
 
 def tokenizer_identity(name: str) -> str:
-    """What decides the ids: the content of a local tokenizer's files, else its name."""
+    """Return the identity of a tokenizer: the content of its local files, else its name."""
     digest = hashlib.sha256()
     for file in sorted(Path(name).glob("*")) if Path(name).is_dir() else ():
         if file.suffix in (".json", ".txt", ".model"):
@@ -43,7 +43,7 @@ def tokenizer_identity(name: str) -> str:
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 bytes as ids, and one id for the end of a document. Needs no files.
+    """UTF-8 bytes as ids, and an id for the end of a document. Needs no files.
 
     Attributes:
         vocab_size: number of ids, ``eos`` included.

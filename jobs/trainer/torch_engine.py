@@ -1,4 +1,4 @@
-"""What the engines of PyTorch alone share. They answer the calls of DeepSpeed's engine that the trainer makes."""
+"""The common part of PyTorch's engines, which have the methods of DeepSpeed's engine that the trainer calls."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .config import TrainerConfig
 
 
 class TorchEngine(ABC):
-    """Trains a model with fused AdamW; subclasses say what lies where, and how gradients meet.
+    """Trains a model with fused AdamW; subclasses place the states and reduce the gradients.
 
     Attributes:
         module: the model.
         optimizer: over the parameters of ``groups``.
-        device: this rank's.
+        device: this rank's device.
         skipped_steps: optimizer steps left out because fp16 gradients overflowed.
     """
 
@@ -62,7 +62,7 @@ class TorchEngine(ABC):
 
     @property
     def loss_scale(self) -> float:
-        """What fp16 losses are multiplied with before the backward pass; 1 elsewhere."""
+        """Return the factor of fp16 losses before the backward pass; 1 in other formats."""
         return 1.0
 
     def train(self, mode: bool = True) -> Self:
@@ -75,5 +75,5 @@ class TorchEngine(ABC):
         return self.train(mode=False)
 
     def zero_optimization_stage(self) -> int:
-        """As DeepSpeed's says it."""
+        """Return the stage, as DeepSpeed's engine does."""
         return self.stage

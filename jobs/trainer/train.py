@@ -1,4 +1,4 @@
-"""The training loop: one attempt of one run, on this rank."""
+"""The training loop: an attempt of a run, on this rank."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .speed import profiled_steps
 
 
 def main() -> None:
-    """Trains as the environment says, until the target step or until the campaign asks to stop.
+    """Train by the environment's configuration, until the target step or a stop request.
 
     Raises:
         FloatingPointError: the loss is not finite.
@@ -146,7 +146,7 @@ def _due(step: int, every: int | None, target: int) -> bool:
 
 
 def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
-    """Random numbers of a step follow from the step, so a resumed run drops what the uninterrupted one would have."""
+    """Seed by the step, so that a resumed run drops the same units as an uninterrupted run."""
     if config.dropout:
         torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
 

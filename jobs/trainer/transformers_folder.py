@@ -1,7 +1,7 @@
 """Writes the weights of a checkpoint in the format of Transformers, on a CPU and without the model in memory.
 
 python -m dscampaign.jobs.trainer.transformers_folder    reads a `WeightsRequest` from standard input, as JSON, and ends
-                                                         with a line that says what it wrote, as JSON, too
+                                                         with a line that describes its output, as JSON, too
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _PIECES: Final = "pieces"
 
 @dataclass(frozen=True)
 class WeightsRequest:
-    """What to write.
+    """A request for the weights of a checkpoint.
 
     Attributes:
         checkpoint: its folder.
-        train: the fields of the run's train.json; those that say how it is split among ranks do not matter.
+        train: the fields of the run's train.json; its split among ranks does not matter.
         out: folder to write into; it exists and is empty.
         dtype: number format of the weights, a key of ``FORMATS``.
     """
@@ -59,7 +59,7 @@ def write(request: WeightsRequest) -> dict[str, Any]:
 
     Raises:
         ValueError: the checkpoint is not of this model.
-        OSError: the tokenizer or the model's configuration cannot be read, or there is no room.
+        OSError: the tokenizer or the model's configuration cannot be read, or the disk is full.
     """
     config, out = TrainerConfig.from_json(json.dumps(dict(request.train))), Path(request.out)
     name, dtype = tokenizer_name(config), FORMATS[request.dtype]
@@ -82,10 +82,10 @@ def write(request: WeightsRequest) -> dict[str, Any]:
 
 
 def _wanted(model: PreTrainedModel, weights: SavedWeights) -> dict[str, Tensor]:
-    """The model's weights by name, tied ones once.
+    """Return the model's weights by name, tied weights once.
 
     Raises:
-        ValueError: the checkpoint has others, or of other shapes; rows beyond the vocabulary are padding.
+        ValueError: the checkpoint's names or shapes differ; rows beyond the vocabulary are padding.
     """
     wanted = dict(model.named_parameters()) | {
         name: buffer for name, buffer in model.state_dict().items() if name in dict(model.named_buffers())
@@ -114,7 +114,7 @@ def _fitted(weight: Tensor, wanted: Tensor, file: Path) -> Tensor:
 
 
 def main() -> None:
-    """Does what standard input says."""
+    """Serve the request on standard input."""
     logging.set_verbosity_error()
     with redirect_stdout(sys.stderr):
         done = write(decode(WeightsRequest, json.load(sys.stdin)))

@@ -1,7 +1,7 @@
 """Checkpoints of another number of ranks, made loadable by any: DeepSpeed's universal checkpoints.
 
-DeepSpeed cuts the optimizer's state into one shard a rank, and loads it only into as many. Its own tool puts the pieces
-together, parameter by parameter, beside the checkpoint; what comes out fits any number of ranks.
+DeepSpeed cuts the optimizer's state into a shard for each rank, and loads it only into the same number. Its own tool
+joins the pieces, parameter by parameter, beside the checkpoint; the result fits any number of ranks.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ROOM = 3
 
 
 def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
-    """What this job's ranks can load in the checkpoint's place, and whether it is a universal checkpoint.
+    """Return the checkpoint that this job's ranks can load, and whether it is a universal checkpoint.
 
-    All ranks call it: the first one converts, the others wait. A checkpoint of as many ranks, or without shards, is
-    loadable as it is.
+    All ranks call it: the first converts, the others wait. A checkpoint of the same number of ranks, or without shards,
+    is loadable unchanged.
 
     Raises:
-        CheckpointError: there is no checkpoint, or somebody else can have written the converted one.
-        OSError: no room for the converted one.
+        CheckpointError: the checkpoint is missing, or somebody else can have written the converted checkpoint.
+        OSError: the disk lacks room for the conversion.
         ValueError: DeepSpeed cannot convert it.
     """
     manifest = checkpoint.read_manifest(path)
@@ -59,10 +59,10 @@ def fitting(path: Path, job: Job, tag: str) -> tuple[Path, bool]:
 
 @contextmanager
 def adam_kept(engine: DeepSpeedEngine) -> Iterator[None]:
-    """Round the loading of a universal checkpoint with ZeRO 3, which (as of DeepSpeed 0.19.8) leaves Adam in disorder.
+    """Enclose the loading of a universal checkpoint with ZeRO 3, which leaves Adam in disorder (DeepSpeed 0.19.8).
 
-    All groups of parameters get the first one's settings, weight decay where there should be none among them, and share
-    one count of steps, which then grows by their number with every step.
+    All groups of parameters get the first group's settings, among them its weight decay, and share a single count of
+    steps, which then grows by the number of groups with every step.
     """
     adam = engine.optimizer.optimizer
     settings = [{name: value for name, value in group.items() if name != "params"} for group in adam.param_groups]

@@ -1,8 +1,8 @@
-"""Random weights, drawn one module after another, so that under ZeRO 3 no rank ever holds a whole model.
+"""Random weights, drawn module by module, so that under ZeRO 3 no rank ever holds a whole model.
 
-Each rank draws all of them from the seed, on the CPU, in fp32 and in the same order, whatever the strategy: so all
-strategies begin alike. Under ZeRO 3 they are partitioned as they come, about a gigabyte at a time; what has a row for
-each token stays whole until DeepSpeed gets the model, for the vocabulary is padded before.
+Each rank draws all weights from the seed, on the CPU, in fp32 and in the same order, so all strategies begin alike. Under
+ZeRO 3 they are partitioned about a gigabyte at a time; tables with a row for each token stay whole until DeepSpeed gets
+the model, because the vocabulary is padded before.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def random_model(
     model_config: PreTrainedConfig, options: Mapping[str, Any], seed: int, ds_config: Mapping[str, Any] | None
 ) -> PreTrainedModel:
-    """A model with random weights in fp32.
+    """Return a model with random weights in fp32.
 
     Args:
         model_config: its shape.
         options: of ``from_config``.
         seed: of the weights.
-        ds_config: partition them as this DeepSpeed configuration with ZeRO 3 says, in its number format; None leaves
-            them whole. Hand such a model over with ``hand_over`` when its vocabulary is padded.
+        ds_config: partition them by this DeepSpeed configuration with ZeRO 3, in its number format; None leaves them
+            whole. Call ``hand_over`` for a partitioned model when its vocabulary is padded.
     """
     try:
         return _drawn(deepcopy(model_config), options, seed, ds_config)
@@ -48,7 +48,7 @@ def random_model(
 
 
 def hand_over(model: PreTrainedModel, ds_config: Mapping[str, Any]) -> None:
-    """Does to what is whole yet what DeepSpeed leaves undone once a weight is partitioned: format and device."""
+    """Set format and device of whole weights, which DeepSpeed skips once a weight is partitioned."""
     if not any(is_zero_param(weight) for weight in model.parameters()):
         return
     for weight in model.parameters():
@@ -99,7 +99,7 @@ def _mark(module: nn.Module) -> None:
 
 
 def _require_drawn(tensors: Iterator[Tensor]) -> None:
-    """Raises _NotDrawnError where a mark is left."""
+    """Raise _NotDrawnError if a mark is left."""
     for tensor in tensors:
         if (mark := _mark_of(tensor)) is not None:
             ends = [tensor.detach()[(end,) * tensor.ndim].item() for end in (0, -1)]
@@ -108,7 +108,7 @@ def _require_drawn(tensors: Iterator[Tensor]) -> None:
 
 
 def _mark_of(tensor: Tensor) -> float | None:
-    """No number, or the least one; None for a tensor whose least value may well be drawn, or that is partitioned."""
+    """Return NaN or the least number; None for a partitioned tensor, or if its least value may be drawn."""
     if is_zero_param(tensor) or not tensor.numel() or tensor.dtype in (torch.bool, torch.uint8):
         return None
     whole = not (tensor.is_floating_point() or tensor.is_complex())
@@ -128,9 +128,9 @@ def _format(ds_config: Mapping[str, Any]) -> torch.dtype:
 
 
 class _Partition:
-    """Gives each rank its part of what was drawn.
+    """Gives each rank its part of the drawn weights.
 
-    Whole layers at a time: within one, a module may draw its children's weights anew, as GPT-2's attention does.
+    Whole layers at a time: a module may draw its children's weights anew, as GPT-2's attention does.
     """
 
     def __init__(self, model: PreTrainedModel, ds_config: Mapping[str, Any]) -> None:
@@ -141,14 +141,14 @@ class _Partition:
         self._first: Any = None  # as DeepSpeed has changed it
 
     def add(self, module: nn.Module) -> None:
-        """Takes a module whose own weights are drawn."""
+        """Take a module after its own weights are drawn."""
         own = module.parameters(recurse=False)
         self._drawn += [weight for weight in own if weight.shape[:1] != (self._tokens,)]
         if module in self._layers and sum(weight.nbytes for weight in self._drawn) >= WHOLE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Partitions what has come together. All ranks call it at the same weights."""
+        """Partition the collected weights. All ranks call it at the same weights."""
         _require_drawn(iter(self._drawn))
         for weight in self._drawn:
             weight.data = weight.data.to(_format(self._config))

@@ -1,9 +1,9 @@
-"""Loads checkpoints without running what is in them: tensors, plain values, and the few classes that DeepSpeed saves.
+"""Loads checkpoints without running code in them: tensors, plain values, and the few classes that DeepSpeed saves.
 
-A pickle may call anything. PyTorch has a reader that refuses to, but DeepSpeed (0.19.8) asks for the other one by name;
-so the careful one is forced upon it.
+A pickle may call anything. PyTorch has a reader that refuses to, but DeepSpeed (0.19.8) names the other reader; this
+module forces the careful reader upon it.
 
-    python -m dscampaign.jobs.trainer.weights_only MODULE ARGUMENTS    does what `python -m` does, with that reader
+    python -m dscampaign.jobs.trainer.weights_only MODULE ARGUMENTS    runs a module like `python -m`, with that reader
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAVED: Final = (DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address)
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """Has `torch.load` inside read nothing but weights, whatever it is asked."""
+    """Make `torch.load` read nothing but weights, for any arguments."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

@@ -1,7 +1,7 @@
-"""ZeRO 3 by whole transformer blocks: DeepSpeed gathers what a block needs at once, and has no hook inside of it.
+"""ZeRO 3 by whole transformer blocks: DeepSpeed gathers all weights of a block at once, without hooks inside.
 
-Left to itself it gathers for each module, and its hooks cost the host about a millisecond a module: a small step waits
-for it. benchmarks/results/zero3-leaf-h200 has what that comes to.
+By default it gathers for each module, and its hooks cost the host about a millisecond a module: a small step waits for
+them. benchmarks/results/zero3-leaf-h200 has figures.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PREFETCH: Final = {"stage3_prefetch_bucket_size", "prefetch_bucket_size"}
 
 
 def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
-    """Tells DeepSpeed to gather each of the model's blocks at once, unless its configuration names other modules.
+    """Make DeepSpeed gather each of the model's blocks at once, unless its configuration names other modules.
 
-    Blocks are what Transformers never divides among devices. A rank then holds a whole block more than it computes
-    with. Parameters that come from a disk are gathered one by one, for each needs a buffer.
+    Blocks are the modules that Transformers never divides among devices. A rank then holds a whole block more than it
+    computes with. Parameters from a disk are gathered by themselves, because each needs a buffer.
 
     Returns:
-        How many blocks there are; 0 where nothing was told.
+        The number of blocks; 0 if DeepSpeed's default is kept.
     """
     zero = ds_config.get("zero_optimization") or {}
     from_disk = (zero.get("offload_param") or {}).get("device") == "nvme"
@@ -38,14 +38,14 @@ def gather_whole_blocks(model: nn.Module, ds_config: Mapping[str, Any]) -> int:
 
 
 def gathered_blocks(model: nn.Module) -> list[nn.Module]:
-    """Those of the model's blocks that ZeRO 3 gathers at once."""
+    """Return the model's blocks that ZeRO 3 gathers at once."""
     return [block for block in blocks_of(model) if z3_leaf_module(block)]
 
 
 def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mapping[str, Any]:
-    """The configuration, with which DeepSpeed gathers the next block while one computes, unless it says how much.
+    """Return the configuration with a prefetch of the next block, unless it sets the prefetch itself.
 
-    Of less it would begin to gather the rest only when the block is due. Vectors are small enough to stay whole.
+    With less, DeepSpeed would gather the rest only when the block is due. Vectors are small enough to stay whole.
     """
     zero = ds_config.get("zero_optimization") or {}
     if zero.get("stage") != 3 or _PREFETCH & zero.keys():
@@ -56,6 +56,6 @@ def with_a_block_ahead(ds_config: Mapping[str, Any], model: nn.Module) -> Mappin
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The model's transformer blocks, in its own order: what Transformers never divides among devices."""
+    """Return the model's transformer blocks in order: the modules that Transformers never divides among devices."""
     undivided = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return [module for module in model.modules() if type(module).__name__ in undivided]

@@ -1,4 +1,4 @@
-"""What the columns of an export hold: types for formats that have them."""
+"""Types of an export's columns, for formats that have types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS_A_GROUP: Final = 1 << 16
 
 
 class Dtype(Enum):
-    """What a column holds; any of its values may be missing."""
+    """The type of a column; any value may be missing."""
 
     TEXT = "text"
     WHOLE = "whole"
@@ -43,7 +43,7 @@ _JOINED: Final = {"run": Dtype.TEXT, "node": Dtype.TEXT, "changes": Dtype.TEXT, 
 
 
 def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Dtype], Iterator[Sequence[Row]]]:
-    """The type of each column, and the rows in groups. The columns of `runs` depend on the matrix: their rows tell."""
+    """Return the type of each column, and the rows in groups. The columns of `runs` depend on the matrix, so on their rows."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
     found = [known.get(name, Dtype.REAL) for name in columns]  # a script's own figures
     if what == "runs":

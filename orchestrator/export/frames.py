@@ -23,16 +23,16 @@ _PARAM: Final = "param."
 
 
 def load(name: str | None = None, *, store: str | None = None, dir: str | None = None) -> Frames:
-    """Opens a campaign's results.
+    """Open a campaign's results.
 
     Args:
-        name: The campaign or its spec file; may be left out where the store has only one.
-        store: Its database, as `--store`; by default what the command line would take.
+        name: The campaign or its spec file; optional if the store has only one campaign.
+        store: Its database, as `--store`; the command line's default.
         dir: Its shared folder, as `--dir`.
 
     Raises:
         ImportError: pandas is not installed.
-        UserError: There is no such campaign, or a configuration file cannot be read.
+        UserError: The campaign does not exist, or a configuration file cannot be read.
         StoreError: The database does not exist, does not respond, or belongs to another version.
     """
     try:
@@ -45,8 +45,8 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
 class Frames:
     """The tables of a campaign, each read on first use; call `load` again to refresh.
 
-    The columns are those of `campaign export`. Times are UTC; a figure that was not reported is NaN, as is one that was
-    not a number: Parquet and CSV tell the two apart.
+    The columns equal those of `campaign export`. Times are UTC; a missing figure is NaN, and so is a figure that is not a
+    number: Parquet and CSV separate the two.
     """
 
     def __init__(self, store: Store, campaign: CampaignRow) -> None:
@@ -62,7 +62,7 @@ class Frames:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run, in the order of the matrix; what the matrix sets stands in columns `param.*`."""
+        """A row for each run, in the order of the matrix, with its parameters as columns `param.*`."""
         import pandas as pd
 
         frame = self._read("runs")
@@ -70,22 +70,22 @@ class Frames:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a run and step, from the highest attempt that made it, with the run's parameters."""
+        """A row for each run and step, from the highest attempt that made it, with the run's parameters."""
         return self._with_params(self._read("steps"))
 
     @cached_property
     def attempts(self) -> pd.DataFrame:
-        """One row an attempt, with the run's parameters."""
+        """A row for each attempt, with the run's parameters."""
         return self._with_params(self._read("attempts"))
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
-        """One row a GPU and sample, with the run's parameters."""
+        """A row for each GPU and sample, with the run's parameters."""
         return self._with_params(self._read("gpus"))
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """One row for everything that happened."""
+        """A row for each event."""
         return self._read("events")
 
     def _read(self, what: str) -> pd.DataFrame:
@@ -100,7 +100,7 @@ class Frames:
 
 
 def _frame(columns: Sequence[str], found: Sequence[Dtype], groups: Iterable[Sequence[Row]]) -> pd.DataFrame:
-    """Column by column, some rows at a time: numbers take eight bytes each, not those of an object."""
+    """Build the frame column by column, some rows at a time: a number takes eight bytes, fewer than an object."""
     import numpy as np
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""An export as Parquet, row group by row group: columns with types, and missing told from NaN."""
+"""An export as Parquet, row group by row group: columns with types, and null for a missing value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .rows import Row
 
 
 def write_parquet(stream: IO[bytes], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
-    """Writes a Parquet file; returns the number of rows. Raises UserError if pyarrow is not installed.
+    """Write a Parquet file; return the number of rows. Raise UserError if pyarrow is not installed.
 
-    A figure that was not reported is null, one that is not a number is NaN. Times are UTC timestamps in microseconds;
+    A missing figure is null, a figure that is not a number NaN. Times are UTC timestamps in microseconds;
     structures are JSON text.
     """
     pa, parquet = require_pyarrow()

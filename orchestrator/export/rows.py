@@ -36,9 +36,9 @@ _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not 
 
 @contextmanager
 def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator[tuple[Sequence[str], Iterable[Row]]]:
-    """Names of the columns, and the rows of `steps`, `runs`, `attempts`, `gpus` or `events`.
+    """Yield the names of the columns, and the rows of `steps`, `runs`, `attempts`, `gpus` or `events`.
 
-    They are valid inside the block and all of one moment.
+    They are valid inside the block and of a single moment.
     """
     if what == "runs":
         yield _runs(status_document(store, campaign)["runs"])
@@ -59,7 +59,7 @@ def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str
 
 
 def write_json(stream: IO[str], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
-    """Writes one document, a line a row; returns the number of rows. NaN is the text `NaN`."""
+    """Write a document, a line for each row; return the number of rows. NaN is the text `NaN`."""
     head = {"schema_version": SCHEMA_VERSION, "campaign": campaign, "what": what}
     stream.write(f'{json.dumps(head)[:-1]}, "rows": [')
     number = 0
@@ -91,7 +91,7 @@ def _metric_column(name: str) -> str:
 
 
 def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:
-    """One row a run: parameters and ids in other tools as columns of their own, its attempts as a number."""
+    """Yield a row for each run: parameters and ids in other tools as columns, attempts as a number."""
     params = list(dict.fromkeys(name for document in documents for name in document["params"]))
     tools = sorted({tool for document in documents for tool in document["forwarded"]})
     plain = [name for name in (documents[0] if documents else ()) if name not in _NO_COLUMNS]

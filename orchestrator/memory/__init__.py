@@ -1,1 +1,1 @@
-"""Predicts the memory of a run, and what to change so that it fits. May import failures and below."""
+"""Predicts the memory of a run, and the changes that make it fit. May import failures and below."""

@@ -1,7 +1,7 @@
 """Changes of a run's configuration that save memory, besides its micro-batch. Pure.
 
 The attempt keeps its changes as text (`expandable_segments zero_stage=2`), and every output marks them: all but the
-first change what is measured, so the spec has to allow them (`retry.allow`).
+first change the measurements, so the spec has to allow them (`retry.allow`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def text(changes: Collection[str]) -> str:
 
 
 def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
-    """The next change, beside those taken, if the micro-batch cannot be reduced; None if no allowed one is left."""
+    """Return the next allowed change if the micro-batch cannot be reduced; None if none is left."""
     if config.command is not None:
         return None  # only the built-in training is known to apply it
     now = changed(config, taken)

@@ -1,4 +1,4 @@
-"""What a plan says of a run's model: its size, its states, and whether they can fit at all."""
+"""A run's model in the plan: its size, its states, and whether they can fit at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DRAWN = 4  # bytes of a weight in fp32
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why a run cannot fit: what is too much for what, and what would fit."""
+    """The reason that a run cannot fit: need, room, and a configuration that would fit."""
 
     message: str
     hint: str
@@ -29,10 +29,10 @@ class ModelNeeds:
     """The model of a run.
 
     Attributes:
-        model: whether the run names one.
-        parameters: of that model; None where nothing here can count them.
-        states: what they take while it trains; None for a command, whose doing nobody knows.
-        shortage: why it cannot fit; None where it can, or too little is known of the machine.
+        model: whether the run names a model.
+        parameters: number of its parameters; None if unknown.
+        states: memory of its states in training; None for a command.
+        shortage: reason that it cannot fit; None if it can, or if the machine is unknown.
     """
 
     model: bool = False
@@ -42,7 +42,7 @@ class ModelNeeds:
 
 
 def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) -> ModelNeeds:
-    """What a run's model needs; what a rank could use of its GPU where like runs ran counts before the GPU's type."""
+    """Return the needs of a run's model. Usable memory measured by similar runs counts before the GPU's type."""
     parameters = parameters_of(config)
     if parameters is None or config.command is not None:
         return ModelNeeds(config.train.model is not None, parameters)
@@ -64,7 +64,7 @@ def host_need_gb(config: RunConfig, needs: ModelNeeds, ranks_per_node: int) -> f
 
 
 def _gpu_room_gb(config: RunConfig) -> float | None:
-    """Memory of the GPU of one rank; None where that is not known, and on CPUs."""
+    """Return the memory of a rank's GPU; None if unknown, and on CPUs."""
     if config.executor == "local":
         limit_mb = config.local.limit_mb(gpus=True)
         return None if limit_mb is None else limit_mb * _MB / GB
@@ -82,7 +82,7 @@ def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: f
 
 
 def _loss_shortage(config: RunConfig, states: States, sizes: Sizes, room_gb: float) -> Shortage | None:
-    """Logits that cannot fit beside the states; None where they can, and where the micro-batch is not known yet."""
+    """Return the shortage if logits cannot fit beside the states; None if they can, or for an unknown micro-batch."""
     train = config.train
     if not train.global_batch or not sizes.accumulation or train.searches:
         return None
@@ -107,7 +107,7 @@ def _loss_shortage(config: RunConfig, states: States, sizes: Sizes, room_gb: flo
 
 
 def _start_gb(config: RunConfig, parameters: int) -> float:
-    """What one rank of the built-in training takes of the node before DeepSpeed has the model: all of it, in fp32.
+    """Return the host memory of a rank before DeepSpeed has the model: the whole model in fp32.
 
     Under ZeRO 3 weights are divided while they are drawn or read.
     """
@@ -115,7 +115,7 @@ def _start_gb(config: RunConfig, parameters: int) -> float:
 
 
 def _host_shortage(config: RunConfig, states: States, start_gb: float) -> Shortage | None:
-    """What is too much for the part of a node's memory that the job asks for."""
+    """Return the shortage of host memory that the job requests."""
     room_mb = config.slurm.mem_mb if config.executor == "slurm" else None
     if not room_mb:
         return None  # all of the node, or what the cluster gives

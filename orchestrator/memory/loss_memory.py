@@ -1,6 +1,6 @@
-"""What the loss takes of a GPU, by arithmetic: logits are often the largest tensors of a step. Pure.
+"""The GPU memory of the loss, by arithmetic: logits are often the largest tensors of a step. Pure.
 
-A lower bound, like the states: at the loss a rank has its weights, what the optimizer keeps, and these.
+A lower bound, like the states: at the loss a rank holds its weights, optimizer states and logits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STRETCH: Final = 8192
 
 
 def loss_gb(config: RunConfig, micro_batch: int) -> float | None:
-    """The least that the loss of a micro-batch takes, in GB of 10^9 bytes.
+    """Return the least memory of a micro-batch's loss, in GB of 10^9 bytes.
 
-    Compiled, it may make do with the logits alone; fused, with those of a stretch of tokens and their gradient.
+    Compiled, it may need the logits alone; fused, the logits of a stretch of tokens and their gradient.
 
     Returns:
-        None for a command, and where nothing here can say how large the vocabulary is.
+        None for a command, and for an unknown vocabulary.
     """
     train = config.train
     known = None if train.model is None else vocabulary_of(train.model, train.tokenizer)

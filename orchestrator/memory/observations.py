@@ -38,9 +38,9 @@ def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
 
 
 def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
-    """Records that an attempt's micro-batch did not fit, on the device that it reported, if that is how it ended.
+    """Record that an attempt's micro-batch did not fit on its device, if it ran out of memory.
 
-    Fragmentation does not prove that, unless expandable segments were on or the ledger says so too.
+    Fragmentation does not prove that, unless expandable segments were on or the ledger agrees.
     """
     if row.memory_key is None or row.micro_batch is None or kind not in (FailureClass.OOM, FailureClass.FRAGMENTATION):
         return

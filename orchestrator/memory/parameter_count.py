@@ -63,15 +63,15 @@ _VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"]
 
 
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None, sharers: int = 1) -> int | None:
-    """Parameters of a model, each counted once, also where two layers share it.
+    """Return the number of a model's parameters; shared parameters count once.
 
     Args:
         model: As `train.model` names it: a name, a folder, or the fields of a configuration.
         tokenizer: As `train.tokenizer` names it: it decides an inline configuration's vocabulary.
-        sharers: Ranks that share each layer, as `train.tensor_parallel` has it: counted is what one of them has.
+        sharers: Ranks that share each layer (`train.tensor_parallel`): the part of one rank is counted.
 
     Returns:
-        The number without any padding of the vocabulary; None where only the hub or Transformers itself could say.
+        The number without any padding of the vocabulary; None if only the hub or Transformers knows it.
     """
     shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
     if shape is None:
@@ -84,7 +84,7 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
 
 
 def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
-    """Rows of a model's table of tokens, without padding; None where only the hub or Transformers itself could say."""
+    """Return the rows of a model's token table, without padding; None if only the hub or Transformers knows them."""
     shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
     if shape is None:
         return None
@@ -93,7 +93,7 @@ def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) 
 
 
 def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) -> str:
-    """Why the parameters of a model are not counted, and what to do about it if that helps; "" where they are."""
+    """Return the reason that a model's parameters are not counted, with a hint if there is one; "" if they are."""
     if count_parameters(model, tokenizer) is not None:
         return ""
     if isinstance(model, str) and not Path(model).is_absolute():
@@ -136,7 +136,7 @@ def _of_name(model: str) -> Shape | None:
 
 
 def _with_vocabulary(model: Shape, tokenizer: str | None) -> Shape | None:
-    """The configuration with the number of tokens that the trainer gives it; None where only files could say it."""
+    """Return the configuration with the trainer's number of tokens; None if only files have it."""
     if model.get("vocab_size", "auto") != "auto":
         return model
     if tokenizer == BYTES:

@@ -1,7 +1,7 @@
 """The memory ledger: the measured memory of a configuration, and the micro-batch that follows from it. Pure.
 
-The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of so many
-samples. What runs of one memory key have measured decides where the next one of that key starts, so one run's
+The memory of a rank is `a + b x micro_batch`: weights, gradients and optimizer states, and the activations of the
+samples. Measurements of runs with the same memory key decide where the next run of that key starts, so a single
 out-of-memory is enough for all of them.
 """
 
@@ -48,8 +48,8 @@ class Choice:
 
     Attributes:
         micro_batch: samples of one forward pass on one rank.
-        predicted_gb: the peak memory that is predicted for it, in GB; None where nothing is known.
-        why: where it comes from, "" where it is what was asked for.
+        predicted_gb: its predicted peak memory in GB; None if unknown.
+        why: the reason for it; "" for the spec's own.
     """
 
     micro_batch: int
@@ -61,10 +61,10 @@ class Choice:
 
 
 def memory_key(config: RunConfig) -> str | None:
-    """Identifies all that determines a rank's memory except its micro-batch: equal for runs that can share a ledger.
+    """Return the key of all that determines a rank's memory except its micro-batch; runs with equal keys share a ledger.
 
-    Of a command all words, the environment and all sizes count, since nobody knows what it does with them; only how it
-    learns, for how long and how it is watched do not.
+    Of a command, all arguments, the environment and all sizes count, because their effect is unknown; learning rate,
+    length and logging do not.
 
     Returns:
         At most 150 characters, readable at the front; None for a script that manages its own batches.
@@ -100,7 +100,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
 
 
 def _of_memory(deepspeed: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec's DeepSpeed section without what only changes numbers."""
+    """Return the spec's DeepSpeed section without keys that only change numerics."""
     kept = {name: value for name, value in deepspeed.items() if name not in _NO_MEMORY_SECTIONS}
     optimizer = kept.get("optimizer")
     if isinstance(optimizer, Mapping) and isinstance(optimizer.get("params"), Mapping):
@@ -134,10 +134,10 @@ def _readable(config: RunConfig) -> Iterable[str]:
 
 
 def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[MemoryObservation]:
-    """The observations of one memory key that still count.
+    """Return the observations of a memory key that still count, the oldest first.
 
-    An out-of-memory expires, and one gives way to a micro-batch as large that has trained on that device since. On each
-    device what other versions of PyTorch took gives way to the newest one's figures. The oldest observation is first.
+    An out-of-memory expires, and gives way to an equally large micro-batch that has trained on the device since. On each
+    device, figures of other versions of PyTorch give way to those of the newest.
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
     for seen in observations:
@@ -155,7 +155,7 @@ def _place(seen: MemoryObservation) -> tuple[str, str]:
 
 
 def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[MemoryObservation]:
-    """Those of the version that was seen last, and of none that is known, if it has trained; else all."""
+    """Return the observations of the newest version, and of unknown versions, if it has trained; else all."""
     newest = next((version for seen in reversed(observations) if (version := _place(seen)[1]) != UNKNOWN), None)
     trained = any(_trained(seen) and _place(seen)[1] == newest for seen in observations)
     return [seen for seen in observations if not trained or _place(seen)[1] in {newest, UNKNOWN}]
@@ -178,7 +178,7 @@ def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The observations of one memory key, on all devices."""
+    """The observations of a memory key on all devices."""
 
     observations: tuple[MemoryObservation, ...] = ()
 
@@ -203,9 +203,9 @@ class Ledger:
 
     @cached_property
     def usable_gb(self) -> float | None:
-        """What a rank can use, in GB: of the smallest device seen.
+        """Return the usable memory of a rank in GB, on the smallest device seen.
 
-        Of one device the median counts, since what others held of it at one time says little about the next.
+        The median of each device counts, because the share of other processes changes.
         """
         by_device: dict[str, list[float]] = defaultdict(list)
         for seen in self.observations:
@@ -214,21 +214,21 @@ class Ledger:
         return min((median(sizes) for sizes in by_device.values()), default=None)
 
     def fit(self) -> tuple[float, float] | None:
-        """The line `a + b x micro_batch`, both in GB; None where too little is known for one."""
+        """Return `a` and `b` of `a + b x micro_batch`, in GB; None if too little is known."""
         return self._line
 
     def predict_gb(self, micro_batch: int) -> float | None:
-        """The peak memory of a rank with this micro-batch, in GB; None where too little is known."""
+        """Return the peak memory of a rank with this micro-batch, in GB; None if too little is known."""
         if self._line is None:
             return None
         base_gb, sample_gb = self._line
         return base_gb + sample_gb * micro_batch
 
     def fits(self, micro_batch: int) -> bool | None:
-        """Whether a micro-batch fits on every device seen; None where that is not known.
+        """Return whether a micro-batch fits on every device seen; None if unknown.
 
-        What ran out of memory does not, nor does what is larger; what was seen to train does, and what is smaller. A
-        line by which something fits that has run out of memory says nothing of the rest.
+        A size that ran out of memory does not fit, nor does a larger size; a size that has trained fits, and so does a
+        smaller size. A line that contradicts an out-of-memory is not used for other sizes.
         """
         if self.too_big is not None and micro_batch >= self.too_big:
             return False
@@ -259,7 +259,7 @@ class Ledger:
 
     @cached_property
     def _sample_gb(self) -> float | None:
-        """What one sample takes, where that was measured by itself: the largest such figure."""
+        """Return the largest measured memory of a sample, if it was measured by itself."""
         return max((seen.per_sample_gb for seen in self.observations if seen.per_sample_gb), default=None)
 
     @cached_property
@@ -294,11 +294,11 @@ def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] |
 
 
 def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Ledger) -> Choice:
-    """The micro-batch to start a run with: its spec's, or less if that is known not to fit.
+    """Return the micro-batch to start a run with: the spec's, or less if that is known not to fit.
 
     Args:
-        global_batch: samples of one optimizer step over all ranks, which stays.
-        world_size: ranks, or the groups of them that share samples.
+        global_batch: samples of an optimizer step over all ranks; it never changes.
+        world_size: ranks, or groups of ranks that share samples.
         asked: the spec's micro-batch, a divisor of a rank's share.
         ledger: of the run's memory key.
     """
@@ -308,11 +308,11 @@ def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Le
 
 
 def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -> Choice | None:
-    """What to try after a micro-batch ran out of memory, with the same global batch.
+    """Return the micro-batch to try after another ran out of memory, with the same global batch.
 
     Args:
-        global_batch: samples of one optimizer step over all ranks, which stays.
-        world_size: ranks, or the groups of them that share samples.
+        global_batch: samples of an optimizer step over all ranks; it never changes.
+        world_size: ranks, or groups of ranks that share samples.
         failed: the micro-batch that did not fit; the ledger need not know of it yet.
         ledger: of the run's memory key.
 

@@ -1,8 +1,8 @@
-"""What a model's states take of a GPU and of a node, by arithmetic. Pure.
+"""The memory of a model's states on a GPU and a node, by arithmetic. Pure.
 
-States are weights, gradients and what the optimizer keeps: what a rank needs whatever its micro-batch. Activations come
-on top, and so does what the allocator cannot piece together: a run that fits here may still run out of memory, but one
-that does not fit here never trains. What like runs have measured (`memory.py`) is the better figure where there is one.
+States are weights, gradients and optimizer states: a rank's need at any micro-batch. Activations come on top, and so does
+fragmentation: a run that fits here may still run out of memory, but a run that does not fit here never trains. A
+measurement of similar runs (`memory.py`) is the better figure.
 
 Sizes are those of "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari et al., 2020,
 section 3.1 and figure 1), and of the buffers in which DeepSpeed's stages 1 and 2 reduce gradients.
@@ -60,13 +60,13 @@ _SAYS_GB: Final = re.compile(r"(?<![a-z\d])(\d+)gb?(?![a-z\d])")
 
 @dataclass(frozen=True)
 class States:
-    """What the states of a model take, in GB of 10^9 bytes.
+    """The memory of a model's states, in GB of 10^9 bytes.
 
     Attributes:
         weights_gb, gradients_gb, optimizer_gb: on the GPU of one rank; with the optimizer, its own copy of the weights.
         buffers_gb: on the GPU of one rank, in which ZeRO 1 and 2 reduce gradients.
-        host_gb: of one node's memory, where states are offloaded to it.
-        disk_gb: of one node's disk, where states are offloaded to that.
+        host_gb: states offloaded to a node's memory.
+        disk_gb: states offloaded to a node's disk.
     """
 
     weights_gb: float
@@ -78,7 +78,7 @@ class States:
 
     @property
     def gpu_gb(self) -> float:
-        """All of it that one rank keeps on its GPU."""
+        """Return the memory that a rank keeps on its GPU."""
         return self.weights_gb + self.gradients_gb + self.optimizer_gb + self.buffers_gb
 
 
@@ -97,22 +97,22 @@ def model_states(
     joined: bool = False,
     whole_gradients: bool = False,
 ) -> States:
-    """What the states of a model take.
+    """Return the memory of a model's states.
 
-    In half precision the optimizer keeps weights of its own in fp32 beside its moments; so it does with ZeRO in fp32,
-    where DeepSpeed gives it a copy. Stage 1 divides among the ranks what the optimizer keeps, 2 also gradients, 3 also
-    weights. DDP trains fp32 weights in any precision; so does FSDP2, which divides everything among the ranks.
+    In half precision the optimizer keeps fp32 weights beside its moments; so it does with ZeRO in fp32, because
+    DeepSpeed gives it a copy. Stage 1 divides optimizer states among the ranks, 2 also gradients, 3 also weights. DDP
+    trains fp32 weights in any precision; so does FSDP2, which divides everything among the ranks.
 
     Args:
-        parameters: Of the whole model; where ranks share layers, those that one rank has.
+        parameters: Of the whole model; of one rank if ranks share layers.
         precision: fp32, tf32, bf16 or fp16.
         zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
-        ranks: Processes with the same parameters: ZeRO divides what it divides among these.
-        ranks_per_node: Processes on one node; as many as `ranks` if not given.
-        accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single one it
+        ranks: Processes with the same parameters, among which ZeRO divides states.
+        ranks_per_node: Processes on one node; `ranks` by default.
+        accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single pass it
             divides them as stage 2 does.
-        offload: Takes effect where ZeRO can: the optimizer's states from stage 1, weights with stage 3.
-        engine: What trains.
+        offload: Takes effect if ZeRO can: optimizer states from stage 1, weights with stage 3.
+        engine: Engine of the training.
         moments: Numbers in fp32 that the optimizer keeps for each weight: 2 for Adam, 1 for momentum.
         buffer: Numbers in all of DeepSpeed's buffers for gradients together; 0 for none.
         joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a
@@ -152,19 +152,19 @@ def _fully_sharded(parameters: int, ranks: int, ranks_per_node: int, offload: Of
 
 
 def parameters_of(config: RunConfig) -> int | None:
-    """Parameters of a run's model; None where no model is named or nothing here can count them."""
+    """Return the parameters of a run's model; None without a model or if unknown."""
     train = config.train
     return None if train.model is None else count_parameters(train.model, train.tokenizer)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How a run divides its work.
+    """The division of a run's work.
 
     Attributes:
-        ranks: its processes.
-        ranks_per_node: of them on one node.
-        accumulation: passes of one optimizer step, None where that is not known.
+        ranks: processes of the run.
+        ranks_per_node: processes on a node.
+        accumulation: passes of an optimizer step, None if unknown.
     """
 
     ranks: int
@@ -173,12 +173,12 @@ class Sizes:
 
 
 def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
-    """What the states of a model take in a run of the built-in training, with all that its `deepspeed` section says."""
+    """Return the memory of a model's states in a run of the built-in training, with its `deepspeed` section."""
     return model_states(_of_rank(config, parameters), **_choices(config), **_divided(config, sizes))
 
 
 def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
-    """What else the model of a run of the built-in training could take, in words, the fastest first."""
+    """Return configurations in which the model of a run of the built-in training would need less, the fastest first."""
     given, parameters = _choices(config), _of_rank(config, parameters)
     least, most = given["zero_stage"], 3 if config.train.tensor_parallel == 1 else 2
     ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
@@ -191,7 +191,7 @@ def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[t
 
 
 def _of_rank(config: RunConfig, parameters: int) -> int:
-    """How many of a model's parameters one rank has before ZeRO divides them; the least where nothing here counts."""
+    """Return the parameters of a rank before ZeRO divides them; a lower bound if they cannot be counted."""
     train = config.train
     if train.tensor_parallel == 1 or train.model is None:
         return parameters
@@ -204,7 +204,7 @@ def _divided(config: RunConfig, sizes: Sizes) -> dict[str, Any]:
 
 
 def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
-    """Memory of the GPUs that a run asks for, in GB of 10^9 bytes, by their type; None where it names no known one.
+    """Return the memory of the GPUs that a run requests, in GB of 10^9 bytes, by their type; None for an unknown type.
 
     A size in the type's name counts: `a100_40gb`, `1g.10gb`.
     """
@@ -218,7 +218,7 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
 
 
 def _choices(config: RunConfig) -> dict[str, Any]:
-    """What a run has chosen, from the DeepSpeed configuration that it would get."""
+    """Return the choices of a run from its DeepSpeed configuration."""
     rendered = config.rendered_deepspeed()
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
     devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
