@@ -78,8 +78,8 @@ class End:
 class Speed:
     """The times of an attempt's steps by the device's clock, and of the whole window by the host's.
 
-    Steps are read one step late, so that nothing waits for them. For the host's clock both ends of the window must be of
-    the same kind. If the host waited for the device, it saw both. If the device waits for the host, the ends of two
+    Steps are read one step late, so that nothing waits for them. For the host's clock both ends of the window must be
+    of the same kind. If the host waited for the device, it saw both. If the device waits for the host, the ends of two
     steps are as far apart as the moments at which they were queued.
     """
 

@@ -43,7 +43,7 @@ _JOINED: Final = {"run": Dtype.TEXT, "node": Dtype.TEXT, "changes": Dtype.TEXT, 
 
 
 def typed_groups(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[list[Dtype], Iterator[Sequence[Row]]]:
-    """Return the type of each column, and the rows in groups. The columns of `runs` depend on the matrix, so on their rows."""
+    """Return the type of each column, and the rows in groups; the columns of `runs` depend on the rows."""
     known = _JOINED | {column.name: _kind_of(column) for table in _TABLES[what] for column in table.columns}
     found = [known.get(name, Dtype.REAL) for name in columns]  # a script's own figures
     if what == "runs":

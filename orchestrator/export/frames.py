@@ -45,7 +45,8 @@ def load(name: str | None = None, *, store: str | None = None, dir: str | None =
 class Frames:
     """The tables of a campaign, each read on first use; call `load` again to refresh.
 
-    The columns equal those of `campaign export`. Times are UTC; a missing figure is NaN, and so is a figure that is not a
+    The columns equal those of `campaign export`. Times are UTC; a missing figure is NaN, and so is a figure that is not
+    a
     number: Parquet and CSV separate the two.
     """
 

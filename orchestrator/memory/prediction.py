@@ -61,7 +61,7 @@ class Choice:
 
 
 def memory_key(config: RunConfig) -> str | None:
-    """Return the key of all that determines a rank's memory except its micro-batch; runs with equal keys share a ledger.
+    """Return the key of all that determines a rank's memory except its micro-batch; equal keys share a ledger.
 
     Of a command, all arguments, the environment and all sizes count, because their effect is unknown; learning rate,
     length and logging do not.
@@ -136,8 +136,8 @@ def _readable(config: RunConfig) -> Iterable[str]:
 def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[MemoryObservation]:
     """Return the observations of a memory key that still count, the oldest first.
 
-    An out-of-memory expires, and gives way to an equally large micro-batch that has trained on the device since. On each
-    device, figures of other versions of PyTorch give way to those of the newest.
+    An out-of-memory expires, and gives way to an equally large micro-batch that has trained on the device since. On
+    each device, figures of other versions of PyTorch give way to those of the newest.
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
     for seen in observations:

@@ -1,6 +1,7 @@
 """The memory of a model's states on a GPU and a node, by arithmetic. Pure.
 
-States are weights, gradients and optimizer states: a rank's need at any micro-batch. Activations come on top, and so does
+States are weights, gradients and optimizer states: a rank's need at any micro-batch. Activations come on top, and so
+does
 fragmentation: a run that fits here may still run out of memory, but a run that does not fit here never trains. A
 measurement of similar runs (`memory.py`) is the better figure.
 
