@@ -1,4 +1,4 @@
-"""From the source that says most to the spool of the attempt, each value once."""
+"""From the source with the most losses to the spool of the attempt, each value once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from dscampaign.files.private_files import open_private
 from dscampaign.files.regular_files import open_regular
@@ -19,7 +18,8 @@ from dscampaign.jobs.shared.payload import Payload
 from .forms import CommonForms, Patterns
 from .lines import Line
 from .places import Places
-from .sources import MetricSource, Printed, TensorBoard, TrainerState
+from .printed import Printed
+from .sources import MetricSource, TensorBoard, TrainerState
 
 LOOK_S: Final = 2.0
 NOTE_S: Final = 0.1
@@ -29,19 +29,17 @@ HOLD_S: Final = 5.0
 CHUNK_BYTES: Final = 256 << 10
 """Of one source at a time: the agent has other things to do."""
 AT_ONCE_S: Final = 0.1
-"""For how long it reads on where there is more: between two looks, as often as the agent calls."""
+"""It reads on for so long if there is more: between two looks, as often as the agent calls."""
 FINISH_S: Final = 5.0
-UNREAD: Final = "the script printed more than could be read until its end: what its last lines say is missing"
+UNREAD: Final = "the script printed more than could be read until its end: the metrics of its last lines are missing"
 MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
 REPORTED: Final = "reported"
-"""What an event says in place of the kind of a source, once the script reports metrics itself."""
+"""In place of the kind of a source in an event, once the script reports metrics itself."""
 MAX_MESSAGE: Final = 500
 MAX_STEP: Final = 2**53
 """Beyond, a float skips whole numbers."""
 _LOSSES: Final = {"loss", "eval_loss"}
-
-_Done = TypeVar("_Done")
 
 
 class Collector:
@@ -52,21 +50,20 @@ class Collector:
     Args:
         payload: the attempt.
         paths: its files.
-        pid: the process of the first rank, None while it is not known.
+        pid: returns the process of the first rank, None while it is not known.
     """
 
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
-        self._spool = paths.metrics
-        self._patterns = Patterns(payload.metrics) if payload.metrics else None
+        self._spool, self._by_patterns = paths.metrics, bool(payload.metrics)
         places = Places(payload, since_s)
         self._sources: list[MetricSource] = (
-            [Printed(paths.logs, self._patterns)]
-            if self._patterns
+            [Printed(paths.logs, Patterns(payload.metrics))]
+            if payload.metrics
             else [
                 TensorBoard(places, pid, since_s),
-                TrainerState(places, before=Places(payload, 0.0)),
                 Printed(paths.logs, CommonForms()),
+                TrainerState(places, before=Places(payload, 0.0)),
             ]
         )
         self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
@@ -78,15 +75,16 @@ class Collector:
         self._unwritten = b""
 
     def wait(self, seconds: float) -> None:
-        """Sleeps, and sees meanwhile when something is printed."""
+        """Sleep, and note meanwhile when something is printed."""
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(NOTE_S, left_s))
             for source in () if self._over else self._sources:
-                self._without_failing(source, source.note)
+                with suppress(OSError):
+                    source.note()
 
     def look(self) -> None:
-        """Take in what is new, now and then; call it often."""
+        """Take in new lines, now and then; call it often."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
@@ -97,12 +95,12 @@ class Collector:
         """Take in the rest, once the script has ended."""
         if self._read_until(time.monotonic() + FINISH_S, last=True):
             with suppress(OSError):
-                self._tell("metrics_source", UNREAD)
+                self._tell(UNREAD)
 
     def _read_until(self, until_s: float, *, last: bool) -> bool:
-        """Take in what is new, at least a chunk of each source; return whether there may be more.
+        """Take in new lines, at least a chunk of each source; return whether there may be more.
 
-        No content of somebody's files or output is a reason for a training to end: collecting ends.
+        No content of a user's files or output is a reason for a training to end: collecting ends.
         """
         more = False
         try:
@@ -111,22 +109,18 @@ class Collector:
                     break
         except OSError:  # a full disk, a folder that is away: the next look tries again
             return False
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is of the metrics alone
+        except Exception as exc:  # noqa: BLE001 - an error here concerns the metrics alone
             self._over, more = True, False
             with suppress(OSError):
-                self._tell("metrics_source", f"metrics are not read any more: {exc!r}"[:MAX_MESSAGE])
+                self._tell(f"metrics are not read any more: {exc!r}")
         return more
 
     def _look(self, *, last: bool) -> bool:
-        """Returns whether there may be more."""
         if self._over or self._script_reports():
             return False
         more = False
-        for source in self._sources:
-            if read := self._without_failing(source, partial(source.read, CHUNK_BYTES, last=last)):
-                lines, left = read
-                self._held[source] = (self._held[source] + lines)[:MAX_HELD]
-                more |= left
+        for source in tuple(self._sources):
+            more |= self._read(source, last=last)
         if self._chosen is None:
             self._choose(at_once=last and not more)
         if self._chosen is not None:
@@ -134,55 +128,55 @@ class Collector:
             self._append([new for line in lines if (new := self._new(line))])
         for source in self._sources:
             for remark in source.remarks():
-                self._tell("metrics_source", remark, within_s=source.within_s)
+                self._tell(remark, within_s=source.within_s)
         return more
 
-    def _without_failing(self, source: MetricSource, do: Callable[[], _Done]) -> _Done | None:
-        """Return the result of a source's work, None if it fails.
-
-        Read later what cannot be read now; give up a source that something else is wrong with.
-        """
+    def _read(self, source: MetricSource, *, last: bool) -> bool:
+        """Hold the new lines of a source; give it up after an error that nobody foresaw."""
         try:
-            return do()
-        except OSError:
-            return None
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it is this source's alone
-            self._sources = [other for other in self._sources if other is not source]
-            message = f"metrics cannot be read from {source.kind}, which is given up: {exc!r}"[:MAX_MESSAGE]
+            lines, more = source.read(CHUNK_BYTES, last=last)
+        except OSError:  # the next look tries again
+            return False
+        except Exception as exc:  # noqa: BLE001 - an error here concerns this source alone
+            self._sources.remove(source)
             with suppress(OSError):
-                self._tell("metrics_source", message, within_s=source.within_s)
-            return None
+                self._tell(f"metrics cannot be read from {source.kind}, which is given up: {exc!r}")
+            return False
+        self._held[source] = (self._held[source] + lines)[:MAX_HELD]
+        return more
 
     def _choose(self, *, at_once: bool) -> None:
-        """The source with most losses, of equals the first; with patterns of the spec there is no other."""
-        said = {
-            s: sum(not _LOSSES.isdisjoint(line) or bool(self._patterns) for line in self._held[s]) for s in self._held
+        """Choose the source with most losses, of equals the first; with patterns of the spec there is no other."""
+        losses = {
+            source: sum(self._by_patterns or not _LOSSES.isdisjoint(line) for line in lines)
+            for source, lines in self._held.items()
         }
-        best = max(said, key=lambda source: said[source])
-        if not said[best]:
+        best = max(losses, key=lambda source: losses[source])
+        if not losses[best]:
             return
         self._first_s = self._first_s or time.monotonic()
         if at_once or time.monotonic() - self._first_s >= HOLD_S:
             self._chosen, self._sources = best, [best]
-            message = f"the script does not report metrics; they are read from {best.said}"
-            self._tell("metrics_source", message, source=best.kind, within_s=best.within_s)
+            message = f"the script does not report metrics; they are read from {best.description}"
+            self._tell(message, source=best.kind, within_s=best.within_s)
 
     def _new(self, line: Line) -> Line:
-        """Return the part of a line that is further than all before: the same value may stand in two files."""
-        step, ts_s = int(line["step"]), line.get("ts")
+        """Return the values of a line that are further than all before: the same value may stand in two files."""
+        step = int(line["step"])
         if not 0 <= step <= MAX_STEP:
             return {}
         new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
         self._marks.update((name, max(step, self._marks.get(name, -1))) for name in new)
-        return {"step": step, **({} if ts_s is None else {"ts": ts_s}), **new} if new else {}
+        stamp = {"ts": line["ts"]} if "ts" in line else {}
+        return {"step": step, **stamp, **new} if new else {}
 
     def _is_new(self, name: str, step: int) -> bool:
         mark = self._marks.get(name, -1)
-        went_back = self._patterns is not None and step < mark  # the store reports that, and takes none of these
+        went_back = self._by_patterns and step < mark  # the store reports that, and takes none of these
         return (step > mark or went_back) and (name in self._marks or len(self._marks) < MAX_NAMES)
 
     def _script_reports(self) -> bool:
-        """Whether the spool has lines of steps that are not from here; then this is over."""
+        """Return whether the spool has lines of steps that are not from here; then collecting is over."""
         with suppress(FileNotFoundError):
             with open_regular(self._spool) as file:
                 file.seek(self._seen_bytes)
@@ -193,12 +187,12 @@ class Collector:
             self._over = steps > self._own_lines - to_come
             self._own_lines = to_come
             if self._over and self._chosen is not None:
-                message = "the script reports metrics now; nothing else is read any more"
-                self._tell("metrics_source", message, source=REPORTED)
+                self._tell("the script reports metrics now; nothing else is read any more", source=REPORTED)
         return self._over
 
-    def _tell(self, event: str, message: str, **facts: str | float) -> None:
-        self._write(json.dumps({"event": event, "ts": time.time(), "message": message, **facts}) + "\n")
+    def _tell(self, message: str, **facts: str | float) -> None:
+        event = {"event": "metrics_source", "ts": time.time(), "message": message[:MAX_MESSAGE], **facts}
+        self._write(json.dumps(event) + "\n")
 
     def _append(self, lines: list[Line]) -> None:
         if lines or self._unwritten:
@@ -206,7 +200,7 @@ class Collector:
             self._write("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def _write(self, text: str) -> None:
-        """Appends; what a full disk does not take is written at the next look."""
+        """Append; the rest of what a full disk does not take is written at the next look."""
         self._unwritten += text.encode()
         descriptor = open_private(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:

@@ -18,10 +18,10 @@ class _Count(Enum):
 
 
 class Epochs:
-    """Lines that name an epoch and a step. Whether steps begin again with an epoch is known from the second one on.
+    """Lines with an epoch and a step. The second epoch shows whether steps begin again with each.
 
-    Until then the steps of the first one are right in both cases. They wait all the same where the number of an epoch's
-    steps is not said: if steps turn out to begin again, none is taken, for a run that seems to end with the loss of its
+    Until then the steps of the first epoch are right in both cases. They wait all the same if the number of an epoch's
+    steps is unknown: if steps turn out to begin again, none is taken, for a run that seems to end with the loss of its
     first epoch is worse than one without losses. So do lines of an attempt that resumes in a later epoch.
 
     Attributes:
@@ -34,52 +34,47 @@ class Epochs:
         self._held: list[Reading] = []
         self._first, self._total, self._farthest = -1, 0, -1
 
-    def take(self, read: Reading) -> list[Reading]:
-        """What is decided now."""
-        if read.epoch is None:
-            return [read]
+    def take(self, reading: Reading) -> list[Reading]:
+        """Return the readings that are settled by now."""
+        if reading.epoch is None:
+            return [reading]
         if self._first < 0:
-            self._first, self._total = read.epoch, read.total or 0
+            self._first, self._total = reading.epoch, reading.total or 0
         if self._count is _Count.OPEN:
-            self._look(read.epoch - self._first, read)
+            self._look(reading.epoch - self._first, reading)
         if self._count is not _Count.OPEN:
             held, self._held = self._held, []
-            return [one for one in (*held, read) if self._is_counted(one)]
-        if read.epoch == self._first <= 1 and read.total:
-            return [read]
-        self._held = [*self._held, read][:MAX_HELD]
+            return [one for one in (*held, reading) if self._is_counted(one)]
+        if reading.epoch == self._first <= 1 and reading.total:
+            return [reading]
+        self._held = [*self._held, reading][:MAX_HELD]
         return []
 
     def finish(self) -> list[Reading]:
-        """What waits although nothing follows: right if it is the first epoch of all, and the only one."""
+        """Return the readings that still wait: right if theirs is the first epoch of all, and the only one."""
         if self._count is _Count.OPEN and self._held:
-            only = self._first <= 1 and all(read.epoch == self._first for read in self._held)
+            only = self._first <= 1 and all(reading.epoch == self._first for reading in self._held)
             self._decide(_Count.ON if only else _Count.UNKNOWN)
         held, self._held = self._held, []
         return held
 
-    def _look(self, epochs: int, read: Reading) -> None:
-        """Decides, if it can; a step that is the last one of the first epoch may be said again as the next one begins.
-
-        Args:
-            epochs: since the first one that was seen.
-            read: the new line.
-        """
+    def _look(self, epochs: int, reading: Reading) -> None:
+        """Decide if possible; the last step of the first epoch may be printed again as the next epoch begins."""
         if epochs <= 0:
-            self._farthest = max(self._farthest, read.step)
-        elif read.step > self._farthest:
+            self._farthest = max(self._farthest, reading.step)
+        elif reading.step > self._farthest:
             self._decide(_Count.ON)
-        elif read.step < self._farthest or epochs > 1:
+        elif reading.step < self._farthest or epochs > 1:
             self._decide(_Count.ANEW if self._total and self._first <= 1 else _Count.UNKNOWN)
-            self.example = self.example or ("" if self._count is _Count.ANEW else read.text.strip())
+            self.example = self.example or ("" if self._count is _Count.ANEW else reading.text.strip())
 
     def _decide(self, count: _Count) -> None:
         self._count = count
         if count is _Count.UNKNOWN and self._held:
             self.example, self._held = self._held[0].text.strip(), []
 
-    def _is_counted(self, read: Reading) -> bool:
-        if self._count is _Count.ANEW and read.total == self._total:
-            read.line["step"] += ((read.epoch or 0) - self._first) * self._total
+    def _is_counted(self, reading: Reading) -> bool:
+        if self._count is _Count.ANEW and reading.total == self._total:
+            reading.line["step"] += ((reading.epoch or 0) - self._first) * self._total
             return True
         return self._count is _Count.ON

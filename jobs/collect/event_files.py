@@ -1,7 +1,7 @@
-"""The scalars of a TensorBoard event file that still grows. Needs no TensorBoard, which few compute nodes have.
+"""Read the scalars of a growing TensorBoard event file without TensorBoard, which few compute nodes have.
 
-The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record whose content does
-not have its checksum is passed over. Nothing is read beyond a length that does not have its own, as long as that is so.
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record with a wrong
+checksum is skipped. Nothing is read beyond a length with a wrong checksum, which may still be incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from dscampaign.files.regular_files import open_regular
 
 _HEADER: Final = 12
 _FOOTER: Final = 4
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_SIZES: Final = {1: 8, 5: 4}
+"""Bytes of the wire types of fixed size."""
 _FLOAT, _DOUBLE = 1, 2  # of TensorFlow's data types
 _VARINT_BYTES: Final = 10  # of 64 bits
 _CASTAGNOLI: Final = 0x82F63B78
@@ -27,7 +29,7 @@ _MASK: Final = 0xA282EAD8
 
 @dataclass(frozen=True)
 class Scalar:
-    """One value: when it was written, in seconds since 1970, at which step, under which tag."""
+    """One value: time of writing in seconds since 1970, step and tag."""
 
     ts_s: float
     step: int
@@ -36,7 +38,7 @@ class Scalar:
 
 
 class EventFile:
-    """Reads on in one event file."""
+    """Read on in one event file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +47,7 @@ class EventFile:
     def read(self, max_bytes: int) -> tuple[list[Scalar], bool]:
         """Return the scalars of the next complete records, and whether there were records: images have no scalars.
 
-        A record that is larger, as of a large image, is passed over.
+        A record larger than `max_bytes`, as of a large image, is skipped.
 
         Raises:
             OSError: the file cannot be read.
@@ -54,7 +56,7 @@ class EventFile:
             size = file.seek(0, os.SEEK_END)
             file.seek(self._offset)
             chunk = file.read(max_bytes) or b""
-        found: list[Scalar] = []
+        result: list[Scalar] = []
         at = 0
         while at + _HEADER <= len(chunk):
             length, checksum = struct.unpack_from("<QI", chunk, at)
@@ -68,14 +70,14 @@ class EventFile:
             event = chunk[at + _HEADER : end - _FOOTER]
             scalars = _scalars(event)
             if scalars and struct.unpack_from("<I", chunk, end - _FOOTER) == (masked_crc(event),):
-                found += scalars
+                result += scalars
             at = end
         self._offset += at
-        return found, at > 0
+        return result, at > 0
 
 
 def masked_crc(data: bytes) -> int:
-    """Return the checksum that these files have of some bytes: CRC-32C, rotated, plus a constant."""
+    """Return the checksum of some bytes in these files: CRC-32C, rotated, plus a constant."""
     crc, table = 0xFFFFFFFF, _table()
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -92,52 +94,53 @@ def _table() -> list[int]:
 
 
 def _scalars(event: bytes) -> list[Scalar]:
-    """Those of one event; none of a record that is none."""
+    """Return the scalars of one event; none of a record that is no event."""
     try:
         fields = dict(_fields(event))
-        summary, wall_time = fields.get(5, b""), fields.get(1, b"")
-        if not (isinstance(summary, bytes) and isinstance(wall_time, bytes)):
-            return []
-        ts_s, step = _unpacked("<d", wall_time), fields.get(2, 0)
-        if isinstance(step, int) and step >= 2**63:
-            step -= 2**64
-        values = (_value(value) for field, value in _fields(summary) if field == 1 and isinstance(value, bytes))
-        known = [value for value in values if value]
-    except (ValueError, IndexError):
+        ts_s, step = _number("<d", fields.get(1)), fields.get(2, 0)
+        summary = _bytes(fields.get(5, b""))
+        values = [_value(_bytes(value)) for field, value in _fields(summary) if field == 1]
+    except (TypeError, ValueError, IndexError):
         return []
-    return [Scalar(ts_s, step, *value) for value in known] if ts_s is not None and isinstance(step, int) else []
+    if ts_s is None or not isinstance(step, int):
+        return []
+    step -= 2**64 if step >= 2**63 else 0
+    return [Scalar(ts_s, step, *value) for value in values if value]
 
 
-def _value(data: bytes) -> tuple[str, float] | None:
-    """Tag and number of a `Summary.Value`; None for what is no scalar."""
-    fields = dict(_fields(data))
-    tag, simple, tensor = fields.get(1), fields.get(2), fields.get(8)
-    number = None
-    if isinstance(simple, bytes):
-        number = _unpacked("<f", simple)
-    elif isinstance(tensor, bytes):
-        number = _of_tensor(dict(_fields(tensor)))
+def _value(summary: bytes) -> tuple[str, float] | None:
+    """Return tag and number of a `Summary.Value`; None if it is no scalar."""
+    fields = dict(_fields(summary))
+    tag, number = fields.get(1), _number("<f", fields.get(2))
+    if 2 not in fields and 8 in fields:
+        number = _of_tensor(dict(_fields(_bytes(fields[8]))))
     return (tag.decode(errors="replace"), number) if isinstance(tag, bytes) and number is not None else None
 
 
 def _of_tensor(fields: dict[int, int | bytes]) -> float | None:
-    """The number of a `TensorProto` that holds only one: as bytes, or as a list of one."""
-    content = {_FLOAT: ("<f", fields.get(4)), _DOUBLE: ("<d", fields.get(4))}.get(int(fields.get(1) or 0), ("", None))
-    for form, data in (content, ("<f", fields.get(5)), ("<d", fields.get(6))):
-        if isinstance(data, bytes):
-            return _unpacked(form, data)
+    """Return the number of a `TensorProto` that holds only one: as bytes, or as a list of one."""
+    content = {_FLOAT: "<f", _DOUBLE: "<d"}.get(int(fields.get(1) or 0))
+    forms = ((content, 4), ("<f", 5), ("<d", 6))
+    return next((_number(form, fields[field]) for form, field in forms if form and field in fields), None)
+
+
+def _bytes(content: int | bytes) -> bytes:
+    if isinstance(content, int):
+        raise TypeError("a number in place of bytes")
+    return content
+
+
+def _number(form: str, content: int | bytes | None) -> float | None:
+    if isinstance(content, bytes) and len(content) == struct.calcsize(form):
+        return float(struct.unpack(form, content)[0])
     return None
 
 
-def _unpacked(form: str, data: bytes) -> float | None:
-    return float(struct.unpack(form, data)[0]) if len(data) == struct.calcsize(form) else None
-
-
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and content of each field of a protobuf message: a number, or bytes that the caller knows to read.
+    """Yield number and content of each field of a protobuf message: a number, or bytes that the caller can read.
 
     Raises:
-        IndexError, ValueError: it is none.
+        IndexError, ValueError: it is no message.
     """
     at = 0
     while at < len(message):
@@ -147,11 +150,12 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             number, at = _varint(message, at)
             yield key >> 3, number
             continue
-        if kind not in (_FIXED64, _BYTES, _FIXED32):
-            raise ValueError(f"wire type {kind}")
-        size = {_FIXED64: 8, _FIXED32: 4}.get(kind)
-        if size is None:
+        if kind == _BYTES:
             size, at = _varint(message, at)
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+        else:
+            raise ValueError(f"wire type {kind}")
         yield key >> 3, message[at : at + size]
         at += size
 

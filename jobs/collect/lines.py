@@ -1,4 +1,4 @@
-"""What one line of a script's output says, where its form is common. In doubt it says nothing: no number is wrong."""
+"""Read the step and the metrics of one line of a script's output. In doubt a line has none: no number is wrong."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 from .metric_names import metric_name
 
 Line = dict[str, float]
-"""Of the spool: `step`, and values by name."""
+"""A line of the spool: `step`, and values by name."""
 
 _SEPARATOR: Final = r"[\s:=\"']*"
 _NUMBER: Final = (
     r"[-+]?(?>nan|inf(?:inity)?|[1-9]\d{0,2}(?:,\d{3})+\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)"
 )
-"""Never a part of one (`?>`): 2.5 of `2.5x`. Thousands of `1,234.5` are told by the fraction; `2,345` may be 2.345."""
+"""Never a part of a number (`?>`): 2.5 of `2.5x`. `1,234.5` has thousands; `2,345` may be 2.345."""
 _ENDS: Final = r"(?![\w/%]|[.,]\d)"
 _COUNT: Final = r"(?>([1-9]\d{0,2}(?:,\d{3}){1,3}|\d{1,12})(?:\.0+(?!\d))?)"
 
@@ -38,7 +38,7 @@ _NOT_OF_LINE: Final = re.compile(
     r"|diffusion|denoising|time|data",
     re.IGNORECASE,
 )
-"""Words before `step` that make it something else than the step of the line."""
+"""Words before `step` that make it another number than the step of the line."""
 _EPOCH: Final = re.compile(rf"(?<![a-z_./-])epoch{_SEPARATOR}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)", re.IGNORECASE)
 _EPOCH_ALONE: Final = re.compile(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*", re.IGNORECASE)
 
@@ -55,7 +55,7 @@ _OF_MANY: Final = re.compile(
     r"|initial",
     re.IGNORECASE,
 )
-"""Words before `val loss` and the like: it is not that of the step."""
+"""Words before `val loss` and the like that make it no loss of the step."""
 _HELD_OUT: Final = re.compile(
     r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
     r"(?![\w./-])",
@@ -68,21 +68,21 @@ _TIME: Final = re.compile(
     rf"{_SEPARATOR}({_NUMBER}) ?(ms\b)?(?![.,]\d)",
     re.IGNORECASE,
 )
-"""Without a word before: `data time`, `train_time` and `eval time` are others. `step_avg` is of many steps."""
+"""Without a word before: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
 _DICT: Final = re.compile(r"^\{'[\w/.-]+': .*\}$")
 _ITEM: Final = re.compile(rf"'([\w/.-]+)': '?({_NUMBER})'?[,}}]", re.IGNORECASE)
 
 
 @dataclass
 class Reading:
-    """What a line says.
+    """The metrics of a line.
 
     Attributes:
         line: its step and values.
         text: the line.
-        total: of how many steps its step is one, if it says so.
-        epoch: the epoch in which the step may be counted; None where it is counted over all.
-        over_all: whether it says that the step is counted over all epochs.
+        total: number of steps beside the step, if there is one.
+        epoch: the epoch in which the step may be counted; None if it is counted over all epochs.
+        over_all: whether its name is that of a step counted over all epochs.
         bar: whether it is a turn of a progress bar, which may still have the values of the turn before.
     """
 
@@ -95,12 +95,16 @@ class Reading:
 
     @property
     def step(self) -> int:
-        """As the line says it."""
+        """Return the step on the line."""
         return int(self.line["step"])
+
+    def is_turn_after(self, other: Reading) -> bool:
+        """Return whether both are turns of a bar at the same step."""
+        return self.bar and other.bar and (self.step, self.epoch) == (other.step, other.epoch)
 
 
 def read_line(text: str) -> Reading | None:
-    """A line with a step and a loss."""
+    """Return the metrics of a line with a step and a loss; None of any other."""
     read = _step(text)
     if read is None or not {"loss", "eval_loss"} & (values := _values(text)).keys():
         return None
@@ -113,18 +117,18 @@ def read_line(text: str) -> Reading | None:
 
 
 def epoch_alone(text: str) -> int | None:
-    """The epoch that a line names which says nothing else, above the lines of its steps."""
-    found = _EPOCH_ALONE.fullmatch(text)
-    return int(found[1]) if found else None
+    """Return the epoch of a line that names only an epoch, above the lines of its steps."""
+    match = _EPOCH_ALONE.fullmatch(text)
+    return int(match[1]) if match else None
 
 
 def is_dict(text: str) -> bool:
-    """Whether it looks like what the Trainer logs, which has no step."""
+    """Return whether it looks like a log of the Trainer, which has no step."""
     return bool(_DICT.match(text)) and _step(text) is None
 
 
 def logged(text: str) -> Line:
-    """What the Trainer logs. Its summary of the whole training stands at the last step, and has no loss of that."""
+    """Return the metrics of a log of the Trainer. Its summary of the training has no loss of the last step."""
     values = {name: _number(number) for name, number in _ITEM.findall(text)}
     if "train_runtime" in values:
         return values
@@ -133,17 +137,17 @@ def logged(text: str) -> Line:
 
 
 def _step(text: str) -> Reading | None:
-    """The step that says most of itself: over all before plain ones, and those before iterations, as of a micro-batch.
+    """Prefer a step over all epochs to a plain step, and that to an iteration, which may be a micro-batch.
 
-    None where two of a kind differ, as in `loss 2.0 at step 9, best at step 5`.
+    Return None if two of a kind differ, as in `loss 2.0 at step 9, best at step 5`.
     """
     ranked = [
         (3, Reading({"step": int(bar[2])}, text, int(bar[3]), bar=True))
         for bar in _BAR.finditer(text)
         if not _NOT_OF_LINE.fullmatch(bar[1] or "")
     ]
-    for found in _STEP.finditer(text):
-        before, joined, name, plural, step, total = (part.lower() for part in found.groups(""))
+    for match in _STEP.finditer(text):
+        before, joined, name, plural, step, total = (part.lower() for part in match.groups(""))
         words = {*re.findall(r"[a-z]+", joined)}
         if _NOT_OF_LINE.fullmatch(before) or (before == "of" and plural) or not words <= _WITHIN_NAME | _OVER_ALL:
             continue
@@ -158,17 +162,17 @@ def _step(text: str) -> Reading | None:
 def _values(text: str) -> Line:
     values: Line = {}
     others, at = "", 0
-    for found in _VALUE.finditer(text):
-        others, at = others + text[at : found.start()], found.end()
-        name = metric_name(found[2])
-        of_other_data = name == "loss" and not _TRAINING.search(found[2]) and _HELD_OUT.search(others)
-        if not of_other_data and not _OF_MANY.fullmatch(found[1] or ""):
-            values.setdefault(name, _number(found[3]))
+    for match in _VALUE.finditer(text):
+        others, at = others + text[at : match.start()], match.end()
+        name = metric_name(match[2])
+        of_other_data = name == "loss" and not _TRAINING.search(match[2]) and _HELD_OUT.search(others)
+        if not of_other_data and not _OF_MANY.fullmatch(match[1] or ""):
+            values.setdefault(name, _number(match[3]))
     return values
 
 
 def _step_time(text: str) -> Line:
-    """The time that the line gives its step. Where it counts iterations beside steps, theirs is that of a part."""
+    """Return the step time. If the line counts iterations beside steps, an iteration's time is that of a part."""
     in_parts = {name.lower()[:4] for *_, name, _, _, _ in _STEP.findall(text)} >= {"step", "iter"}
     times = {
         _number(number) / (1e3 if (of_name or unit).lower() == "ms" else 1)

@@ -1,4 +1,4 @@
-"""What other tools call a metric, in the words of this program."""
+"""Translate other tools' names of metrics."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "lo
 """Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of one batch."""
 
 
-def metric_name(said: str, *, folder: str = "") -> str:
-    """`train/loss` is `loss`, `Loss/val` is `eval_loss`; what is not known keeps its name.
+def metric_name(tag: str, *, folder: str = "") -> str:
+    """Return `loss` for `train/loss`, `eval_loss` for `Loss/val`; an unknown metric keeps its name.
 
     Args:
-        folder: the name of the folder where it is written: `validation`, or `Loss_val`, as torch's `add_scalars` does.
+        folder: the name of the folder that holds it: `validation`, or `Loss_val`, as torch's `add_scalars` does.
     """
-    words = _words(said)
+    words = _words(tag)
     training = [word for word in words if word in _TRAINING]
     name = "_".join(word for word in words if word not in _HELD_OUT | _TRAINING)
     if len(training) > 1:  # `train/train_loss` is the Trainer's mean over all steps
-        return said
+        return tag
     if not _HELD_OUT.isdisjoint(words) or (not training and _is_held_out(folder, words)):
-        return "eval_loss" if name in _OF_HELD_OUT else said
-    return _KNOWN.get(name, said)
+        return "eval_loss" if name in _OF_HELD_OUT else tag
+    return _KNOWN.get(name, tag)
 
 
 def _is_held_out(folder: str, words: list[str]) -> bool:
-    """Whether a folder speaks of held-out data, and else only of the metric: a host or a run may be called `dev-1`."""
+    """A folder must name only held-out data, beside the metric itself: a host or a run may be called `dev-1`."""
     others = {*_words(folder)} - {*words}
     return bool(others) and others <= _HELD_OUT
 
 
-def _words(said: str) -> list[str]:
-    return re.findall(r"[a-z]+", said.lower())
+def _words(tag: str) -> list[str]:
+    return re.findall(r"[a-z]+", tag.lower())

@@ -1,4 +1,4 @@
-"""Where the files lie that a script writes by itself, and which of them are this attempt's."""
+"""The folders of the files that a script writes by itself, and which files are this attempt's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ENTRIES: Final = 5000
 """Of one search: a folder may hold a data set."""
 
 CLOCKS_DIFFER_S: Final = 60.0
-"""By so much a file server may be late."""
+"""A file server may be late by this much."""
 
 _NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "__pycache__", "node_modules"})
 _MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
@@ -25,7 +25,7 @@ _MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
 class Places:
     """The run's folder, folders that its command or environment names by the run's name, and the working folder.
 
-    Only what is in the first two is the run's own for certain; in the working folder all runs may write.
+    Only files in the first two are certainly the run's own; in the working folder all runs may write.
     """
 
     def __init__(self, payload: Payload, since_s: float) -> None:
@@ -35,20 +35,20 @@ class Places:
         self._since_s = since_s - CLOCKS_DIFFER_S
 
     def event_files(self, pid: int | None) -> Iterator[Path]:
-        """TensorBoard's, in any of the folders; in the working folder those whose name has the process ``pid``."""
+        """Yield TensorBoard's files; in the working folder only those that process ``pid`` has made."""
         yield from self._find(self._own, ".tfevents.")
         if self._workdir and pid:
             for path in self._find([self._workdir], ".tfevents."):
-                made_by = _MADE_BY.search(path.name)
-                if made_by and int(made_by[1]) == pid:
+                maker = _MADE_BY.search(path.name)
+                if maker and int(maker[1]) == pid:
                     yield path
 
     def trainer_states(self) -> list[Path]:
-        """Transformers' records of a training, the newest first."""
+        """Return Transformers' records of a training, the newest first."""
         return sorted(self._find(self._own, "trainer_state.json"), key=_modified_s, reverse=True)
 
     def _find(self, folders: list[Path], part: str) -> Iterator[Path]:
-        """Files that were written since the attempt began, by a part of their name."""
+        """Yield files with this part in their name that were written since the attempt began."""
         left = MAX_ENTRIES
         waiting = [(folder, 0) for folder in folders]
         while waiting and left:

@@ -18,7 +18,7 @@ from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.collect.forms import CommonForms, Form, Patterns
 from dscampaign.jobs.collect.lines import Line
 from dscampaign.jobs.collect.metric_names import metric_name
-from dscampaign.jobs.collect.output import Output
+from dscampaign.jobs.collect.printed import Printed
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, framed, record, scalar
@@ -37,7 +37,7 @@ TRAINER = (
 
 
 def read(text: str, form: Form, piece: int = 1 << 20, folder: Path = Path()) -> list[Line]:
-    log, output, found = folder / "1_rank0.log", Output(folder, form), []
+    log, output, found = folder / "1_rank0.log", Printed(folder, form), []
     log.write_text(text)
     more = True
     while more:
@@ -61,14 +61,14 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
         for name in ("time", "monotonic"):
-            monkeypatch.setattr(f"dscampaign.jobs.collect.output.time.{name}", lambda: self.now_s)
+            monkeypatch.setattr(f"dscampaign.jobs.collect.printed.time.{name}", lambda: self.now_s)
 
 
 def test_a_line_has_the_time_of_the_look_that_saw_it_first_not_of_the_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two lines between two looks: only the second is known to be of then."""
-    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("begin\n")
     output.read(1 << 20)
@@ -86,7 +86,7 @@ def test_a_line_has_the_time_of_the_look_that_saw_it_first_not_of_the_reading(
 
 
 def test_a_line_that_may_have_waited_to_be_seen_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("step 1 loss 1.5\n")
     found, _ = output.read(1 << 20)
@@ -101,7 +101,7 @@ def test_a_line_that_may_have_waited_to_be_seen_has_no_time(tmp_path: Path, monk
 def test_no_time_is_wrong_however_little_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("begin\n")
     output.read(1 << 20)
@@ -169,7 +169,7 @@ def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("dscampaign.jobs.collect.forms.PATTERN_S", 0.1)
     form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
     assert read(f"it 1 lr 2 {'a' * 100}!\n", form, folder=tmp_path) == [{"step": 1, "lr": 2.0}]
-    assert form.given_up == ["loss"]
+    assert form.remarks() == ["metrics.loss takes too long on what the script prints, and is given up"]
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_a_source_that_fails_in_a_way_that_nobody_foresaw_is_given_up(
     looked = Looked(tmp_path)
     collect = looked.collector()
     monkeypatch.setattr("dscampaign.jobs.collect.sources.TrainerState.read", fails)
-    monkeypatch.setattr("dscampaign.jobs.collect.sources.TensorBoard.note", fails)
+    monkeypatch.setattr("dscampaign.jobs.collect.sources.TensorBoard.read", fails)
     looked.print("step 2 loss 3\n")
     collect.wait(0.01)
     collect.finish()

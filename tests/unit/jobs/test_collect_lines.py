@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.jobs.collect.forms import CommonForms
 from dscampaign.jobs.collect.lines import Line
-from dscampaign.jobs.collect.output import Output
+from dscampaign.jobs.collect.printed import Printed
 from dscampaign.tests.unit.jobs.test_collect import Clock, Looked, read
 
 MEGATRON = (
@@ -192,7 +192,7 @@ def test_steps_that_go_on_are_as_they_are(tmp_path: Path, form: str) -> None:
 def test_steps_that_cannot_be_counted_on_are_not_taken_and_that_is_said(tmp_path: Path) -> None:
     taken, remarks = epochs(tmp_path, "Epoch {epoch}, step {step}: loss {loss}\n", ANEW)
     assert taken == []
-    assert ['"Epoch 1, step 100: loss 3.0"' in remark and "metrics:" in remark for remark in remarks] == [True]
+    assert ['"Epoch 1, step 100: loss 3.0"' in remark and "metrics:" not in remark for remark in remarks] == [True]
     resumed = [(epoch + 1, step) for epoch, step in ANEW]
     for steps in (resumed, resumed[:2]):  # the first epoch may be 0 or 1
         taken, remarks = epochs(tmp_path, "Epoch [{epoch}/4], Step [{step}/200], Loss: {loss}\n", steps)
@@ -215,7 +215,7 @@ def test_steps_of_an_epoch_with_another_number_of_them_are_not_counted(tmp_path:
 
 
 def test_lines_that_wait_keep_their_times_and_come_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, output = Clock(monkeypatch), Output(tmp_path, CommonForms())
+    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("begin\n")
     output.read(1 << 20)
@@ -238,5 +238,5 @@ def test_an_event_says_once_that_lines_are_not_read(tmp_path: Path) -> None:
         collect.look()
     collect.finish()
     (said,) = looked.reported()
-    assert "metrics:" in said
+    assert "count steps anew in each epoch" in said
     assert json.loads(looked.attempt.paths.metrics.read_text())["event"] == "metrics_source"
