@@ -1,8 +1,8 @@
-"""Runs the training script of one rank and writes down how it ended.
+"""Run the training script of one rank and record how it ended.
 
-The launcher reports whichever dead child it polls first, and a rank that dies by a signal says nothing at all. So every
-rank leaves a record of its own: who it was, and, unless a signal killed it, its exit code or its exception with a time.
-The earliest error over all ranks is the root cause.
+The launcher reports the first dead child that it polls, and a rank that dies by a signal reports nothing at all. So
+every rank leaves a record of its own: its identity, and, unless a signal killed it, its exit code or its exception with
+a time. The earliest error over all ranks is the root cause.
 
 Runs by file path in the training script's own interpreter, hence: standard library only, Python 3.8 syntax.
 Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
@@ -34,7 +34,7 @@ SOURCE_LIMIT = 160
 
 
 def main(argv: List[str]) -> None:
-    """Runs ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
+    """Run ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
     record = _Record()
     _take_place()
     _restore_visible_devices()
@@ -42,6 +42,7 @@ def main(argv: List[str]) -> None:
     _begin_guard()
     record.config_was_read = _watch_config()
     record.heed_os_exit()
+    _hide_our_frames()
     ending = {"exit": 1}  # type: Dict[str, Any]
     try:
         _run(argv)
@@ -57,7 +58,7 @@ def main(argv: List[str]) -> None:
 
 
 class _Record:
-    """What this process says of itself: while it runs, and once how it ended. A process that it forks says nothing."""
+    """The record of this process: while it runs, and once how it ended. A process that it forks writes none."""
 
     def __init__(self) -> None:
         self.config_was_read = bool  # type: Callable[[], bool]
@@ -72,7 +73,7 @@ class _Record:
         _write({**self._said, "state": "running"}, *self._folders)
 
     def heed_os_exit(self) -> None:
-        """Has an end by `os._exit`, which runs nothing else, leave the record first."""
+        """Make an end by `os._exit`, which runs nothing else, leave the record first."""
         leave = os._exit
 
         def end(status: int) -> NoReturn:
@@ -83,7 +84,7 @@ class _Record:
         os._exit = end
 
     def end(self, ending: Dict[str, Any]) -> None:
-        """Writes how it ended; of several ends, as of a handler that runs at the end, the first."""
+        """Write how it ended; of several ends, as of a handler that runs at the end, the first."""
         if self._ended or os.getpid() != self._said["pid"]:
             return
         self._ended = True
@@ -100,7 +101,7 @@ class _Record:
 
 
 class _Groups:
-    """Sees how large a group of ranks torch forms, by whatever library it is asked to."""
+    """Watches for the largest group of ranks that torch forms, whichever library asks for it."""
 
     _MODULE = "torch.distributed.distributed_c10d"
     _OTHERS = ("jax", "mpi4py", "horovod", "tensorflow", "paddle", "mindspore", "mxnet")
@@ -111,7 +112,7 @@ class _Groups:
         sys.meta_path.insert(0, self)
 
     def largest(self) -> Optional[int]:
-        """Return its size, 0 for none; None if this process may not be the one that trains, or uses another library."""
+        """Return its size, 0 for none; None if this process may not train, or uses another library."""
         trains_here = "torch" in sys.modules or "dscampaign.jobs.report" in sys.modules
         others = any(name in sys.modules for name in self._OTHERS)
         return self._formed if self._formed or (trains_here and not others) else None
@@ -171,7 +172,7 @@ def _enter() -> None:
 
 
 def _find_in_copy(entry: str) -> Any:
-    """Looks into the copy for folders that the script itself puts on the path, as by `sys.path.append("..")`."""
+    """Search the copy for folders that the script itself puts on the path, as by `sys.path.append("..")`."""
     place = os.path.abspath(entry)
     copied = _in_copy(place)
     if copied == place:
@@ -195,7 +196,7 @@ def _first_on_path(folder: str) -> None:
 
 
 def _in_copy(path: str) -> str:
-    """The place in the copy of the code, if what lies there was copied; a link in the copy stands for what was not."""
+    """Return the place in the copy of the code, if the path was copied; a link in the copy stands for any other."""
     root, copy = os.environ.get("CAMPAIGN_CODE_ROOT"), os.environ.get("CAMPAIGN_CODE")
     if not (root and copy):
         return path
@@ -211,6 +212,27 @@ def _is_within(path: str, folder: str) -> bool:
     return (path + os.sep).startswith(folder + os.sep)
 
 
+def _hide_our_frames() -> None:
+    """Print an exception as `python SCRIPT` would: without the frames of this file and of `runpy`."""
+    show = sys.excepthook
+
+    def show_the_scripts(kind: Any, exc: BaseException, trace: Any) -> None:
+        own = _scripts_own(trace)
+        show(kind, exc.with_traceback(own), own)
+
+    sys.excepthook = show_the_scripts
+
+
+def _scripts_own(trace: Any) -> Any:
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or "runpy" in file
+
+
 def _exit_record(exc: SystemExit) -> Dict[str, Any]:
     if exc.code is None or isinstance(exc.code, int):
         code = int(exc.code or 0)
@@ -219,7 +241,7 @@ def _exit_record(exc: SystemExit) -> Dict[str, Any]:
 
 
 def _error(exc: BaseException) -> Dict[str, Any]:
-    trace = _asked(lambda: traceback.format_exception(type(exc), exc, exc.__traceback__), [])
+    trace = _asked(lambda: traceback.format_exception(type(exc), exc, _scripts_own(exc.__traceback__)), [])
     chain = [_facts(cause) for cause in _asked(lambda: _earlier(exc), [])]
     return dict(
         _facts(exc),
@@ -231,7 +253,6 @@ def _error(exc: BaseException) -> Dict[str, Any]:
 
 
 def _facts(exc: BaseException) -> Dict[str, Any]:
-    """What the exception is and where it was raised, for programs rather than for people."""
     number = _asked(lambda: getattr(exc, "errno", None), None)
     return {
         "type": _name(type(exc)),
@@ -243,7 +264,7 @@ def _facts(exc: BaseException) -> Dict[str, Any]:
 
 
 def _asked(question: Callable[[], T], otherwise: Any) -> T:
-    """What an exception says of itself; its class is the script's, and may fail over that."""
+    """Ask an exception, whose class is the script's and may fail over that."""
     said = otherwise  # type: T
     with suppress(Exception):
         said = question()
@@ -251,20 +272,16 @@ def _asked(question: Callable[[], T], otherwise: Any) -> T:
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
-    """File, line, function and source of each frame, outermost first, without those of this file and of `runpy`."""
     found = [
         (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:SOURCE_LIMIT])
         for frame in traceback.extract_tb(exc.__traceback__)
-        if frame.filename != __file__ and "runpy" not in frame.filename
+        if not _is_ours(frame.filename)
     ]
     return found if len(found) <= OUTER_FRAMES + INNER_FRAMES else found[:OUTER_FRAMES] + found[-INNER_FRAMES:]
 
 
 def _earlier(exc: BaseException) -> List[BaseException]:
-    """What the exception was raised in place of, and what a group holds; first one first.
-
-    A trace may be too long to show them.
-    """
+    """Return its causes, first cause first, and the exceptions of a group; a trace may be too long to show them."""
     found = list(islice(getattr(exc, "exceptions", ()), CAUSE_LIMIT))
     earlier = exc.__cause__ or exc.__context__
     while earlier is not None and len(found) < CAUSE_LIMIT:
@@ -278,7 +295,7 @@ def _name(kind: type) -> str:
 
 
 def _watch_config() -> Callable[[], bool]:
-    """Tells later whether this process has opened the DeepSpeed configuration of its attempt, by whatever function."""
+    """Return a function that returns whether this process has opened the DeepSpeed configuration of its attempt."""
     if os.environ.get("CAMPAIGN_TRAIN_CONFIG"):
         return lambda: True  # the built-in trainer
     path = os.path.realpath(os.environ.get("CAMPAIGN_DS_CONFIG") or os.devnull)
@@ -296,7 +313,7 @@ def _watch_config() -> Callable[[], bool]:
 
 
 def _take_place() -> None:
-    """Give this rank its place in Slurm's words: libraries ask those first, and Slurm's own task is the agent."""
+    """Set Slurm's variables to this rank's place: libraries read those first, and Slurm's own task is the agent."""
     if os.environ.get("SLURM_JOB_ID"):
         for name, own in (("SLURM_PROCID", "RANK"), ("SLURM_LOCALID", "LOCAL_RANK")):
             if own in os.environ:
@@ -311,7 +328,7 @@ def _restore_visible_devices() -> None:
 
 
 def _limits() -> List[Tuple[str, int]]:
-    """The limits of this process's memory that are not those of its job: what a shell's `ulimit` hands on."""
+    """Return the limits of this process's memory that a shell's `ulimit` hands on."""
     import resource
 
     soft = [(name, resource.getrlimit(getattr(resource, name))[0]) for name in ("RLIMIT_AS", "RLIMIT_DATA")]
@@ -327,7 +344,7 @@ def _limit_memory() -> None:
 
 
 def _begin_guard() -> None:
-    """Starts the process that ends this one when nobody may need it any more.
+    """Start the process that ends this one when nobody may need it any more.
 
     It is no child of ours: a script may wait for all of its children.
     """
@@ -355,7 +372,7 @@ def _begin_guard() -> None:
 
 
 def _write(record: Dict[str, Any], folder: str, memory: Optional[str]) -> None:
-    """Leaves the record in the attempt's folder; where that is full or away, in the node's memory, for the agent."""
+    """Write the record to the attempt's folder; if that is full or away, to the node's memory, for the agent."""
     name = "rank-%d.json" % record["rank"]
     try:
         _replace(os.path.join(folder, name), record)

@@ -1,10 +1,10 @@
-"""What a training script calls: report numbers, record events, say how far it is, ask whether to stop.
+"""The interface for training scripts: report numbers, record events and progress, ask whether to stop.
 
 Every line is one ``write`` to the attempt's spool, so a killed process loses nothing that it has reported. Outside a
 campaign, and on every rank but the first, nothing is written there.
 
-Every rank also keeps a record of how far it is, of fixed size, in a file on its own node: from these its agent sees
-that a training hangs, and which rank the others wait for.
+Every rank also keeps a progress record of fixed size in a file on its own node: the records show its agent that a
+training hangs, and which rank the others wait for.
 
 Also works when copied or loaded by file path in another environment: standard library only, Python 3.8 syntax.
 """
@@ -12,43 +12,51 @@ Also works when copied or loaded by file path in another environment: standard l
 import json
 import os
 import signal
+import sys
 import threading
 import time
-from typing import Any, Dict, Optional, SupportsFloat
+from typing import Any, Dict, Optional, Set, SupportsFloat
 
 STOP_FILE_POLL_S = 1.0
 UNSAID = "steps"
-"""The phase after the first step of a script that has not said any."""
+"""The phase after the first step of a script that names no phases."""
+
+MAX_NAME = 200
+"""Characters of a metric's name, as the store holds."""
 
 RECORD_SIZE = 128
 """Bytes of a rank's progress record: one line of JSON, filled up with spaces."""
 
 
 def report(step: int, **values: SupportsFloat) -> None:
-    """Reports numbers of one optimizer step; several calls for the same step add up to one row.
+    """Report numbers of one optimizer step; several calls for the same step add up to one row.
 
     Args:
         step: completed optimizer steps, the first is 1.
         values: anything ``float`` takes, one-element tensors too. Reading a tensor on a GPU waits for that GPU.
-            ``ts``, seconds since 1970, says when the step ended; without it, that is now.
+            ``ts`` is the time at which the step ended, in seconds since 1970; by default now.
 
     Raises:
         OSError: the shared folder does not take the line (full, over quota, gone).
     """
+    if step < 0:
+        _refuse("step", "step %d is not reported: steps count from 1" % step)
+        return
     if _record is not None:
         _record.reached(step, None)
     if _spool is not None:
         line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
         for name, value in values.items():
-            line[name] = value if type(value) in _PLAIN else float(value)
+            if name in _names or _is_name(name):
+                line[name] = value if type(value) in _PLAIN else float(value)
         _spool.write(line)
 
 
 def progress(step: int, busy_s: Optional[float] = None) -> None:
-    """Says how far this rank is, on every rank; ``report`` says it too, for a script that calls it on all of them.
+    """Record the progress of this rank; ``report`` does so too, for a script that calls it on all ranks.
 
-    Best called where the rank has done its own share of the step and begins to wait for the others: then the rank that
-    they all wait for is a step behind them.
+    Call it when the rank has done its own share of the step and begins to wait for the others: then the rank that they
+    all wait for is a step behind them.
 
     Args:
         step: the newest step that this rank has worked on.
@@ -60,11 +68,10 @@ def progress(step: int, busy_s: Optional[float] = None) -> None:
 
 
 def phase(name: str) -> "_Phase":
-    """Says what this rank does from now on: "train", or "start", "compile", "checkpoint", "eval" or a word of your own.
+    """Enter a phase: "train", "start", "compile", "checkpoint", "eval" or a word of your own.
 
-    Only in "train" may a long time without a step be taken for a hang, so only a script that says its phases is watched
-    for one: nobody else knows what it does between two steps. As a context manager, ``with phase("eval"):``, the phase
-    before comes back at the end, or "train".
+    Only in "train" a long time without a step may count as a hang, so only a script that names its phases is watched
+    for hangs. As a context manager, ``with phase("eval"):``, the phase before comes back at the end, or "train".
     """
     before = ""
     if _record is not None:
@@ -74,10 +81,10 @@ def phase(name: str) -> "_Phase":
 
 
 def event(name: str, **data: Any) -> None:
-    """Records something that happened, as event ``script.<name>`` of the attempt.
+    """Record an event ``script.<name>`` of the attempt.
 
     Args:
-        name: what happened, in one word.
+        name: one word.
         data: details that JSON can hold; other numbers are converted by ``float``.
     """
     if _spool is not None:
@@ -85,29 +92,46 @@ def event(name: str, **data: Any) -> None:
 
 
 def should_stop() -> bool:
-    """Whether the campaign asks this process to checkpoint and leave with exit code 0.
+    """Return whether the campaign asks this process to checkpoint and leave with exit code 0.
 
-    True on the ranks that got SIGUSR2 or see the stop file, which need not be all of them at the same step: let the
-    ranks agree (all-reduce this) before one acts on it. Cheap enough for every step.
+    True on the ranks that got SIGUSR2 or see the stop file, which need not be all ranks at the same step: let the ranks
+    agree (all-reduce this) before one acts on it. Cheap enough for every step.
     """
     return _stop.asked()
 
 
 def sync() -> None:
-    """Makes all lines so far survive a crash of the machine. Call it before committing a checkpoint of your own."""
+    """Make all lines so far survive a crash of the machine. Call it before committing a checkpoint of your own."""
     if _spool is not None:
         os.fsync(_spool.descriptor())
 
 
+def _is_name(name: str) -> bool:
+    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
+        _refuse(
+            "name", "a metric named %r is not reported: a name has 1 to %d printable characters" % (name[:40], MAX_NAME)
+        )
+        return False
+    _names.add(name)
+    return True
+
+
+def _refuse(kind: str, why: str) -> None:
+    """Warn about a value that the store would not take, once of each kind, in the log and as an event."""
+    if _spool is not None and kind not in _refused:
+        _refused.add(kind)
+        sys.stderr.write("dscampaign.report: %s\n" % why)
+        event("report_refused", message=why)
+
+
 class _File:
-    """A file of ours. A script may close its descriptor, as daemons do, and open files of its own by that number."""
+    """A file of ours. A script may close its descriptor, as daemons do, and open its own files under that number."""
 
     def __init__(self, path: str, flags: int) -> None:
         self._path, self._flags = path, os.O_WRONLY | os.O_CREAT | flags
         self._open()
 
     def descriptor(self) -> int:
-        """Return a descriptor that leads to the file."""
         try:
             if os.path.samestat(os.fstat(self._descriptor), self._opened):
                 return self._descriptor
@@ -122,8 +146,6 @@ class _File:
 
 
 class _Spool(_File):
-    """The append-only file of the attempt."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path, os.O_APPEND)
         self._encode = json.JSONEncoder(default=float).encode
@@ -140,7 +162,7 @@ class _Spool(_File):
 
 
 class _Record(_File):
-    """How far this rank is, in a file that is only ever overwritten in place. Never a reason to fail."""
+    """The progress record, a file that is only ever overwritten in place. Never a reason to fail."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, 0)
@@ -172,8 +194,6 @@ class _Record(_File):
 
 
 class _Phase:
-    """Gives the phase before back at the end of a ``with`` block."""
-
     def __init__(self, before: str) -> None:
         self._before = before
 
@@ -186,8 +206,6 @@ class _Phase:
 
 
 class _Stop:
-    """The wish to stop, from a signal or a file."""
-
     def __init__(self, path: Optional[str]) -> None:
         self._path = path
         self._next_look_s = 0.0
@@ -238,6 +256,8 @@ def _watch_for_stop() -> _Stop:
 
 
 _PLAIN = (int, float)
+_names: Set[str] = set()
+_refused: Set[str] = set()
 _spool = _open_spool()
 _record = _open_record()
 _stop = _watch_for_stop()

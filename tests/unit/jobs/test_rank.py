@@ -66,6 +66,16 @@ def test_a_script_sees_what_python_would_show_it(place: Place) -> None:
         assert place.run(*argv).stdout == place.python(*argv).stdout != ""
 
 
+@pytest.mark.parametrize(
+    "text", ["x = = 1\n", "import sys\n\ndef f():\n    return 1 / 0\n\nf()\n", "raise SystemExit('no data')\n"]
+)
+def test_an_error_is_printed_as_python_prints_it(place: Place, text: str) -> None:
+    path = place.write("train.py", text)
+    ended, expected = place.run(path), place.python(path)
+    assert ended.stderr == expected.stderr != ""
+    assert ended.returncode == expected.returncode
+
+
 def test_the_user_s_modules_shadow_nothing_of_the_built_in_trainer(place: Place) -> None:
     place.write("platform.py", "print('shadowed')")
     assert place.run("-m", "platform").stdout == "shadowed\n"
