@@ -1,10 +1,10 @@
-"""Dataclasses as JSON: written whole to files, and read back by the types of their fields, or not at all."""
+"""Dataclasses as JSON documents, read back by the types of their fields."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
@@ -16,6 +16,7 @@ from typing import (
     ClassVar,
     Final,
     Literal,
+    NoReturn,
     Self,
     Union,
     get_args,
@@ -44,54 +45,47 @@ Whole = Annotated[int, Within(0, MAX_WHOLE)]
 """Steps or bytes."""
 
 Count = Annotated[int, Within(1, MAX_INT)]
-"""How many there are of something, at least one."""
+"""At least one."""
 
 Number = Annotated[int, Within(-MAX_INT, MAX_INT)]
 """An exit code, a process, a rank."""
 
 _SHOWN: Final = 40  # characters of a wrong value
 _NAMED: Final = 8
+_KINDS: Final = {dict: "a JSON object", list: "a list", str: "text", bool: "a truth value"}
 
 
 class Unreadable(ValueError):
-    """A file does not hold the record that it should; the message names the file and the first thing that is wrong."""
+    """A file does not hold its record; the message names the file and the first error."""
 
 
 def decode(kind: Any, raw: Any, place: str = "") -> Any:
-    """A value of a type, from what JSON made of it.
+    """Return a value of a type from its JSON.
 
     Args:
-        kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole ones have 64
-            bits, others are finite), a truth value, one of some words, or any of these or None. An annotation narrows
-            it: to a range, or from any dictionary to a typed one.
+        kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole numbers have
+            64 bits, others are finite), a truth value, a literal, or any of these or None. An annotation narrows it to
+            a range, or any dictionary to a typed one.
         raw: the value.
-        place: where it stands, for the error.
+        place: its place, for the error.
 
     Raises:
-        ValueError: it is not of that type, or a dataclass lacks a field, or has an unknown one and is `exact`: another
-            version wrote it.
+        ValueError: it is not of that type, or a dataclass lacks a field, or has an unknown field and is `exact`.
     """
     origin, args = _form(kind)
     if origin in (UnionType, Union):
         return _first_that_fits(args, raw, place)
     if origin is Literal:
-        return _one_of(args, raw, place)
+        return raw if raw in args else _wrong(place, raw, f"is not one of {', '.join(map(str, args))}")
+    if origin is Annotated and isinstance(args[1], Within):
+        return _in_range(decode(args[0], raw, place), args[1], place)
     if origin is Annotated:
-        narrower = args[1]
-        found = decode(args[0] if isinstance(narrower, Within) else narrower, raw, place)
-        return _in_range(found, narrower, place) if isinstance(narrower, Within) else found
-    if origin in (tuple, list):
-        return origin(_values(origin, args, raw, place))
-    if origin in (dict, Mapping):
-        items = _require(dict, raw, place).items()
-        return {_key(args[0], key, place): decode(args[1], value, _below(place, key)) for key, value in items}
-    read = _record if is_dataclass(kind) else _dictionary if is_typeddict(kind) else _plain
-    return read(kind, raw, place)
+        return decode(args[1], raw, place)
+    return _read(kind, origin, args, raw, place)
 
 
 @cache
-def _form(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Origin and arguments of a type: one record has hundreds of values."""
+def _form(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # cached: one record has hundreds of values
     return get_origin(kind), get_args(kind)
 
 
@@ -103,19 +97,19 @@ class Document:
     """Whether nobody but the user may ever read it, as of `write_atomically`."""
 
     def write(self, path: Path, *, sync_folder: bool = True) -> None:
-        """Writes it, complete or not at all; `sync_folder` as of `write_atomically`."""
+        """Write it, complete or not at all; `sync_folder` as of `write_atomically`."""
         write_atomically(path, json.dumps(asdict(self), indent=1), closed=self.closed, sync_folder=sync_folder)
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """What ``write`` wrote; None if it is not there, or cannot be read."""
+        """Return the document in a file; None if there is none, or it cannot be read."""
         with suppress(OSError, Unreadable):
             return cls.load(path)
         return None
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """What ``write`` wrote; None if it is not there.
+        """Return the document in a file; None if there is none.
 
         Raises:
             Unreadable: it is something else, was written by another version, or may not be read.
@@ -123,18 +117,35 @@ class Document:
         """
         try:
             raw = load_json(path)
-            found: Self | None = None if raw is None else decode(cls, raw)
+            document: Self | None = None if raw is None else decode(cls, raw)
         except ValueError as exc:
             raise Unreadable(f"{path.name}: {exc}") from None
         except OSError as exc:
             if not concerns_one_file(exc):
                 raise
             raise Unreadable(f"{path.name}: {exc.strerror}") from None
-        return found
+        return document
+
+
+def _read(kind: Any, origin: Any, args: tuple[Any, ...], raw: Any, place: str) -> Any:
+    if origin in (tuple, list):
+        return _values(origin, args, raw, place)
+    if origin in (dict, Mapping):
+        items = _require(dict, raw, place).items()
+        return {_key(args[0], key, place): decode(args[1], value, _below(place, key)) for key, value in items}
+    return _record(kind, raw, place) if is_dataclass(kind) or is_typeddict(kind) else _plain(kind, raw, place)
+
+
+def _values(origin: Any, args: tuple[Any, ...], raw: Any, place: str) -> Any:
+    values = _require(list, raw, place)
+    kinds = args if origin is tuple and args[-1] is not Ellipsis else [args[0]] * len(values)
+    if len(kinds) != len(values):
+        raise ValueError(f"{_prefix(place)}{len(values)} values instead of {len(kinds)}")
+    pairs = enumerate(zip(kinds, values, strict=True))
+    return origin(decode(kind, value, f"{place}[{number}]") for number, (kind, value) in pairs)
 
 
 def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
-    """By the first of several types that it is of; None is one of them."""
     if raw is None and NoneType in kinds:
         return None
     *first, last = (kind for kind in kinds if kind is not NoneType)
@@ -144,10 +155,26 @@ def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
     return decode(last, raw, place)
 
 
-def _one_of(values: tuple[Any, ...], raw: Any, place: str) -> Any:
-    if raw not in values:
-        raise ValueError(f"{_name(place)}{_shown(raw)} is not one of {', '.join(map(str, values))}")
-    return raw
+def _record(kind: Any, raw: Any, place: str) -> Any:
+    """Return a dataclass, or a typed dictionary, which keeps undeclared keys as they are."""
+    types, required = _fields(kind)
+    given = _require(dict, raw, place)
+    unknown = given.keys() - types.keys() if getattr(kind, "exact", False) else ()
+    for state, names in (("unknown", unknown), ("missing", required - given.keys())):
+        if names:
+            listed = [name[:_SHOWN] for name in sorted(names)[:_NAMED]]
+            raise ValueError(f"{_prefix(place)}{state} fields {listed}; written by another version of dscampaign?")
+    values = {name: decode(types[name], given[name], _below(place, name)) for name in types if name in given}
+    return kind(**values) if is_dataclass(kind) else {**given, **values}
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Any], Collection[str]]:
+    hints = get_type_hints(kind, include_extras=True)
+    if is_typeddict(kind):
+        return hints, kind.__required_keys__
+    without = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    return {f.name: hints[f.name] for f in fields(kind)}, frozenset(without)
 
 
 def _plain(kind: Any, raw: Any, place: str) -> Any:
@@ -157,87 +184,36 @@ def _plain(kind: Any, raw: Any, place: str) -> Any:
         raw = float(raw)
     _require(kind, raw, place)
     if kind is float and not math.isfinite(raw):
-        raise ValueError(f"{_name(place)}is not finite")
+        raise ValueError(f"{_prefix(place)}is not finite")
     return _in_range(raw, Within(-MAX_BIGINT, MAX_BIGINT), place) if kind is int else raw
 
 
 def _require(kind: Any, raw: Any, place: str) -> Any:
-    if type(raw) is not kind:
-        names = {dict: "a JSON object", list: "a list", str: "text", bool: "a truth value"}
-        raise ValueError(f"{_name(place)}{_shown(raw)} is not {names.get(kind, 'a number')}")
-    return raw
+    return raw if type(raw) is kind else _wrong(place, raw, f"is not {_KINDS.get(kind, 'a number')}")
 
 
 def _in_range(value: Any, within: Within, place: str) -> Any:
-    if not within.least <= value <= within.most:
-        raise ValueError(f"{_name(place)}{_shown(value)} is out of range")
-    return value
-
-
-def _values(kind: Any, args: tuple[Any, ...], raw: Any, place: str) -> Iterator[Any]:
-    values = _require(list, raw, place)
-    kinds = [args[0]] * len(values) if kind is list or args[-1] is Ellipsis else args
-    if len(kinds) != len(values):
-        raise ValueError(f"{_name(place)}{len(values)} values instead of {len(kinds)}")
-    for number, (one, value) in enumerate(zip(kinds, values, strict=True)):
-        yield decode(one, value, f"{place}[{number}]")
+    return value if within.least <= value <= within.most else _wrong(place, value, "is out of range")
 
 
 def _key(kind: Any, key: str, place: str) -> Any:
     if kind is not int:
         return key
-    if not (key.isdecimal() and len(key) < len(str(MAX_INT))):
-        raise ValueError(f"{_name(place)}{_shown(key)} is not a number")
-    return int(key)
+    return int(key) if key.isdecimal() and len(key) < len(str(MAX_INT)) else _wrong(place, key, "is not a number")
 
 
-def _record(kind: Any, raw: Any, place: str) -> Any:
-    """A dataclass; an `exact` one refuses fields of a later version, which would change what runs."""
-    types, required = _fields(kind)
-    given = _require(dict, raw, place).keys()
-    unknown = given - types.keys() if getattr(kind, "exact", False) else ()
-    for what, names in (("unknown", unknown), ("missing", required - given)):
-        if names:
-            another = "written by another version of dscampaign?"
-            raise ValueError(f"{_name(place)}{what} fields {_listed(names)}; {another}")
-    return kind(**{n: decode(types[n], value, _below(place, n)) for n, value in raw.items() if n in types})
-
-
-def _dictionary(kind: Any, raw: Any, place: str) -> dict[str, Any]:
-    """A typed dictionary; keys that it does not declare stay as they are."""
-    types, given = get_type_hints(kind, include_extras=True), _require(dict, raw, place)
-    if names := kind.__required_keys__ - given.keys():
-        raise ValueError(f"{_name(place)}missing fields {_listed(names)}")
-    return {name: decode(types.get(name, Any), value, _below(place, name)) for name, value in given.items()}
-
-
-@cache
-def _fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The types of a dataclass's fields, and the names of those without a default."""
-    without = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
-    hints = get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(kind)}, frozenset(without)
+def _wrong(place: str, value: Any, why: str) -> NoReturn:
+    """Raise ValueError with the beginning of a value; nested values and long numbers have no text."""
+    shown = {dict: "an object", list: "a list"}.get(type(value), "")
+    if type(value) is int and abs(value) > MAX_BIGINT:
+        shown = "a number of more than 64 bits"
+    shown = shown or json.dumps(value)
+    raise ValueError(f"{_prefix(place)}{shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'} {why}")
 
 
 def _below(place: str, name: str) -> str:
     return f"{place}.{name[:_SHOWN]}" if place else name[:_SHOWN]
 
 
-def _name(place: str) -> str:
+def _prefix(place: str) -> str:
     return f"{place}: " if place else ""
-
-
-def _listed(names: Collection[str]) -> str:
-    return str([name[:_SHOWN] for name in sorted(names)[:_NAMED]])
-
-
-def _shown(value: Any) -> str:
-    """The beginning of a value, whatever it is: nested ones and long numbers have no text of their own."""
-    if isinstance(value, dict):
-        return "an object"
-    if type(value) is int and abs(value) > MAX_BIGINT:
-        return "a number of more than 64 bits"
-    if isinstance(value, list):
-        return "a list"
-    found = json.dumps(value)
-    return found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"
