@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,10 +25,11 @@ from dscampaign.orchestrator.executors.local import local_elsewhere
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
-from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
+from dscampaign.orchestrator.reconcile.lease import FencedWriter
 from dscampaign.orchestrator.reconcile.loop import make_executor
 
 from .parts import CampaignParts
+from .retention import acting_for
 
 _SHOWN: Final = 10
 """Jobs that a hint names."""
@@ -53,11 +54,16 @@ class Removal:
     kept: tuple[Kept, ...] = ()
 
     @property
-    def places(self) -> tuple[Path, ...]:
-        """The topmost places of its folder of which at least a part goes."""
+    def listing(self) -> list[str]:
+        """A line for each topmost place of which at least a part goes."""
         if self.size_bytes is None or self.folder.is_symlink():
-            return ()
-        return tuple(sorted({*self.folder.iterdir()} - {kept.path for kept in self.kept}))
+            return []
+        kept = {place for stays in self.kept for place in (stays.path, *stays.path.parents)}
+        if self.folder not in kept:
+            return [f"deletes {self.folder}"]
+        whole = {stays.path for stays in self.kept}
+        places = sorted({*self.folder.iterdir()} - whole)
+        return [f"deletes {'the files of campaign in ' if place in kept else ''}{place}" for place in places]
 
 
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
@@ -167,17 +173,6 @@ def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
         reported = {row.id for row in queries.attempts_of(conn, attempt_ids) if row.last_step is not None}
     silent = [attempt_id for attempt_id in attempt_ids if attempt_id not in reported]
     return [*pieces(silent), *([attempt_id] for attempt_id in attempt_ids if attempt_id in reported)]
-
-
-@contextmanager
-def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
-    """The campaign's lease, so that no reconciler starts anything meanwhile; raises LeaseHeld if one is at work."""
-    holder = LeaseHolder.me()
-    writer = take_lease(store, campaign, holder)
-    try:
-        yield writer
-    finally:
-        release_lease(store, campaign, holder)
 
 
 def _remove_folder(found: Removal, writer: FencedWriter) -> list[Kept]:

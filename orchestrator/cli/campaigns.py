@@ -22,8 +22,8 @@ from .progress import progress_shown
 
 if TYPE_CHECKING:
     from dscampaign.files.ours import Kept
-    from dscampaign.orchestrator.campaign.garbage import Garbage, Item
     from dscampaign.orchestrator.campaign.overview import CampaignOverview
+    from dscampaign.orchestrator.campaign.retention import Garbage, Item
 
 
 @click.command("list", cls=Verb)
@@ -76,9 +76,9 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     opened.check_writable()
     found = removal_of(opened, campaign)
     if not as_json:
-        echo_err("\n".join([*(f"deletes {place}" for place in found.places), *_kept(found.kept)]))
+        echo_err("\n".join([*found.listing, *_kept(found.kept)]))
     folder = (
-        f"{found.folder}, {size(found.size_bytes)}" if found.size_bytes is not None else "its folder is gone already"
+        f"{size(found.size_bytes)} in {found.folder}" if found.size_bytes is not None else "its folder is gone already"
     )
     what = (
         f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics, events and memory observations; {folder}"
@@ -97,7 +97,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
         done = {"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True}
         echo_json({**done, "kept": [_kept_document(one) for one in gone.kept]})
     else:
-        echo_err("\n".join([f"removed {what}", *_kept(gone.kept)]))
+        echo_err("\n".join([f"removed {what}", *_kept([one for one in gone.kept if one not in found.kept])]))
     return EXIT_OK
 
 
@@ -119,8 +119,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
       campaign gc --dry-run
       campaign gc sweep --yes
     """
-    from dscampaign.orchestrator.campaign.garbage import collect, find_garbage
     from dscampaign.orchestrator.campaign.lookup import campaigns_of
+    from dscampaign.orchestrator.campaign.retention import collect, find_garbage
 
     where = locate(place, [name])
     opened = where.open()
@@ -168,7 +168,7 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
 
 
 def _garbage(found: Garbage) -> list[str]:
-    from dscampaign.orchestrator.campaign.garbage import GarbageKind
+    from dscampaign.orchestrator.campaign.retention import GarbageKind
 
     lines = [
         f"{size(sum(i.size_bytes for i in of)):>8}  {kind} ({len(of):,})"
@@ -191,7 +191,7 @@ def _kept_document(kept: Kept) -> dict[str, str]:
 
 def _too_new(found: Garbage) -> list[str]:
     """A line for each kind of what will be garbage, if nobody uses it until then."""
-    from dscampaign.orchestrator.campaign.garbage import GarbageKind
+    from dscampaign.orchestrator.campaign.retention import GarbageKind
 
     lines = []
     for kind in GarbageKind:

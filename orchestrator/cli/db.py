@@ -17,7 +17,7 @@ from .output import echo, echo_either, echo_err, echo_json
 from .progress import progress_shown
 
 if TYPE_CHECKING:
-    from dscampaign.orchestrator.campaign.thinning import Thinning
+    from dscampaign.orchestrator.campaign.retention import Thinning
 
 
 @click.group(cls=Verbs)
@@ -84,7 +84,7 @@ def prune(
       campaign db prune --yes
     """
     from dscampaign.orchestrator.campaign.lookup import campaigns_of
-    from dscampaign.orchestrator.campaign.thinning import thin, thinnings
+    from dscampaign.orchestrator.campaign.retention import thin, thinnings
 
     where = locate(place, [name])
     opened = where.open()

@@ -17,7 +17,7 @@ from dscampaign.db.errors import StoreError
 from dscampaign.db.prune import Retention, prune
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired, removal
-from dscampaign.orchestrator.campaign.garbage import collect, find_garbage
+from dscampaign.orchestrator.campaign.retention import collect, find_garbage
 from dscampaign.orchestrator.campaign.sharing import share, unshare
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.tests.support.mounts import may_mount

@@ -19,7 +19,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.orchestrator.campaign import desired, removal
-from dscampaign.orchestrator.campaign.garbage import SURE_S, Garbage, GarbageKind, collect, find_garbage
+from dscampaign.orchestrator.campaign.retention import SURE_S, Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths
@@ -168,6 +168,12 @@ def test_the_prompt_lists_what_goes_and_what_stays(world: World, capsys: Output)
     assert f"deletes {world.paths.runs}" in lines
     assert f"keeps {mine}: not of this program" in lines
     assert not any(line.startswith(f"deletes {mine}") for line in lines)
+    output = world.paths.run("depth-1").dir / "output"
+    output.touch()
+    assert cli(world, "rm", "c") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert f"deletes the files of campaign in {world.paths.runs}" in lines
+    assert f"keeps {output}: not of this program" in lines
 
 
 @pytest.mark.parametrize("linked", ["c", "c/runs", "c/runs/depth-1", "c/batches"])

@@ -1,18 +1,23 @@
-"""Finds and deletes files of the shared folder that no result needs. Never anything of a run that is not settled."""
+"""Deletes files and metrics that no result needs: garbage (`gc`) and old metrics (`db prune`).
+
+Only settled runs are touched, while no reconciler acts for their campaign, and only files of this program: see
+`files/ours.py`. `removal.py` deletes whole campaigns.
+"""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.db import queries
+from dscampaign.db.prune import Pruned, Retention, prune
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT
 from dscampaign.db.store import Store
@@ -21,17 +26,33 @@ from dscampaign.files.ours import Kept
 from dscampaign.jobs.shared import checkpoint_retention
 from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.layout import MARKER, Beside, CampaignPaths
-from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths, run_config
+from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
-from dscampaign.orchestrator.reconcile.lease import LeaseHeld
+from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 
 from .code_copies import DRAFT
 from .parts import ATTEMPT_LEFT
-from .removal import acting_for
 
 SURE_S: Final = 3600.0
-"""Age from which a file that nobody names is not one that somebody is about to name."""
+"""Age from which nobody is about to use a file that no row names."""
+_DAY_S: Final = 86_400.0
+_DEFAULT_DAYS: Final = 30.0
+
+
+@contextmanager
+def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
+    """Hold the campaign's lease, so that no reconciler starts anything; raises LeaseHeld if one is at work."""
+    holder = LeaseHolder.me()
+    writer = take_lease(store, campaign, holder)
+    try:
+        yield writer
+    finally:
+        release_lease(store, campaign, holder)
+
+
+# -- garbage -----------------------------------------------------------------------------------------------------------
 
 
 class GarbageKind(StrEnum):
@@ -45,7 +66,7 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """Something that can be deleted, from a time on: 0 where age does not matter.
+    """A file or folder that can be deleted, from a time on: 0 if its age does not matter.
 
     Attributes:
         root: the folder above it that is this program's.
@@ -65,11 +86,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What can be deleted, and what not.
+    """Files to delete, and files to keep.
 
     Attributes:
-        notes: why a campaign or a folder was not looked at.
-        too_new: what becomes garbage if nobody uses it.
+        notes: why a campaign or a folder was left out.
+        too_new: files that become garbage if nobody uses them.
         kept: places that stay, as they are not of this program.
     """
 
@@ -89,7 +110,7 @@ class Garbage:
 
 
 def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Find what can be deleted of these campaigns, and of the code below their folders and `dir`; delete nothing."""
+    """Find the garbage of these campaigns, and of the code below their folders and `dir`; delete nothing."""
     places, notes = list[Item | Kept](), list[str]()
     for campaign in campaigns:
         try:
@@ -102,16 +123,12 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
         else:
             places += _unused_code(store, folder)
     items = [place for place in places if isinstance(place, Item)]
-    return Garbage(
-        tuple(item for item in items if item.is_due),
-        tuple(notes),
-        tuple(item for item in items if not item.is_due),
-        tuple(place for place in places if isinstance(place, Kept)),
-    )
+    due, too_new = (tuple(item for item in items if item.is_due is due) for due in (True, False))
+    return Garbage(due, tuple(notes), too_new, tuple(place for place in places if isinstance(place, Kept)))
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Delete what is garbage still, of each campaign while no reconciler acts for it; return what went.
+    """Delete what is still garbage, of each campaign under its lease; return the deleted files.
 
     Raises:
         StoreReadOnly: the store is not this user's to write.
@@ -123,13 +140,18 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
     def delete(places: Iterable[Item | Kept]) -> None:
         for item in places:
             if isinstance(item, Item) and item.path in asked and item.is_due:
-                stays = _delete(item)
+                checkpoint = item.kind is GarbageKind.CHECKPOINTS
+                stays = (
+                    checkpoint_retention.remove_checkpoint(item.path)
+                    if checkpoint
+                    else ours.remove(item.path, item.root)
+                )
                 kept.extend(stays)
                 gone.extend([] if stays else [item])
 
     for campaign in campaigns:
         try:
-            with acting_for(store, campaign) as writer:  # from here on no run of it starts
+            with acting_for(store, campaign) as writer:
                 delete(writer.renewing(list(_of_campaign(store, campaign))))
         except (LeaseHeld, Unreachable) as exc:
             notes.append(f"{campaign.name}: {exc.message}")
@@ -141,12 +163,6 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
 
 def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
     return sorted({dir, *(Path(campaign.dir) for campaign in campaigns)})
-
-
-def _delete(item: Item) -> list[Kept]:
-    if item.kind is GarbageKind.CHECKPOINTS:
-        return checkpoint_retention.remove_checkpoint(item.path)
-    return ours.remove(item.path, item.root)
 
 
 def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
@@ -173,14 +189,14 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
             yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
         for row in own:
-            place = attempt_paths(row)
-            yield from _items(GarbageKind.TEMPORARY, ours.named(place.dir, ATTEMPT_LEFT), paths.dir, aged=True)
+            left = ours.named(attempt_paths(row).dir, ATTEMPT_LEFT)
+            yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
             if not run.config.get("forward"):  # else another tool may lack lines
                 yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})), paths.dir, aged=True)
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
-    """Those of the built-in trainer alone: a script of one's own keeps what it needs."""
+    """Return the surplus checkpoints of the built-in trainer: a script of one's own keeps what it needs."""
     config = run_config(run)
     if config.command or step is None:
         return []
@@ -197,29 +213,29 @@ def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:
 
 
 def _campaign_of_other_store(store: Store, dir: Path) -> str:
-    """The name of a campaign in `dir` that this store does not know, whose code is unknown too; "" if there is none."""
+    """Return the name of a campaign in `dir` of which this store knows neither runs nor code; "" if there is none."""
     with store.read() as conn:
-        known = {row.name for row in queries.list_campaigns(conn) if Path(row.dir) == dir}
-    return min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - known, default="")
+        names = {row.name for row in queries.list_campaigns(conn) if Path(row.dir) == dir}
+    return min({marker.parent.name for marker in dir.glob(f"*/{MARKER}")} - names, default="")
 
 
 def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
     with store.read() as conn:
         campaigns = queries.list_campaigns(conn)
-        named = {run.code for one in campaigns for run in queries.runs(conn, one.id)}
-        named |= {row.code for one in campaigns for row in queries.attempts(conn, one.id)}
+        used = {run.code for campaign in campaigns for run in queries.runs(conn, campaign.id)}
+        used |= {row.code for campaign in campaigns for row in queries.attempts(conn, campaign.id)}
     codes = dir / Beside.CODE
     yield from _items(GarbageKind.TEMPORARY, ours.named(codes, DRAFT), dir, aged=True)
     for place in ours.named(codes, re.compile(r"[^.]+")):
-        if place.name in named or not (place.is_dir() or place.is_symlink()):
+        if place.name in used or not (place.is_dir() or place.is_symlink()):
             continue
         copy = CopyPaths(place)
         try:
-            stays = [] if place.is_symlink() else copy.others_files()
+            stays = [place] if place.is_symlink() else copy.others_files()
         except (DamagedCopy, OSError):
             stays = [place]
-        if stays or place.is_symlink():
-            yield from (Kept(path, "not of this program") for path in stays or [place])
+        if stays:
+            yield from (Kept(path, "not of this program") for path in stays)
             continue
         parts = list(_items(GarbageKind.CODE, (place, copy.manifest, copy.damaged), dir, aged=True))
         from_s = max((part.from_s for part in parts if isinstance(part, Item)), default=0.0)
@@ -227,7 +243,7 @@ def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
 
 
 def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool = False) -> Iterator[Item | Kept]:
-    """What is there of these places; `aged`: it must have been there, unchanged, for long enough."""
+    """Yield the places that exist; `aged`: they must have existed, unchanged, for long enough."""
     for path in paths:
         if not path.is_relative_to(root):
             yield Kept(path, f"not in {root}")
@@ -238,3 +254,50 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
             yield from kept
             if not kept:
                 yield Item(kind, path, root, size, from_s)
+
+
+# -- old metrics -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """The metrics of one campaign to thin, by a rule."""
+
+    campaign: CampaignRow
+    rule: Retention
+    removed: Pruned = field(default_factory=Pruned)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        rule = {"keep_every": self.rule.keep_every, "after_days": self.rule.after_s / _DAY_S}
+        return {"campaign": self.campaign.name, **rule, **vars(self.removed)}
+
+
+def thinnings(
+    campaigns: Sequence[CampaignRow], keep_every: int | None, after_days: float | None
+) -> tuple[Thinning, ...]:
+    """Return the campaigns to thin, by the spec of each unless the arguments say otherwise.
+
+    Raises:
+        UserError: none of them has a rule.
+    """
+    wanted = []
+    for campaign in campaigns:
+        own = campaign.provenance.get("retention") or {}
+        every = keep_every or own.get("keep_every")
+        days = after_days if after_days is not None else own.get("after_days", _DEFAULT_DAYS)
+        if every:
+            wanted.append(Thinning(campaign, Retention(int(every), float(days) * _DAY_S)))
+    if not wanted:
+        which = f"campaign {campaigns[0].name} has" if len(campaigns) == 1 else "the campaigns of this store have"
+        hint = "give --keep-every 10, or set `retention: {keep_every: 10}` in the spec and submit it again"
+        raise UserError(f"{which} no rule for old metrics", hint)
+    return tuple(wanted)
+
+
+def thin(store: Store, wanted: Thinning, *, dry_run: bool) -> Thinning:
+    """Thin the metrics, or count what would go; return what did. Raises StoreReadOnly if this user may not."""
+    noun = "runs looked at" if dry_run else "runs thinned"
+    removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs))
+    return replace(wanted, removed=removed)
