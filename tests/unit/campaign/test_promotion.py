@@ -89,13 +89,14 @@ name: sweep-5000-steps
 executor: local
 env: {KEY: "${KEY}", CASE: '1e-4'}
 train:
+  steps: 5000
+  zero_stage: 3
   model: gpt2        # 124M
   tokenizer: bytes
   dataset: ./text.txt
   global_batch: 8
   warmup_steps: 10
-  zero_stage: 3
-  steps: 5000
+
 deepspeed: {zero_optimization: {overlap_comm: true}}
 """
     )

@@ -52,18 +52,19 @@ def test_only_what_is_changed_changes() -> None:
         edited(TEXT, changes, [("matrix",), ("repeats",), ("screen",), ("env", "B")])
         == """\
 # A sweep over stages.
-name: long     # its name
+name: long      # its name
 
 slurm: {gpus-per-node: 4}
 # What is trained.
 train:
+  zero_stage: 3
   model: gpt2   # small
   lr: 0.0001
   steps: 20000
   dataset:
     path: ./text.txt
     eval_fraction: 0.2  # the end
-  zero_stage: 3
+
 
 env: {C: 'yes', A: "1"}
 deepspeed: {zero_optimization: {overlap_comm: true}}
@@ -77,7 +78,7 @@ deepspeed: {zero_optimization: {overlap_comm: true}}
         ("a: {x: 1, y: 2}\n", ("a", "x"), "a: {y: 2}\n"),
         ("a: {x: 1, y: 2}\n", ("a", "y"), "a: {x: 1}\n"),
         ("a: {x: 1}\n", ("a", "x"), "a: {}\n"),
-        ("# head\nb: 1\nc: 2", ("b",), "# head\nc: 2"),
+        ("# head\nb: 1\nc: 2", ("b",), "# head\nc: 2\n"),
         ("c: 2\n# of b\nb: |\n  text\n  more\n", ("b",), "c: 2\n"),
         ("c: 2\nb:\n  - 1\n  -\n    x: 1\n# end\nd: 3\n", ("b",), "c: 2\n# end\nd: 3\n"),
         ("c: {d: 1}\n", ("b", "x"), "c: {d: 1}\n"),
