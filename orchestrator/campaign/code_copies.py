@@ -95,7 +95,7 @@ class CodeCopies:
         """Make sure that nobody else can write the script, or the folder that holds a module."""
         assert config.command is not None
         script = self.workdir if config.command[0] == "-m" else Path(self.workdir, config.command[0])
-        if self.make and script.exists():
+        if script.exists():
             _refuse(distrust(script))
 
     @property
@@ -118,9 +118,9 @@ class CodeCopies:
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
                 return Code(LIVE, why=f"{folder} holds more than {limits}")
+            _require_trust_in(tree)
             found = tree.manifest(tree.root)
             if self.make:
-                _require_trust_in(tree)
                 found = _copy(tree, found, self.dir / Beside.CODE)
         except OSError as exc:
             raise UserError(

@@ -73,10 +73,12 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
     Raises UserError if the spec contradicts what the campaign already did, see `merge`.
     """
     if store is None:
+        _require_usable(submission, None, None)
         return None, merge(submission.runs, [])
     with store.read() as conn:
         campaign, stored, saved = _read(conn, submission)
     _check_unchanged(campaign, submission)
+    _require_usable(submission, store, campaign)
     return campaign, merge(submission.runs, stored, saved - _lost(saved, stored, submission))
 
 
@@ -90,12 +92,11 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     with store.read() as conn:
         known, stored, saved = _read(conn, submission)
     _check_unchanged(known, submission)
+    _require_usable(submission, store, known)
     if known is None:
-        require_free(CampaignPaths(submission.dir, submission.spec.name), store.url_without_password)
         make_private(submission.dir)
     else:
         CampaignFolder(known).require_or_begin_anew(_attempts(store, known))
-    _require_trust(submission)
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     lost = _lost(saved, stored, submission)
@@ -142,9 +143,17 @@ def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submissi
     return {row.id for row in changed if not newest_first(paths.run(row.name).checkpoints(row.config_hash))}
 
 
-def _require_trust(submission: Submission) -> None:
-    """Raises UserError if others can write to the folder, or to what lies in it for all campaigns."""
+def _require_usable(submission: Submission, store: Store | None, campaign: CampaignRow | None) -> None:
+    """Make sure that the campaign may use its folder, and that nobody else can write to it.
+
+    Raises:
+        UserError: the folder of a new campaign is in use, or others can write to it, or to the folders beside it that
+            all campaigns share.
+    """
     paths = CampaignPaths(submission.dir, submission.spec.name)
+    may_be_its_own = store is None and paths.marker.exists()  # made with a store that was deleted
+    if campaign is None and not may_be_its_own:
+        require_free(paths, store.url_without_password if store else "")
     for place in (paths.root, paths.dir, paths.data, paths.root / Beside.CODE):
         if os.path.lexists(place):
             try:

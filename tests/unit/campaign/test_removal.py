@@ -211,6 +211,8 @@ def test_a_folder_that_was_there_before_is_never_taken_over(tmp_path: Path, name
     with pytest.raises(UserError, match="is not empty") as refused:
         made.record()
     assert "another name" in (refused.value.hint or "")
+    with pytest.raises(UserError, match="is not empty"):  # nor does the plan promise anything
+        desired.spec_diff(made.store, made.submission())
     assert [path for path in made.paths.dir.rglob("*") if path.is_file()] == [file]
     assert rows(made) == {}
     made.store.close()
