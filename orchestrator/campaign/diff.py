@@ -5,10 +5,8 @@ A run is recognised by the hash of its experiment, so it keeps its name and its 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dscampaign.db.records import RunRow
@@ -181,39 +179,9 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int
     shown = f": {some(differing, _SHOWN)}" if differing else ""
     same = "results under one name must come from one experiment"
     message = f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}"
-    if way := _way_back(first.config, run, differing):
-        raise UserError(message, f"{same}: {way}. Or give the campaign another name")
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     why = _why_not_longer(first, run, differing, saved)
     raise UserError(message, f"{same}: {advice}give the campaign another name{why}")
-
-
-def _way_back(before: Mapping[str, Any], run: Run, differing: Sequence[str]) -> str:
-    """How to go on where only the folder of the files has changed, as of a moved project or a copy; else ""."""
-    old, new = _fields(before), _fields(run.stored_config)
-    names = [change.partition(":")[0] for change in differing]
-    words = [(_words(old.get(name)), _words(new.get(name))) for name in names]
-    pairs = {pair for was, now in words for pair in zip(was, now, strict=False) if pair[0] != pair[1]}
-    moves = {_move(Path(was), Path(now)) for was, now in pairs}
-    if len(moves) != 1 or None in moves or any(len(was) != len(now) for was, now in words):
-        return ""
-    [(was, now)] = [move for move in moves if move]
-    named = some(sorted(f"`{path}`" for path, _ in pairs), _SHOWN)
-    link = shlex.join(["ln", "-s", str(now), str(was)])
-    return f"only its files lie elsewhere, so write {named} in the spec, in full; if it was moved, first `{link}`"
-
-
-def _move(was: Path, now: Path) -> tuple[Path, Path] | None:
-    """The folders that differ, of two paths that end alike; None where they do not."""
-    if not (was.is_absolute() and now.is_absolute()) or was.name != now.name:
-        return None
-    while was.name == now.name:
-        was, now = was.parent, now.parent
-    return was, now
-
-
-def _words(value: Any) -> list[str]:
-    return list(map(str, value)) if isinstance(value, list | tuple) else [str(value)]
 
 
 def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Collection[int]) -> str:

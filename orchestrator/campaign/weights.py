@@ -1,4 +1,4 @@
-"""A run's weights in the format of Transformers: out of which checkpoint, and written by the trainer's own code."""
+"""Writes the weights of a checkpoint in the format of Transformers, by the trainer's own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, CheckpointRow, RunRow
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import sync_dir
@@ -43,10 +43,10 @@ _SHOWN: Final = 6
 
 @dataclass(frozen=True)
 class WeightsChoice:
-    """Which weights to write: those of a step, those of the lowest held-out loss, else the newest.
+    """The weights to write: of a step, of the lowest held-out loss, else the newest.
 
     Attributes:
-        dtype: their number format, ``bf16``, ``fp16`` or ``fp32``; None for that in which the run kept them.
+        dtype: ``bf16``, ``fp16`` or ``fp32``; None for the format in which the run kept them.
     """
 
     step: int | None = None
@@ -56,13 +56,13 @@ class WeightsChoice:
 
 @dataclass(frozen=True)
 class WeightsPlan:
-    """What is written, from where, and by which Python.
+    """A checkpoint to write, and the Python that writes it.
 
     Attributes:
         train: the fields of train.json, for one rank: how the run was split does not matter.
-        python: the run's own; this program's own for a campaign of somebody else.
-        workdir: where its attempts start, which names of local files are relative to; "" if unknown or not own.
-        passed_over: checkpoints that are not complete, or not to be trusted, each with why.
+        python: the run's own; this program's own for a campaign of another user.
+        workdir: the folder that names of local files are relative to; "" if unknown or of another user.
+        passed_over: checkpoints that are not complete, or not to be trusted, each with the reason.
     """
 
     campaign: str
@@ -77,12 +77,12 @@ class WeightsPlan:
 
 @dataclass(frozen=True)
 class WrittenWeights:
-    """What was written.
+    """The result.
 
     Attributes:
-        eval_loss: of that checkpoint on held-out text, in nats per token; None where it was not evaluated.
+        eval_loss: of the checkpoint on held-out text, in nats per token; None if it was not evaluated.
         model: the class that Transformers loads it with.
-        tokenizer: what the run called it.
+        tokenizer: its name in the spec.
         files: names of all files.
     """
 
@@ -106,16 +106,15 @@ class WrittenWeights:
 
 
 def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:
-    """Finds the checkpoint; reads manifests alone.
+    """Select the checkpoint; reads manifests alone.
 
     Raises:
         UserError: there is none, or none that this can read.
         Unreachable: the campaign's folder is away.
     """
     config = run_config(run)
-    refuse_unreadable(run.name, config)
+    require_readable(run.name, config)
     with store.read() as conn:
-        recorded = queries.checkpoints(conn, run.id)
         CampaignFolder(campaign).require(queries.attempts(conn, campaign.id, run.id))
     folder = CampaignPaths(Path(campaign.dir), campaign.name).run(run.name).checkpoints(run.config_hash)
     complete, unfit = _complete(folder)
@@ -127,7 +126,7 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     return WeightsPlan(
         campaign=campaign.name,
         run=run.name,
-        source=choose(run.name, config, wanted, complete, recorded),
+        source=choose(run.name, config, wanted, complete),
         dtype=wanted.dtype or kept_in(config),
         train=alone.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
         python=(own and shutil.which(config.python or origin.interpreter)) or sys.executable,
@@ -137,13 +136,13 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
 
 
 def _is_own(store: Store, campaign: CampaignRow) -> bool:
-    """Whether a campaign is this user's own: what somebody else has recorded is never run."""
+    """Return whether a campaign is this user's own: programs that another user has recorded are never run."""
     user = campaign.provenance.get("user")
     return store.is_writable and (store.is_sqlite or user == user_name(os.geteuid()))
 
 
-def refuse_unreadable(run: str, config: RunConfig) -> None:
-    """Raises UserError for a run whose checkpoints are its script's own, or that writes none."""
+def require_readable(run: str, config: RunConfig) -> None:
+    """Raise UserError for a run whose checkpoints belong to its script, or that writes none."""
     if config.command is not None:
         hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
         raise UserError(f"run {run} has its own command, whose checkpoints only that can read", hint)
@@ -155,56 +154,46 @@ def refuse_unreadable(run: str, config: RunConfig) -> None:
 
 
 def kept_in(config: RunConfig) -> str:
-    """The number format that a run keeps its weights in: PyTorch's own engines compute only from copies in half."""
+    """Return the number format of a run's weights: PyTorch's own engines compute only from copies in half precision."""
     precision = config.train.precision if config.train.engine == "deepspeed" else "fp32"
     return "fp32" if precision == "tf32" else precision
 
 
-def choose(
-    run: str,
-    config: RunConfig,
-    wanted: WeightsChoice,
-    complete: Sequence[Checkpoint],
-    recorded: Sequence[CheckpointRow],
-) -> Checkpoint:
-    """The checkpoint to read. Pure.
+def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequence[Checkpoint]) -> Checkpoint:
+    """Select the checkpoint to read. Pure.
 
     Args:
         run: its name.
-        config: says how often it saves, and how many stay.
-        wanted: what the user asks for.
+        config: has the number of checkpoints that stay.
+        wanted: the user's choice.
         complete: checkpoints on the shared folder, newest first.
-        recorded: those that the store has ever seen.
 
     Raises:
         UserError: there is none.
     """
     if not complete:
-        raise _without_any(run, config, recorded)
-    steps = some([f"{found.step:,}" for found in complete], _SHOWN)
+        hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
+        raise UserError(f"run {run} has no complete checkpoint", hint)
     if wanted.step is not None:
         if found := next((found for found in complete if found.step == wanted.step), None):
             return found
-        if any(row.step == wanted.step for row in recorded):
-            kept = f"train.keep_checkpoints: {config.train.keep_checkpoints}"
-            raise UserError(
-                f"the checkpoint of step {wanted.step:,} of run {run} was removed ({kept})", f"left: {steps}"
-            )
-        raise UserError(f"run {run} has no checkpoint of step {wanted.step:,}", f"one of: {steps}")
-    if wanted.best:
-        rated = [found for found in complete if found.manifest.eval_loss is not None]
-        if not rated:
-            hint = "set train.eval_every to a step at which it also saves, or leave --best out"
-            raise UserError(f"no checkpoint of run {run} was evaluated on held-out text", hint)
-        return min(rated, key=lambda found: found.manifest.eval_loss or 0.0)
-    return complete[0]
+        steps = some([f"{found.step:,}" for found in complete], _SHOWN)
+        hint = f"one of: {steps} (train.keep_checkpoints: {config.train.keep_checkpoints})"
+        raise UserError(f"run {run} has no checkpoint of step {wanted.step:,}", hint)
+    if not wanted.best:
+        return complete[0]
+    rated = [found for found in complete if found.manifest.eval_loss is not None]
+    if not rated:
+        hint = "set train.eval_every to a step at which it also saves, or leave --best out"
+        raise UserError(f"no checkpoint of run {run} was evaluated on held-out text", hint)
+    return min(rated, key=lambda found: found.manifest.eval_loss or 0.0)
 
 
 def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
-    """Reads the whole checkpoint and writes the folder ``out``, which then holds all or is as it was.
+    """Read the whole checkpoint and write the folder ``out``, which then holds all or is as it was.
 
     Raises:
-        UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code says why it cannot.
+        UserError: ``out`` is in use, the checkpoint is damaged, or the trainer's code fails.
     """
     require_free(out)
     draft = out.parent / f".{out.name}.{os.urandom(8).hex()}"
@@ -213,24 +202,27 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     except OSError as error:  # before much is read
         raise UserError(f"cannot write to {out.parent}: {error.strerror}", "name a folder elsewhere") from None
     try:
-        answer = _read_and_written(plan, draft)
+        checkpoint.verify(plan.source.path)
+        answer = _written(plan, draft)
         files = sorted(draft.iterdir())
         for file in files:
-            file.chmod(draft.stat().st_mode & 0o666)  # not all writers ask what new files are to be
+            file.chmod(draft.stat().st_mode & 0o666)  # not all writers ask for the modes of new files
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
         size_bytes = sum(file.stat().st_size for file in files)
         draft.rename(out)  # takes the place of an empty folder, and of no other
         sync_dir(out.parent)
+    except CheckpointError as error:
+        what = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged, or was removed meanwhile"
+        raise UserError(f"{what}: {error}", "take another one: run the command again, or with --step") from None
     finally:
         ours.remove(draft)
-    manifest = plan.source.manifest
     return WrittenWeights(
         campaign=plan.campaign,
         run=plan.run,
         step=plan.source.step,
         checkpoint=str(plan.source.path),
-        eval_loss=manifest.eval_loss,
+        eval_loss=plan.source.manifest.eval_loss,
         out=str(out),
         dtype=plan.dtype,
         files=tuple(file.name for file in files),
@@ -239,30 +231,8 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
     )
 
 
-def _read_and_written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
-    """Has a sound checkpoint written into ``draft``; returns what the trainer's code says of it."""
-    try:
-        checkpoint.verify(plan.source.path)
-        return _written(plan, draft)
-    except (CheckpointError, UserError) as error:
-        _require_kept(plan)
-        if isinstance(error, UserError):
-            raise
-        what = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged: {error}"
-        raise UserError(what, "--step names an older checkpoint") from None
-
-
-def _require_kept(plan: WeightsPlan) -> None:
-    """Raises UserError if the checkpoint is no longer there: its run saves on, and keeps only the newest."""
-    if not plan.source.path.exists():
-        hint = "run the command again for the newest one, or raise train.keep_checkpoints"
-        raise UserError(
-            f"the checkpoint of step {plan.source.step:,} of run {plan.run} was removed while it was read", hint
-        )
-
-
 def require_free(out: Path) -> None:
-    """Raises UserError unless ``out`` can become a new folder."""
+    """Raise UserError unless ``out`` can become a new folder."""
     refuse_links_of_others(out.parent, out)
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise UserError(f"{out} is no folder", "name one that does not exist yet")
@@ -273,30 +243,17 @@ def require_free(out: Path) -> None:
 
 
 def _complete(folder: Path) -> tuple[list[Checkpoint], tuple[str, ...]]:
-    """The complete checkpoints, newest first, and of each other one why it is none."""
-    found, unfit = [], []
+    complete, unfit = [], []
     for path in checkpoint.newest_first(folder):
         try:
-            found.append(checkpoint.verify(path, check_digests=False))
+            complete.append(checkpoint.verify(path, check_digests=False))
         except CheckpointError as error:
             unfit.append(f"{path.name}: {error}")
-    return found, tuple(unfit)
-
-
-def _without_any(run: str, config: RunConfig, recorded: Sequence[CheckpointRow]) -> UserError:
-    every = config.train.checkpoint_every
-    if recorded:
-        newest = max(recorded, key=lambda row: (row.step, row.generation))
-        hint = f"the newest was that of step {newest.step:,}, {newest.path}"
-        return UserError(f"run {run} has no complete checkpoint any more", hint)
-    if every is None:
-        hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
-        return UserError(f"run {run} saved no checkpoint", hint)
-    return UserError(f"run {run} has no checkpoint yet", f"the first is due at step {every:,} (train.checkpoint_every)")
+    return complete, tuple(unfit)
 
 
 def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
-    """Has the trainer's code write into ``draft``, on the CPU alone; returns what it says of it."""
+    """Run the trainer's code, on the CPU alone; return its description of the files."""
     request = {"checkpoint": str(plan.source.path), "train": plan.train, "out": str(draft), "dtype": plan.dtype}
     done = subprocess.run(
         [plan.python, *_WRITER],

@@ -141,39 +141,6 @@ def test_results_of_one_campaign_are_measured_alike() -> None:
     assert merge([told], [stored("a", RunState.COMPLETED, config=script.stored_config)]).keep  # it does not heed it
 
 
-def at(command: list[str], **values: Any) -> Run:
-    return replace(new("a", command[0]), config=RunConfig.model_validate({"command": command, **values}))
-
-
-def test_a_project_that_was_moved_can_go_on_and_is_told_how() -> None:
-    before = at(["/w/a b/net/train.py", "1"], python="/w/a b/env/python")
-    row = stored("a", RunState.COMPLETED, config=before.stored_config)
-    with pytest.raises(UserError) as caught:
-        merge([at(["/home/me/a b/net/train.py", "1"], python="/home/me/a b/env/python")], [row])
-    assert caught.value.hint == (
-        "results under one name must come from one experiment: only its files lie elsewhere, so write"
-        " `/w/a b/env/python`, `/w/a b/net/train.py` in the spec, in full; if it was moved, first `ln -s /home/me /w`."
-        " Or give the campaign another name"
-    )
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        at(["/w8/train.py", "2"]),
-        at(["/w8/train.py", "1", "--fast"]),
-        at(["/w8/other.py", "1"]),
-        at(["/w8/train.py", "1"], python="/w9/python"),
-        at(["train.py", "1"]),
-    ],
-)
-def test_an_experiment_that_is_another_one_is_none_that_was_moved(after: Run) -> None:
-    row = stored("a", RunState.COMPLETED, config=at(["/w/train.py", "1"], python="/w/python").stored_config)
-    with pytest.raises(UserError, match=r"another name$") as caught:
-        merge([after], [row])
-    assert "ln -s" not in caught.value.hint
-
-
 def test_every_field_of_train_has_an_effect() -> None:
     """A new one says in `EFFECTS` whether it changes what is learned, or a figure that is compared."""
     assert set(EFFECTS) == set(TrainConfig.model_fields)

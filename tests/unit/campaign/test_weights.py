@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, CheckpointRow, RunRow
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint, Manifest
@@ -24,8 +24,8 @@ from dscampaign.orchestrator.campaign.weights import (
     choose,
     kept_in,
     plan_weights,
-    refuse_unreadable,
     require_free,
+    require_readable,
     write_weights,
 )
 from dscampaign.orchestrator.cli.main import main
@@ -49,10 +49,6 @@ def saved(step: int, eval_loss: float | None = None) -> Checkpoint:
     return Checkpoint(Path(f"g0001-step{step:08d}"), Manifest(step, "h", 2, 3, 1, 8, {}, eval_loss=eval_loss))
 
 
-def recorded(*steps: int) -> list[CheckpointRow]:
-    return [CheckpointRow(1, 1, 1, step, f"/shared/{step}", 10) for step in steps]
-
-
 KEPT = [saved(9, 2.5), saved(6, 2.25), saved(3)]
 
 
@@ -60,34 +56,31 @@ KEPT = [saved(9, 2.5), saved(6, 2.25), saved(3)]
     ("wanted", "step"), [(WeightsChoice(), 9), (WeightsChoice(step=3), 3), (WeightsChoice(best=True), 6)]
 )
 def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: WeightsChoice, step: int) -> None:
-    assert choose("r", config(), wanted, KEPT, recorded(3, 6, 9)).step == step
+    assert choose("r", config(), wanted, KEPT).step == step
 
 
 @pytest.mark.parametrize(
-    ("train", "wanted", "kept", "steps", "message", "hint"),
+    ("wanted", "kept", "message", "hint"),
     [
-        ({}, WeightsChoice(), [], [], "run r saved no checkpoint", "train.checkpoint_every"),
-        ({"checkpoint_every": 5}, WeightsChoice(), [], [], "has no checkpoint yet", "due at step 5"),
-        ({"checkpoint_every": 5}, WeightsChoice(), [], [5, 9], "no complete checkpoint any more", "step 9, /shared/9"),
-        ({}, WeightsChoice(step=1), KEPT, [1, 9], r"was removed \(train.keep_checkpoints: \d+\)", "left: 9, 6, 3"),
-        ({}, WeightsChoice(step=4), KEPT, [1, 9], "has no checkpoint of step 4", "one of: 9, 6, 3"),
-        ({}, WeightsChoice(best=True), [saved(9)], [9], "was evaluated", "train.eval_every"),
+        (WeightsChoice(), [], "run r has no complete checkpoint", "train.checkpoint_every"),
+        (WeightsChoice(step=4), KEPT, "has no checkpoint of step 4", "one of: 9, 6, 3 (train.keep_checkpoints: "),
+        (WeightsChoice(best=True), [saved(9)], "was evaluated", "train.eval_every"),
     ],
 )
 def test_an_error_says_why_no_checkpoint_can_be_chosen(
-    train: dict[str, Any], wanted: WeightsChoice, kept: list[Checkpoint], steps: list[int], message: str, hint: str
+    wanted: WeightsChoice, kept: list[Checkpoint], message: str, hint: str
 ) -> None:
     with pytest.raises(UserError, match=message) as raised:
-        choose("r", config(**train), wanted, kept, recorded(*steps))
+        choose("r", config(), wanted, kept)
     assert hint in (raised.value.hint or "")
 
 
 def test_runs_without_readable_checkpoints_are_refused() -> None:
     with pytest.raises(UserError, match="its own command"):
-        refuse_unreadable("r", RunConfig.model_validate({"command": ["train.py"]}))
+        require_readable("r", RunConfig.model_validate({"command": ["train.py"]}))
     with pytest.raises(UserError, match="offload nvme"):
-        refuse_unreadable("r", config(offload="nvme", zero_stage=3, nvme_path="/tmp"))
-    refuse_unreadable("r", config())
+        require_readable("r", config(offload="nvme", zero_stage=3, nvme_path="/tmp"))
+    require_readable("r", config())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_a_plan_passes_over_what_is_not_whole_and_says_so(tmp_path: Path) -> Non
     campaign = submit(spec, tmp_path, store)
     with store.read() as conn:
         (run,) = queries.runs(conn, campaign.id)
-    with pytest.raises(UserError, match="has no checkpoint yet"):
+    with pytest.raises(UserError, match="has no complete checkpoint"):
         plan_weights(store, campaign, run, WeightsChoice())
     folder = CampaignPaths(tmp_path, "sweep").run(run.name).checkpoints(run.config_hash)
     folder.mkdir(parents=True)
@@ -254,18 +247,8 @@ def test_a_failure_leaves_nothing(script: str, message: str, hint: str, plan: We
 
 def test_a_damaged_checkpoint_is_not_read(plan: WeightsPlan, tmp_path: Path) -> None:
     (plan.source.path / "shard.pt").write_bytes(b"State")
-    with pytest.raises(UserError, match=r"is damaged: shard\.pt: content differs"):
+    with pytest.raises(UserError, match=r"is damaged, or .*: shard\.pt: content differs"):
         write_weights(plan, tmp_path / "model")
-    assert left(tmp_path) == set()
-
-
-def test_a_checkpoint_that_its_run_removes_meanwhile_is_named_as_that(plan: WeightsPlan, tmp_path: Path) -> None:
-    gone = plan.source.path
-    stand_in(tmp_path, f"cat >/dev/null; mv {gone} {gone}.tmp; echo 'FileNotFoundError: state.pt' >&2; exit 1")
-    for _ in ("while it is read", "before"):
-        with pytest.raises(UserError, match="step 9 of run r was removed while it was read") as raised:
-            write_weights(plan, tmp_path / "model")
-        assert "keep_checkpoints" in (raised.value.hint or "")
     assert left(tmp_path) == set()
 
 
