@@ -2,8 +2,8 @@
 
 Started by the agent of the first node:  python -m dscampaign.jobs.forward ATTEMPT_DIR TOOL
 
-The agent holds the other end of its standard input. When that closes, whatever the agent died of, the attempt is over:
-the process passes on what is left and ends. Typed in a terminal it passes on what an attempt left behind.
+The agent holds the other end of its standard input. When that closes, the attempt is over: the process forwards the
+rest and ends. In a terminal it forwards the rest of an attempt that has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_RUN = 75
 
 
 def main(argv: list[str]) -> int:
-    """Forwards the attempt in the folder ``argv[0]`` to the tool ``argv[1]``."""
+    """Forward the attempt in the folder ``argv[0]`` to the tool ``argv[1]``."""
     os.umask(0o077)
     os.nice(NICENESS)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
@@ -41,36 +41,32 @@ def main(argv: list[str]) -> int:
     except Distrusted as doubt:
         print(f"not run: {doubt}", file=sys.stderr)
         return NOT_RUN
-    over = _Over(paths)
-    threading.Thread(target=over.await_end, daemon=True).start()
+    end = _End(paths)
+    threading.Thread(target=end.wait, daemon=True).start()
     payload = Payload.parse(content, paths.forward_payload)
     state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
     make_below(Path(payload.run_dir), state.parent, closed=True)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
-        Forwarding(payload, tool).run(over.event, over.how)
+        Forwarding(payload, tool).run(end.event, lambda: end.how)
     return 0
 
 
-class _Over:
-    """The end of the attempt, as standard input tells it, or in a terminal what the attempt left."""
+class _End:
+    """The end of the attempt: from standard input, or in a terminal from the attempt's outcome."""
 
     def __init__(self, paths: AttemptPaths) -> None:
         self._paths = paths
         self.event = threading.Event()
-        self._word = ""
+        self.how = ""
 
-    def how(self) -> str:
-        """How the attempt ended, as ``how_it_ended`` says."""
-        return self._word
-
-    def await_end(self) -> None:
-        """Waits for it. From then on there is so much time, even if the tool hangs and no agent is left to end it."""
+    def wait(self) -> None:
+        """Wait for it. From then on time is limited, even if the tool hangs and no agent is left to end it."""
         if sys.stdin.isatty():
-            left = read_json(self._paths.outcome(0)) or {}
-            self._word = how_it_ended(left.get("launcher_exit"), left.get("ended_by", ""))
+            outcome = read_json(self._paths.outcome(0)) or {}
+            self.how = how_it_ended(outcome.get("launcher_exit"), outcome.get("ended_by", ""))
             self.event.set()
             return
-        self._word = sys.stdin.readline().strip() or "failed"
+        self.how = sys.stdin.readline().strip() or "failed"
         self.event.set()
         threading.Event().wait(FINISH_S + 1)
         os._exit(1)

@@ -1,4 +1,4 @@
-"""From the spools of a run's attempts to one tool, again and again, until the attempt is over."""
+"""Forward the spools of a run's attempts to one tool until the attempt is over."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Forwarding:
         self._trouble = ""
         self._failures = 0
         self._behind = False
-        """Whether earlier attempts may have lines that the tool has not."""
+        """Whether earlier attempts may have lines that the tool lacks."""
 
     def run(self, over: threading.Event, how: Callable[[], str]) -> None:
-        """Passes lines on until the attempt is over.
+        """Forward lines until the attempt is over.
 
         Args:
             over: set when the ranks are gone.
-            how: how they ended, once they are.
+            how: returns how they ended, once they have.
         """
         last = False
         while not last:
@@ -72,7 +72,7 @@ class Forwarding:
             tell_unfinished(self._paths, self._name, f"{self._left_bytes()} bytes of the spool were not passed on")
 
     def _try(self, last: bool) -> bool:
-        """Passes on what is there; False where it is of no use to try again."""
+        """Forward the lines that are there; return False if trying again is of no use."""
         try:
             self._pass_on(last)
         except ImportError as exc:
@@ -94,7 +94,7 @@ class Forwarding:
         if self._tool is None:
             self._save()
             tool = make_tool(self._name, self._payload, self._state)
-            self._told(tool.open())
+            self._record(tool.open())
             self._tool = tool
         while (own := self._read(self._payload.generation)).length:
             if own.steps and self._behind:
@@ -125,13 +125,14 @@ class Forwarding:
                 self._send(generation, batch)
 
     def _read(self, generation: int) -> MetricBatch:
-        """The next complete lines of an attempt; what is no step is left out."""
+        """Return the next complete lines of an attempt."""
         offset = self._state.offsets[generation]
-        found = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
-        if found is None:
+        stretch = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
+        if stretch is None:
             return MetricBatch()
-        batch = MetricBatch(length=len(found.chunk)) if found.endless else parse(found.chunk, offset + found.skipped)
-        batch.length += found.skipped
+        chunk = stretch.chunk
+        batch = MetricBatch(length=len(chunk)) if stretch.endless else parse(chunk, offset + stretch.skipped)
+        batch.length += stretch.skipped
         return batch
 
     def _send(self, generation: int, batch: MetricBatch) -> None:
@@ -174,8 +175,8 @@ class Forwarding:
         except Exception as exc:  # noqa: BLE001 - as above
             self._failed(exc)
 
-    def _told(self, opened: Opened) -> None:
-        """Writes down which run it is before anything is sent to it."""
+    def _record(self, opened: Opened) -> None:
+        """Save the run's id before anything is sent to it."""
         self._state.run_id, self._state.where = opened.run_id, opened.where
         self._save()
         message = f"{self._title}: run {opened.run_id}, {opened.where}"
@@ -200,12 +201,12 @@ class Forwarding:
 
 
 def _state(path: Path) -> State:
-    """What the tool has of the run; nothing where that is damaged.
+    """Return the tool's part of the run, nothing if the file is damaged.
 
     Raises:
         OSError: it cannot be read now. To begin anew would make a second run in the tool.
     """
     with suppress(ValueError):
-        found: State = decode(State, load_json(path) or {})
-        return found
+        state: State = decode(State, load_json(path) or {})
+        return state
     return State()

@@ -1,4 +1,4 @@
-"""The agent's side: one process a tool, which never holds up what matters."""
+"""The agent's side: one process a tool, which never holds up the training."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dscampaign.jobs.shared.process_groups import signal_group
 from .spool import tell, tell_unfinished
 
 FINISH_S = 15.0
-"""So long after the ranks a tool may still take lines: below the time that Slurm lets a cancelled job live."""
+"""A tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live."""
 REAP_S = 1.0
 FINISHED = "finished"
-"""How an attempt ended whose script came to its end."""
+"""The end of an attempt whose script came to its end."""
 
 
 class Forwarders:
@@ -38,7 +38,7 @@ class Forwarders:
         self._ended_s = 0.0
 
     def start(self, payload: Payload) -> None:
-        """Starts them, for the attempt as it really runs. A machine that cannot start one trains all the same."""
+        """Start them, for the attempt as it really runs. A machine that cannot start one trains all the same."""
         self._payload = payload
         if not self._tools:
             return
@@ -54,7 +54,7 @@ class Forwarders:
                 tell(self._paths, "failed", tool, f"{tool}: no process for it: {exc}")
 
     def end(self, exit_code: int | None, ended_by: str) -> None:
-        """Tells them that the ranks are gone and how, and waits for nothing."""
+        """Tell them how the ranks ended, without waiting."""
         self._ended_s = time.monotonic()
         for process in self._processes.values():
             assert process.stdin is not None
@@ -63,7 +63,7 @@ class Forwarders:
             process.stdin.close()
 
     def wait(self) -> None:
-        """Waits until they have passed on the rest, but not for long: what is left is said, and stays in the spool."""
+        """Wait a limited time until they have forwarded the rest; lines that are left stay in the spool."""
         for tool, process in self._processes.items():
             try:
                 code = process.wait(max(0.0, self._ended_s + FINISH_S - time.monotonic()))
@@ -91,5 +91,5 @@ class Forwarders:
 
 
 def how_it_ended(exit_code: int | None, ended_by: str) -> str:
-    """An attempt's end in a word: ``FINISHED``, what its agent ended it for, or "failed"."""
+    """Return an attempt's end in a word: ``FINISHED``, why its agent ended it, or "failed"."""
     return ended_by or (FINISHED if exit_code == 0 else "failed")

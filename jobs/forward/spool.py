@@ -1,4 +1,4 @@
-"""What forwarders have to say, for the store: lines of a file beside the metrics."""
+"""Events of forwarders, for the store: lines of a file beside the metrics."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LONGEST = 500
 
 
 def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: object) -> None:
-    """Records an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else.
+    """Record an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else.
 
     Args:
         paths: files of the attempt.
         event: `opened`, `failed`, `recovered` or `unfinished`.
-        tool: which it is about.
-        message: what people read; a password in an address is left out.
+        tool: its name.
+        message: for people; a password in an address is left out.
         data: more, as JSON.
     """
     message = without_password(message)[:_LONGEST]
@@ -39,12 +39,12 @@ def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: objec
 
 
 def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
-    """Says that a tool lacks lines, and how it gets them."""
+    """Record that a tool lacks lines, and how it gets them."""
     again = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
     kept = ", and `wandb sync` what W&B keeps in files" if tool == "wandb" else ""
     tell(paths, "unfinished", tool, f"{tool}: {why}; {again}{kept}")
 
 
 def without_password(text: str) -> str:
-    """The text without what stands before the host of an address, and without secrets in its query."""
+    """Return the text without names and passwords in addresses, and without secrets in their queries."""
     return _QUERY.sub(r"\1…", _PASSWORD.sub("://", text))

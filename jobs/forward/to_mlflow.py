@@ -39,7 +39,7 @@ _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "supersede
 
 
 class NoServer(Exception):
-    """Nobody said where the runs shall be kept."""
+    """No tracking server is named."""
 
 
 class ToMlflow(Tool):
@@ -54,7 +54,7 @@ class ToMlflow(Tool):
         self._run_id = state.run_id
 
     def open(self) -> Opened:
-        """Finds the run or makes one, and says in it what it is.
+        """Find the run or make one, and describe it.
 
         Raises:
             NoServer: neither the spec nor the environment names a tracking server.
@@ -67,20 +67,20 @@ class ToMlflow(Tool):
             _make_tables(uri)
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment()
-        self._run_id = self._run_id or self._found(experiment) or self._made(experiment)
+        self._run_id = self._run_id or self._find(experiment) or self._make(experiment)
         self._client.update_run(self._run_id, status="RUNNING")
         self._describe()
         web = f"/#/experiments/{experiment}/runs/{self._run_id}" if uri.startswith("http") else ""
         return Opened(self._run_id, without_password(uri).rstrip("/") + web)
 
     def send(self, steps: Steps) -> None:
-        """Logs the values, as many in a request as the server takes."""
+        """Log the values, as many in a request as the server takes."""
         metrics = self._metrics(steps)
         while some := list(islice(metrics, METRICS_A_REQUEST)):
             self._client.log_batch(self._run_id, metrics=some)
 
     def close(self, how: str) -> None:
-        """Says how the attempt ended; a later one sets the run back to running."""
+        """Record how the attempt ended; a later attempt sets the run back to running."""
         self._client.set_terminated(self._run_id, _ENDED.get(how, "FAILED"))
 
     def _metrics(self, steps: Steps) -> Iterator[Metric]:
@@ -100,16 +100,16 @@ class ToMlflow(Tool):
                 return str(found.experiment_id)
             raise
 
-    def _found(self, experiment: str) -> str:
+    def _find(self, experiment: str) -> str:
         runs = self._client.search_runs([experiment], f"tags.`{_KEY}` = '{self._state.key}'", max_results=1)
         return str(runs[0].info.run_id) if runs else ""
 
-    def _made(self, experiment: str) -> str:
+    def _make(self, experiment: str) -> str:
         tags = {_KEY: self._state.key, "campaign": self._payload.campaign, "run": self._payload.run}
         return str(self._client.create_run(experiment, tags=tags, run_name=self._payload.run).info.run_id)
 
     def _describe(self) -> None:
-        """Parameters, which MLflow never changes, and as tags what may differ between attempts."""
+        """Write parameters, which MLflow never changes, and tags for values that differ between attempts."""
         given = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
         known = self._client.get_run(self._run_id).data.params
         params = (Param(name, value) for name, value in given.items() if name not in known)
@@ -125,7 +125,7 @@ def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
 
 
 def _make_tables(uri: str) -> None:
-    """Make a new SQLite file with all of MLflow's tables or none: it could not go on with some of them."""
+    """Make a new SQLite file with all of MLflow's tables or none: MLflow cannot go on with some of them."""
     file = _sqlite_file(uri)
     if file is None or file.exists():
         return
@@ -140,11 +140,9 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _named(name: str) -> str:
-    """Return a name that MLflow takes; two that differ only in what it refuses stay apart by a hash."""
-    taken = re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)
-    if taken == name and posixpath.normpath(name) == name and not name.startswith(("/", "..")) and name != ".":
-        return name
-    return f"{posixpath.normpath(f'/{taken}').lstrip('/')}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+    """Return a name that MLflow takes; a hash keeps names apart that differ only in characters that it refuses."""
+    taken = posixpath.normpath("/" + re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)).lstrip("/")
+    return name if taken == name else f"{taken}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def _text(value: Any) -> str:

@@ -20,21 +20,20 @@ from dscampaign.jobs.shared.payload import Payload
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 HASH_DIGITS = 6
-_SIZES = "attempt/"
 
 
 class ToTensorBoard(Tool):
     """One folder of event files."""
 
-    keeps_first = False  # what a restart orphans TensorBoard leaves out
+    keeps_first = False  # TensorBoard drops the steps that a restart makes anew
 
     def __init__(self, payload: Payload, state: State) -> None:
         super().__init__(payload, state)
         self._writer: Any = None
-        self._said_sizes = False
+        self._sizes_sent = False
 
     def open(self) -> Opened:
-        """Begins a file in the run's folder."""
+        """Begin a file in the run's folder."""
         folder = self._state.where or str(self._new_folder())
         if Path(folder).is_relative_to(self._campaign):
             make_below(self._campaign, Path(folder), closed=True)
@@ -47,22 +46,22 @@ class ToTensorBoard(Tool):
         return Opened(Path(folder).name, folder)
 
     def resume(self, step: int) -> None:
-        """Says that steps from here on are made anew: TensorBoard forgets those of the attempt before."""
+        """Mark steps from here on as made anew: TensorBoard drops those of the attempt before."""
         self._write(step=step, session_log=SessionLog(status=SessionLog.START))
 
     def send(self, steps: Steps) -> None:
-        """Writes each step, before the first one the sizes that this attempt runs with."""
-        if not self._said_sizes:
-            sizes = {_SIZES + name: value for name, value in sizes_of(self._payload).items()}
+        """Write each step, before the first step the sizes of this attempt."""
+        if not self._sizes_sent:
+            sizes = {f"attempt/{name}": value for name, value in sizes_of(self._payload).items()}
             self._write(step=min(steps), summary=Summary(value=[*_scalars(sizes)]))
-            self._said_sizes = True
+            self._sizes_sent = True
         for step, values in steps.items():
-            summary = Summary(value=[*_scalars(metrics_of(values, _SIZES))])
+            summary = Summary(value=[*_scalars(metrics_of(values))])
             self._write(step=step, wall_time=values.get("ts"), summary=summary)
         self._writer.flush()
 
     def close(self, how: str) -> None:  # noqa: ARG002 - the protocol's
-        """Closes the file."""
+        """Close the file."""
         self._writer.close()
 
     def _write(self, *, wall_time: float | None = None, **event: Any) -> None:
@@ -73,7 +72,7 @@ class ToTensorBoard(Tool):
         return RunPaths(Path(self._payload.run_dir)).dir.parents[1]
 
     def _new_folder(self) -> Path:
-        """A folder of this experiment's own, also where another one had the run's name before."""
+        """Return a folder of this experiment's own, also if another experiment had the run's name before."""
         run, given = self._payload.run, self._payload.forward["tensorboard"].get("dir")
         logs = Path(given).expanduser() / self._payload.campaign if given else self._campaign / "tensorboard"
         taken = any((logs / run).glob("events.out.tfevents.*"))

@@ -31,7 +31,7 @@ class ToWandb(Tool):
         self._run: Any = None
 
     def open(self) -> Opened:
-        """Resumes the run. What the server does not take is kept in files, for `wandb sync`."""
+        """Resume the run; if the server does not take it, keep it in files, for `wandb sync`."""
         trouble, mode = "", self._options.get("mode") or os.environ.get("WANDB_MODE") or "online"
         try:
             self._run = self._init(mode)
@@ -39,19 +39,20 @@ class ToWandb(Tool):
             if mode == "offline":
                 raise
             self._run = self._init("offline")
-            trouble = f"{_first_line(exc)}; this attempt is kept offline, `wandb sync {self._folder}` sends it"
+            first = str(exc).strip().partition("\n")[0]
+            trouble = f"{first}; this attempt is kept offline, `wandb sync {self._folder}` sends it"
         self._run.config.update({**settings_of(self._payload), **sizes_of(self._payload)}, allow_val_change=True)
         return Opened(self._run.id, self._folder if self._run.offline else self._run.url or "", trouble)
 
     def send(self, steps: Steps) -> None:
-        """Logs each step; one that W&B has gone past it would refuse."""
+        """Log each step; W&B refuses steps before its last."""
         for step, values in sorted(steps.items()):
-            if step >= self._run.step and (found := metrics_of(values, "_")):
+            if step >= self._run.step and (metrics := metrics_of(values)):
                 stamp = {"_timestamp": values["ts"]} if "ts" in values else {}
-                self._run.log({**found, **stamp}, step=step)
+                self._run.log({**metrics, **stamp}, step=step)
 
     def close(self, how: str) -> None:
-        """Waits until W&B has everything: offline its own process still writes after ``finish``."""
+        """Wait until W&B has everything: offline its own process still writes after ``finish``."""
         code = 0 if how == FINISHED else 1
         self._run.finish(exit_code=code)
         wandb.teardown(code)
@@ -85,7 +86,3 @@ class ToWandb(Tool):
             mode=mode,
             settings=wandb.Settings(**settings),
         )
-
-
-def _first_line(exc: Exception) -> str:
-    return str(exc).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What every tool has to be able to do, and which there are."""
+"""The interface of tools, and their table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from typing import Any, ClassVar, Final
 from dscampaign.jobs.shared.payload import Payload
 
 Steps = Mapping[int, Mapping[str, float]]
-"""The values of each step by the names that the script reported; ``step`` and ``ts``, in epoch seconds, among them."""
-
-_UNMEASURED = frozenset({"step", "ts"})
-_METRIC: Final = "metric."
-"""Goes before a name that begins like those that the tool or this program gives its own values there."""
+"""The values of each step by the script's names, among them ``step`` and ``ts``, in epoch seconds."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +20,9 @@ class Opened:
     """A run in a tool.
 
     Attributes:
-        run_id: as the tool calls it.
+        run_id: the tool's own id.
         where: its address or folder.
-        trouble: what is not as the spec asks, "" for nothing.
+        trouble: a difference from the spec, "" for none.
     """
 
     run_id: str
@@ -36,11 +32,11 @@ class Opened:
 
 @dataclass
 class State:
-    """How much of a run a tool has, over all its attempts, so that they become one curve there.
+    """The part of a run that a tool has, over all its attempts, so that they become one curve there.
 
     Attributes:
-        key: made up before the tool was first asked for anything, so that a run whose id got lost is found again.
-        run_id: the tool's own id of the run, "" before it has one.
+        key: made before the first request to the tool, so that a run whose id got lost is found again.
+        run_id: the tool's own id of the run, "" before there is one.
         where: address or folder of the run in the tool.
         offsets: for each attempt, the bytes of its spool that the tool has.
         marks: for each metric, the highest step that the tool has.
@@ -54,14 +50,14 @@ class State:
 
 
 class Tool(ABC):
-    """One tool, of which only its own module is imported.
+    """One tool.
 
     Args:
         payload: the attempt.
-        state: what the tool has of its run.
+        state: the tool's part of the run.
 
     Attributes:
-        keeps_first: a value that a later attempt reports for the same step would be a second one, so it is not sent.
+        keeps_first: a later attempt's value for the same step would be a second value, so it is not sent.
     """
 
     keeps_first: ClassVar[bool]
@@ -71,18 +67,18 @@ class Tool(ABC):
 
     @abstractmethod
     def open(self) -> Opened:
-        """Begins the run, or goes on with it. Raises whatever the tool raises."""
+        """Begin the run, or go on with it. Raises any error of the tool."""
 
     def resume(self, step: int) -> None:  # noqa: B027 - most tools go on by themselves
-        """The lines from now on are of a new attempt, which begins with this step."""
+        """Take the lines from now on as those of a new attempt, which begins with this step."""
 
     @abstractmethod
     def send(self, steps: Steps) -> None:
-        """Passes values on; when it returns they are the tool's to keep."""
+        """Send values; when it returns the tool has them."""
 
     @abstractmethod
     def close(self, how: str) -> None:
-        """Ends the attempt's part; how: as ``how_it_ended`` says."""
+        """End the attempt's part; how: as of ``how_it_ended``."""
 
 
 _TOOLS: Final = {
@@ -94,33 +90,24 @@ _TOOLS: Final = {
 
 
 def make_tool(name: str, payload: Payload, state: State) -> Tool:
-    """The tool of that name, of which only its own module is imported: it loads a package that others may not have.
+    """Return a tool, of which only the module of that name is imported: others' packages may be missing.
 
     Raises:
         ImportError: its package is not installed here.
-        ValueError: there is no such tool.
+        KeyError: there is no such tool.
     """
-    if name not in _TOOLS:
-        raise ValueError(f"no tool named {name}")
     module, made = _TOOLS[name]
     tool: Tool = getattr(import_module(module, __package__), made)(payload, state)
     return tool
 
 
-def metrics_of(values: Mapping[str, float], taken: str = "") -> dict[str, float]:
-    """Return what was measured in a step.
-
-    Args:
-        values: the step's.
-        taken: how names begin that are not for metrics in the tool; "" for none.
-    """
-    clashes = (taken, _METRIC) if taken else ()
-    named = {_METRIC + name if name.startswith(clashes) else name: value for name, value in values.items()}
-    return {name: value for name, value in named.items() if name not in _UNMEASURED}
+def metrics_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a step."""
+    return {name: value for name, value in values.items() if name not in ("step", "ts")}
 
 
 def settings_of(payload: Payload) -> dict[str, Any]:
-    """What the run is: the same in every attempt. Environment variables are left out."""
+    """Return the run's settings, the same in every attempt. Environment variables are left out."""
     settings: dict[str, Any] = {
         **payload.params,
         "campaign": payload.campaign,
@@ -138,7 +125,7 @@ def settings_of(payload: Payload) -> dict[str, Any]:
 
 
 def sizes_of(payload: Payload) -> dict[str, Any]:
-    """What may differ between two attempts of a run."""
+    """Return the sizes, which may differ between two attempts of a run."""
     sizes = {
         "attempt": payload.generation,
         "nodes": payload.nodes,
@@ -150,8 +137,8 @@ def sizes_of(payload: Payload) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
-    found: dict[str, Any] = {}
+    """Return nested settings by dotted names."""
+    result: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return result

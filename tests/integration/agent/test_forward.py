@@ -167,31 +167,15 @@ def test_lines_of_one_step_complete_each_other(run: Run, tool: str) -> None:
     assert run.curve(tool, "eval/loss") == [(2, 7.5)]
 
 
-@pytest.mark.parametrize(
-    ("tool", "names"),
-    [
-        (
-            "mlflow",
-            {
-                "a,b": "a_b-1eb7c5",
-                "a_b": "a_b",
-                "a=b": "a_b-42144f",
-                "/a": "a-6a50dc",
-                "a//b": "a/b-7a9acf",
-                "..": "-5ec1f7",
-            },
-        ),
-        ("wandb", {"_step": "metric._step", "_timestamp": "metric._timestamp", "metric._step": "metric.metric._step"}),
-        ("tensorboard", {"attempt/nodes": "metric.attempt/nodes", "nodes": "nodes"}),
-    ],
-)
-def test_names_that_a_tool_refuses_or_has_itself_stay_apart(run: Run, tool: str, names: dict[str, str]) -> None:
+def test_names_that_mlflow_refuses_stay_apart(run: Run) -> None:
+    names = {"a,b": "a_b-1eb7c5", "a_b": "a_b", "a=b": "a_b-42144f", "/a": "a-6a50dc", "a//b": "a/b-7a9acf"}
+    names[".."] = "-5ec1f7"
     run.begin(1)
     for value, name in enumerate(names):
         run.report(1, [1], name=name, value=float(value))
-    run.forward(tool, 1)
+    run.forward("mlflow", 1)
     for value, name in enumerate(names.values()):
-        assert run.curve(tool, name) == [(1, float(value))]
+        assert run.curve("mlflow", name) == [(1, float(value))]
 
 
 @pytest.mark.parametrize("tool", ["mlflow", "tensorboard"])
