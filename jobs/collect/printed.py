@@ -40,11 +40,6 @@ class Printed(MetricSource):
         self._sizes: list[tuple[int, float]] = []
         self._noted_s = -math.inf
 
-    @property
-    def description(self) -> str:
-        """The form's."""
-        return self._form.description
-
     def note(self) -> None:
         """Note the length of the output."""
         if self._path is None:
@@ -67,6 +62,7 @@ class Printed(MetricSource):
                 file.seek(self._offset)
                 chunk = file.read(min(max_bytes, self._sizes[-1][0] - self._offset)) or b""
         lines, more = self._timed(chunk), len(chunk) == max_bytes
+        self.description = self._form.description
         return self._form.settled(lines, over=last and not more), more
 
     def remarks(self) -> list[str]:

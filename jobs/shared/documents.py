@@ -165,7 +165,7 @@ def _record(kind: Any, raw: Any, place: str) -> Any:
             listed = [name[:_SHOWN] for name in sorted(names)[:_NAMED]]
             raise ValueError(f"{_prefix(place)}{state} fields {listed}; written by another version of dscampaign?")
     values = {name: decode(types[name], given[name], _below(place, name)) for name in types if name in given}
-    return kind(**values) if is_dataclass(kind) else {**given, **values}
+    return {**given, **values} if is_typeddict(kind) else kind(**values)
 
 
 @cache
@@ -204,10 +204,12 @@ def _key(kind: Any, key: str, place: str) -> Any:
 
 def _wrong(place: str, value: Any, why: str) -> NoReturn:
     """Raise ValueError with the beginning of a value; nested values and long numbers have no text."""
-    shown = {dict: "an object", list: "a list"}.get(type(value), "")
-    if type(value) is int and abs(value) > MAX_BIGINT:
+    if isinstance(value, dict | list):
+        shown = "an object" if isinstance(value, dict) else "a list"
+    elif type(value) is int and abs(value) > MAX_BIGINT:
         shown = "a number of more than 64 bits"
-    shown = shown or json.dumps(value)
+    else:
+        shown = json.dumps(value)
     raise ValueError(f"{_prefix(place)}{shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'} {why}")
 
 

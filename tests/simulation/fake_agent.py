@@ -11,6 +11,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.node import Node, Start
+from dscampaign.jobs.agent.start import superseded
 from dscampaign.jobs.report import _Spool
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Manifest
@@ -49,7 +50,7 @@ class FakeAgent(Agent):
     @property
     def superseded(self) -> bool:
         """Whether a newer generation may write, as the agent looks for it."""
-        return self._superseded()
+        return superseded(self.run_paths, self.payload.generation)
 
     def begin(self) -> bool:
         """Claims the attempt, or joins the node that has; False if it is another job's."""

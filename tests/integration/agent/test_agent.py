@@ -16,7 +16,7 @@ import pytest
 
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs import report
-from dscampaign.jobs.agent import agent, gpus, shared_folder
+from dscampaign.jobs.agent import agent, gpus, shared_folder, watch
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node, Start
@@ -36,10 +36,10 @@ FOREVER = "time.sleep(100)\n"
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
     """An attempt whose agent, when it runs in this process, is quick and puts the signals back."""
-    monkeypatch.setattr(agent, "POLL_S", 0.02)
+    monkeypatch.setattr(watch, "POLL_S", 0.02)
     monkeypatch.setattr(shared_folder, "POLL_S", 0.02)
-    monkeypatch.setattr(agent, "STOP_REPEAT_S", 0.05)
-    monkeypatch.setattr(agent, "PEER_GRACE_S", 0.1)
+    monkeypatch.setattr(watch, "STOP_REPEAT_S", 0.05)
+    monkeypatch.setattr(watch, "PEER_GRACE_S", 0.1)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     made = Attempt(tmp_path, make_payload(tmp_path))
     made.prepare()
@@ -336,7 +336,7 @@ def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
     """On this machine nobody else ends it, and it has the place of another run."""
     monkeypatch.setattr(shared_folder, "ENDED_WAIT_S", 0.0)
     waiting = agent.Agent(attempt.payload, Node.from_environment({}))
-    waiting._on_term(signal.SIGTERM, None)
+    waiting.watch.on_term(signal.SIGTERM, None)
     waiting._folder.wait_for(lambda: False, "the folder is away")
     assert "gave up waiting: the folder is away" in capsys.readouterr().err
 
@@ -536,7 +536,7 @@ def test_sigterm_ends_everything_and_the_outcome_says_so(attempt: Attempt) -> No
 
 
 def test_ranks_that_ignore_sigterm_are_killed_in_time(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "TERM_GRACE_S", 0.2)
+    monkeypatch.setattr(watch, "TERM_GRACE_S", 0.2)
     attempt.script(f"""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         open({str(attempt.folder)!r} + f"/pid{{rank}}", "w").write(str(os.getpid()))
@@ -587,7 +587,7 @@ def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
     attempt: Attempt, death: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINGER", "1")
-    monkeypatch.setattr(agent, "TEARDOWN_GRACE_S", 0.3)
+    monkeypatch.setattr(watch, "TEARDOWN_GRACE_S", 0.3)
     attempt.script(f"if rank == 0: {death}\n{FOREVER}")
     assert attempt.run() == 1
     found = attempt.outcome()
@@ -604,7 +604,7 @@ def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
 def test_ranks_that_are_done_and_do_not_leave_do_not_hold_the_node(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(agent, "LINGER_S", 0.3)
+    monkeypatch.setattr(watch, "LINGER_S", 0.3)
     hang = "signal.signal(signal.SIGTERM, signal.SIG_IGN); atexit.register(time.sleep, 100)"
     attempt.script(f"import atexit, signal\nif rank == 0: {hang}\n")
     assert attempt.run() == 0
@@ -617,7 +617,7 @@ def test_ranks_that_are_done_and_do_not_leave_do_not_hold_the_node(
 def test_a_rank_that_still_works_may_outlast_the_others_for_long(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "LINGER_S", 0.1)
+    monkeypatch.setattr(watch, "LINGER_S", 0.1)
     attempt.script("if rank == 0: time.sleep(1); print('saved')")
     assert attempt.run() == 0
     assert "saved" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()

@@ -18,7 +18,7 @@ import pytest
 
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_private
-from dscampaign.jobs.agent import agent
+from dscampaign.jobs.agent import watch
 from dscampaign.jobs.agent.evidence import RankRecord
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
@@ -31,7 +31,7 @@ from dscampaign.tests.support.waiting import HANGS_S, wait_until
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempt]:
     """An attempt whose metrics go to TensorBoard, by an agent that is quick and puts the signals back."""
-    monkeypatch.setattr(agent, "POLL_S", 0.02)
+    monkeypatch.setattr(watch, "POLL_S", 0.02)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     made = Attempt(tmp_path, make_payload(tmp_path, forward={"tensorboard": {}}))
     made.prepare()
@@ -115,7 +115,7 @@ def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytes
     [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
     assert unfinished["event"] == "unfinished"
     assert "did not take everything within 0.1 s" in unfinished["message"]
-    assert agent._vanished(RankRecord("running", int(hangs.read_text())))
+    assert watch.vanished(RankRecord("running", int(hangs.read_text())))
 
 
 def test_a_tool_that_dies_is_told_of(attempt: Attempt) -> None:

@@ -1,0 +1,188 @@
+"""Watch this node's ranks during one launch: pass on a request to stop, and end them when they must end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.files.ownership import planted
+from dscampaign.jobs.collect.collector import Collector
+from dscampaign.jobs.guard import start_time
+from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
+from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.process_groups import terminate_group
+
+from .evidence import RESTORED, RankRecord
+from .node import Node, Start
+from .progress import RankWatch
+from .shared_folder import SharedFolder
+from .start import superseded
+
+POLL_S = 0.5
+STOP_REPEAT_S = 3.0
+TERM_GRACE_S = 3.0
+"""Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
+PEER_GRACE_S = 10.0
+TEARDOWN_GRACE_S = 15.0
+"""The launcher ends ranks one after another, 30 s each; ranks that wait for a dead one wait for nothing."""
+
+LINGER_S = 1800.0
+"""A rank that has run its script may still upload while its interpreter ends; a longer end hangs."""
+LINGERS = "lingers"
+
+_Records = dict[int, RankRecord | None]
+"""By rank; None if it has left no record."""
+
+
+class Watch:
+    """The reasons to end this node's ranks, and the requests to stop.
+
+    Args:
+        payload: the attempt.
+        node: this node.
+        folder: the shared folder.
+        progress: the ranks' progress.
+        beat: gives a sign of life, if it is time to.
+
+    Attributes:
+        stop_asked: whether the ranks are asked to save and leave.
+        ending_s: when the ranks were first told to end, None if never.
+        gone_s: by rank, when its process was seen to be gone without a record of its end.
+    """
+
+    def __init__(
+        self, payload: Payload, node: Node, folder: SharedFolder, progress: RankWatch, beat: Callable[[], None]
+    ) -> None:
+        self._payload, self._node, self._folder, self._progress, self._beat = payload, node, folder, progress, beat
+        self._paths = self._running = AttemptPaths(Path(payload.attempt_dir))
+        self._run_paths = RunPaths(Path(payload.run_dir))
+        self.stop_asked = self._term_asked = False
+        self.ending_s: float | None = None
+        self.gone_s: dict[int, float] = {}
+        self._meeting: Start | None = None
+        self._last_stop_s = 0.0
+        self._since_s: dict[str, float] = {}
+
+    def heed_signals(self) -> None:
+        """Take SIGUSR2 as a request to stop, and SIGTERM as an order to end."""
+        signal.signal(signal.SIGUSR2, self._on_usr2)
+        signal.signal(signal.SIGTERM, self.on_term)
+
+    def follow(
+        self, launcher: subprocess.Popen[bytes], running: AttemptPaths, start: Start, collector: Collector | None
+    ) -> str:
+        """Watch the ranks until they end or must end; return why they were ended, "" if they ended by themselves.
+
+        Args:
+            launcher: their launcher.
+            running: the files of this launch, which in a search are not the attempt's.
+            start: where they meet.
+            collector: finds the metrics of a script that reports none.
+        """
+        self._running, self._meeting, self._since_s = running, start, {}
+        while launcher.poll() is None:
+            collector.wait(POLL_S) if collector else time.sleep(POLL_S)
+            self._progress.look()
+            self._beat()
+            if collector:
+                collector.look()
+            if self.stop_asked:
+                self._pass_on_stop(launcher)
+            if reason := self._reason_to_end():
+                self.ending_s = self.ending_s or time.time()
+                terminate_group(launcher, TERM_GRACE_S)
+                return reason
+        return "signal" if self._term_asked else "stop" if self.stop_asked else ""
+
+    def over(self) -> str:
+        """Return why the attempt is over for all nodes; "" if it is not."""
+        if self._term_asked:
+            return "signal"
+        if superseded(self._run_paths, self._payload.generation):
+            return "superseded"
+        if self._lasting(RESTORED, self._folder.is_restored(), PEER_GRACE_S):
+            return RESTORED
+        return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
+
+    def first_pid(self) -> int | None:
+        """Return the process of the first rank, None while it is not known."""
+        record = RankRecord.read(self._running.rank_record(0))
+        return record.pid if record else None
+
+    def _reason_to_end(self) -> str:
+        records = self._rank_records()
+        if reason := self.over() or self._went_on():
+            return reason
+        if self._lasting("teardown", self._rank_died(records), TEARDOWN_GRACE_S):
+            return "teardown"
+        ended = all(record is not None and record.exit == 0 for record in records.values())
+        return LINGERS if self._lasting(LINGERS, ended, LINGER_S) else ""
+
+    def _went_on(self) -> str:
+        """In a search, node 0 may begin the next launch before this node's ranks have ended."""
+        if self._node.rank == 0 or self._meeting is None or self._meeting.search_from is None:
+            return ""
+        now = Start.read(self._paths)
+        return "went_on" if now and now.port != self._meeting.port else ""
+
+    def _lasting(self, reason: str, condition: bool, grace_s: float) -> bool:
+        """Return True once the condition has held for this time."""
+        if not condition:
+            self._since_s.pop(reason, None)
+            return False
+        return time.monotonic() - self._since_s.setdefault(reason, time.monotonic()) >= grace_s
+
+    def _peer_failed(self) -> bool:
+        others = (n for n in range(self._payload.nodes) if n != self._node.rank)
+        outcomes = (read_json(self._paths.outcome(n)) for n in others)
+        return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
+
+    def _rank_records(self) -> _Records:
+        first = self._node.rank * self._payload.ranks_per_node
+        ranks = range(first, first + self._payload.ranks_per_node)
+        return {rank: RankRecord.read(self._running.rank_record(rank)) for rank in ranks}
+
+    def _rank_died(self, records: _Records) -> bool:
+        gone = [rank for rank, record in records.items() if record is not None and vanished(record)]
+        for rank in gone:
+            self.gone_s.setdefault(rank, time.time())
+        return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
+
+    def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
+        """Repeat the request: a rank that is still importing has no handler yet and would miss the only signal.
+
+        Only ranks get it: what they have started in order to save, such as an upload, would die of it.
+        """
+        if time.monotonic() - self._last_stop_s < STOP_REPEAT_S:
+            return
+        self._last_stop_s = time.monotonic()
+        with contextlib.suppress(OSError):  # the shared folder may be away; the signal comes in any case
+            if planted(self._running.stop) or not self._running.stop.exists():
+                write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
+        for record in self._rank_records().values():
+            if record and record.pid:
+                with contextlib.suppress(OSError):  # it has ended; in a container, pids are not those of the node
+                    if os.getpgid(record.pid) == launcher.pid:
+                        os.kill(record.pid, signal.SIGUSR2)
+
+    def _on_usr2(self, _signum: int, _frame: FrameType | None) -> None:
+        self.stop_asked = True
+
+    def on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        """End the ranks, and wait for no folder for long."""
+        self._term_asked = True
+        self._folder.hurry()
+        self.ending_s = self.ending_s or time.time()
+
+
+def vanished(record: RankRecord) -> bool:
+    """Return whether a rank's process is gone, or a zombie, without a record of its end."""
+    return record.state == "running" and (record.pid is None or not start_time(record.pid))
