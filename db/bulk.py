@@ -36,12 +36,17 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
         conn.execute(insert(schema.run), some)
 
 
+def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return these columns of a run; a reason without a cause has none, whatever its run had before."""
+    return {"cause": None, **values} if "reason" in values else {**values}
+
+
 def update_runs(
     conn: Connection, run_ids: Sequence[int], *, expect_state: RunState | None = None, **values: Any
 ) -> None:
     """Sets columns of runs to the same values, and the time of the change; only of those in that state, if given."""
     expected = [] if expect_state is None else [schema.run.c.state == expect_state]
-    changed = {"updated_s": now_s(conn), **values}
+    changed = {"updated_s": now_s(conn), **of_run(values)}
     for some in pieces(run_ids):
         conn.execute(update(schema.run).where(schema.run.c.id.in_(some), *expected).values(changed))
 
@@ -162,7 +167,7 @@ def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) 
 def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
     """As `change_attempts`, of runs, with the time of the change."""
     now = database_now(conn)
-    _change(conn, schema.run, {run_id: {"updated_s": now, **values} for run_id, values in changes.items()})
+    _change(conn, schema.run, {run_id: {"updated_s": now, **of_run(values)} for run_id, values in changes.items()})
 
 
 def _change(conn: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]]) -> None:

@@ -33,6 +33,7 @@ from .bulk import (
     insert_runs,
     lock_attempts,
     mark_queued,
+    of_run,
     run_marks,
     update_runs,
     withdraw_attempts,
@@ -43,7 +44,7 @@ from .leases import acquire_lease, read_lease, release_lease, renew_lease, repor
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, RunRow, RunStatus
 from .rows import fetch, pieces
-from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, WANTED, AttemptState, RunState
+from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import insert_into, now_s
 
 
@@ -86,11 +87,12 @@ def unsettled_campaigns(conn: Connection) -> set[int]:
     return set(conn.execute(found).scalars())
 
 
-def held_reasons(conn: Connection) -> list[tuple[int, str]]:
-    """Campaign and reason of its runs that are held and still wanted, each pair once."""
+def lacking_variables(conn: Connection) -> set[int]:
+    """Return the ids of the campaigns with a wanted run that is held for missing variables."""
     run = schema.run.c
-    held = select(run.campaign_id, run.reason).where(run.state == RunState.HELD, run.desired.in_(list(WANTED)))
-    return [(campaign, reason or "") for campaign, reason in conn.execute(held.distinct())]
+    held = select(run.campaign_id).where(run.state == RunState.HELD, run.desired.in_(list(WANTED)))
+    missing = run.cause["code"].as_string() == CauseCode.MISSING_VARIABLES
+    return set(conn.execute(held.where(missing).distinct()).scalars())
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
@@ -145,7 +147,7 @@ def update_run(
     Returns:
         False when nothing was changed because the run has left those states.
     """
-    return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **values})
+    return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **of_run(values)})
 
 
 def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:

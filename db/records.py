@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from .states import AttemptState, RunState, Stage, shown_state
+from .states import AttemptState, Cause, CauseCode, RunState, Stage, shown_state
 
 THINNED: Final = "pruned"
 """In the evidence of an attempt whose metrics were thinned, see ``prune``. While an attempt that cannot win is being
@@ -137,6 +137,11 @@ class RunRow:
     updated_s: float
     code: str = ""
     stage: Stage = Stage.FULL
+    cause: Cause | None = None
+
+    def has_cause(self, code: CauseCode) -> bool:
+        """Return whether this is why the run is in its state."""
+        return self.cause is not None and self.cause.code is code
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS
-from .states import AttemptState, RunState, Stage
+from .states import AttemptState, Cause, CauseCode, RunState, Stage
 from .storable import MAX_TEXT, text
 from .stored_document import DocumentType
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 """The newest migration, named here so that opening a store does not import Alembic."""
 
 Real = Float(53)
@@ -74,6 +74,21 @@ class StateType(TypeDecorator[StrEnum]):
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
         """Reads the text back as a state; a dictionary's own method, since status pages read ten thousand."""
         return {str(state): state for state in self.states}.get
+
+
+class CauseType(TypeDecorator[Cause]):
+    """A `Cause` as a JSON object."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: Cause | None, dialect: Dialect) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return the object to store."""
+        return {"code": value.code, "names": value.names} if value else None
+
+    def process_result_value(self, value: dict[str, Any] | None, dialect: Dialect) -> Cause | None:  # noqa: ARG002
+        """Return the cause."""
+        return Cause(CauseCode(value["code"]), tuple(value["names"])) if value else None
 
 
 class StorableText(TypeDecorator[str]):
@@ -152,6 +167,7 @@ run = Table(
     Column("updated_s", Real, nullable=False),
     Column("code", String(64), nullable=False, server_default=""),
     Column("stage", StateType(Stage), nullable=False, server_default=Stage.FULL),
+    Column("cause", CauseType),
     UniqueConstraint("campaign_id", "name"),
     Index(None, "campaign_id", "ordinal"),
 )

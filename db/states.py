@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -18,6 +19,31 @@ class RunState(StrEnum):
     CANCELLED = "cancelled"
     SCREENED = "screened"
     """Left out: its condition's screening run showed that it is not worth its time."""
+
+
+class CauseCode(StrEnum):
+    """Causes of a run's state that later decisions depend on."""
+
+    MISSING_VARIABLES = "missing-variables"
+    """Held: the reconciling process lacks variables of the submitting shell."""
+    UNREADABLE = "unreadable"
+    """Held: its files or rows cannot be read."""
+    REFUSED = "refused"
+    """Failed: sbatch refused its job."""
+    NEVER_STARTS = "never-starts"
+    """Queued: no waiting starts its job, only another request."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a run is in its state, for decisions; its `reason` is the same for people.
+
+    Attributes:
+        names: the missing variables.
+    """
+
+    code: CauseCode
+    names: tuple[str, ...] = ()
 
 
 class Stage(StrEnum):

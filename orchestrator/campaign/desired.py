@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from dscampaign import __version__
 from dscampaign.db import queries
 from dscampaign.db.records import AttemptRow, CampaignRow, NewRun, RunRow
-from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, RunState
+from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState
 from dscampaign.db.store import Store
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_private
@@ -271,7 +271,8 @@ def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[Ru
     """Forgets the variables that runs were held for, now that the user has retried them without."""
     fresh = queries.campaign_by_id(conn, campaign.id) or campaign
     origin = Origin.of(fresh.provenance)
-    lacked = {name for run in retried if run.state is RunState.HELD for name in origin.held_for(run.reason)}
+    held = [run.cause for run in retried if run.has_cause(CauseCode.MISSING_VARIABLES)]
+    lacked = {name for cause in held if cause for name in cause.names}
     dropped = [name for name in origin.missing(os.environ) if name in lacked]
     if dropped:
         kept = [name for name in origin.variables if name not in dropped]

@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dscampaign.db.records import RunRow
-from dscampaign.db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, RunState
+from dscampaign.db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, CauseCode, RunState
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.executors.pending_reason import will_not_start
 from dscampaign.orchestrator.formatting import some
-from dscampaign.orchestrator.reconcile.submit import REFUSED_BY
 from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE, MEASURES
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
@@ -102,7 +100,7 @@ def desired_again(row: RunRow) -> RunRow:
 
 def accepted_again(row: RunRow, run: Run) -> RunRow:
     """The row with fresh budgets where sbatch refused its job, and the spec now asks for another one."""
-    refused = row.state is RunState.FAILED and row.reason.startswith(REFUSED_BY)
+    refused = row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED)
     if not refused or row.desired != "run" or unchanged(row, run):
         return row
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
@@ -113,7 +111,7 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
 
 def asked_again(row: RunRow, run: Run) -> RunRow:
     """The row with an attempt to come, if its job will never start and the spec now asks Slurm for another one."""
-    if row.state is not RunState.QUEUED or row.desired != "run" or not will_not_start(row.reason):
+    if row.state is not RunState.QUEUED or row.desired != "run" or not row.has_cause(CauseCode.NEVER_STARTS):
         return row
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
     return row if asked == asks else replace(row, retry_epoch=row.retry_epoch + 1)

@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from dscampaign.db.states import Cause, CauseCode
+
 _WORDS: Final = {
     "Resources": "no free nodes yet",
     "Priority": "other jobs come first",
@@ -42,24 +44,24 @@ NEVER_STARTS: Final = (
 )  # fmt: skip
 """What waiting will not cure, and another spec will."""
 
-WILL_NOT_START: Final = "will not start"
 _PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")
 """Likewise. A limit per user is not one of them: other jobs of the user will end."""
 
 
 def will_not_start(reason: str) -> bool:
-    """Whether waiting does not cure a reason of Slurm's, or these are words of `waits_because` about such a reason."""
-    return reason.startswith((WILL_NOT_START, *NEVER_STARTS)) or _PER_JOB_LIMIT.match(reason) is not None
+    """Return whether only another spec cures a reason of Slurm's."""
+    return reason.startswith(NEVER_STARTS) or _PER_JOB_LIMIT.match(reason) is not None
 
 
 @lru_cache(maxsize=1000)
-def waits_because(reason: str) -> str:
-    """`waiting: no free nodes yet (Resources)`; "" where Slurm gives no reason."""
+def waits_because(reason: str) -> tuple[str, Cause | None]:
+    """Return `waiting: no free nodes yet (Resources)`, and its cause; "" if Slurm gives no reason."""
     if reason in ("", "None"):
-        return ""
+        return "", None
     said = next((f"{words} ({reason})" for key, words in _WORDS.items() if re.match(rf"{key}\b", reason)), reason)
     if limit := _LIMIT.match(reason):
         said = f"a limit of your {'QOS' if limit[1] == 'QOS' else 'account'} is reached ({reason})"
     if will_not_start(reason):
-        return f"{WILL_NOT_START}: {said}; change the spec's slurm section and submit it"
-    return f"waiting: {said}"
+        advice = "change the spec's slurm section and submit it"
+        return f"will not start: {said}; {advice}", Cause(CauseCode.NEVER_STARTS)
+    return f"waiting: {said}", None

@@ -37,7 +37,7 @@ from .claims import is_claimed, take_claim
 from .lease import FencedWriter
 from .record import record, record_finish
 from .set_aside import in_words, may_pass, set_aside
-from .submit import REFUSED_BY, submit
+from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
@@ -133,9 +133,7 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
         return
     with writer.write() as conn:
         if action.refused:
-            reason = f"{REFUSED_BY}: {action.refused}"
-            writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
-            queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
+            writer.end_refused(conn, row, action.refused)
         elif action.wanted:
             writer.end_unrun(conn, row, FailureClass.LOST, action.why, action.rule)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.states import AttemptState, RunState
+from dscampaign.db.states import AttemptState, Cause, RunState
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -115,11 +115,12 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class SetRun:
-    """Records the state of a run, and why."""
+    """Records the state of a run, and why: `reason` for people, `cause` for later decisions."""
 
     run: RunRow
     state: RunState
     reason: str
+    cause: Cause | None = None
     not_before_s: float | None = None
 
 
@@ -182,7 +183,10 @@ def run_of(action: Action) -> int:
     return action.run.id if isinstance(action, _OF_RUN) else action.attempt.run_id
 
 
-def set_run(view: RunView, state: RunState, reason: str, not_before_s: float | None = None) -> Iterator[Action]:
-    """Records the state of the run, if it has changed."""
-    if (view.run.state, view.run.reason, view.run.not_before_s) != (state, reason, not_before_s):
-        yield SetRun(view.run, state, reason, not_before_s)
+def set_run(
+    view: RunView, state: RunState, reason: str, cause: Cause | None = None, not_before_s: float | None = None
+) -> Iterator[Action]:
+    """Record the state of the run, if it has changed."""
+    run = view.run
+    if (run.state, run.reason, run.cause, run.not_before_s) != (state, reason, cause, not_before_s):
+        yield SetRun(run, state, reason, cause, not_before_s)

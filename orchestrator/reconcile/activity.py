@@ -27,8 +27,8 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     """Records those that have changed, and why runs wait in the queue where that has."""
     if snapshot.queue.news:
         with writer.write() as conn:
-            for reason, run_ids in snapshot.queue.news.items():
-                queries.update_runs(conn, run_ids, expect_state=RunState.QUEUED, reason=reason)
+            for (reason, cause), run_ids in snapshot.queue.news.items():
+                queries.update_runs(conn, run_ids, expect_state=RunState.QUEUED, reason=reason, cause=cause)
     if changed := activities(snapshot):
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))

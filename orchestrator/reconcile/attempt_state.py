@@ -111,7 +111,7 @@ def follow_attempt(
     elif not snapshot.is_desired(view):
         yield from set_run(view, state, f"job {job.job_id} has not ended yet")
     else:
-        yield from set_run(view, state, "" if running else waits_because(job.reason))
+        yield from set_run(view, state, *waits_because("" if running else job.reason))
 
 
 def _rivalry(attempt: AttemptView) -> str:

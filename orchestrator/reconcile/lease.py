@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from dscampaign.db import queries
 from dscampaign.db.errors import SchemaMismatch, StoreIncomplete
 from dscampaign.db.records import AttemptRow, CampaignRow
-from dscampaign.db.states import ACTIVE_ATTEMPT
+from dscampaign.db.states import ACTIVE_ATTEMPT, Cause, CauseCode, RunState
 from dscampaign.db.store import Store, check_version
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -128,6 +128,13 @@ class FencedWriter:
         values = {"failure_class": kind, "evidence": evidence, "ended_s": self.store.now(conn)}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
             self.event(conn, "ended", f"attempt {row.generation}: {words(kind)}: {reason}", row)
+
+    def end_refused(self, conn: Connection, row: AttemptRow, said: str) -> None:
+        """Fail a run whose job sbatch refused."""
+        reason = f"sbatch refused it: {said}"
+        self.end_unrun(conn, row, FailureClass.REFUSED, reason)
+        values = {"state": RunState.FAILED, "reason": reason, "cause": Cause(CauseCode.REFUSED)}
+        queries.update_run(conn, row.run_id, **values)
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:

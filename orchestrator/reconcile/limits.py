@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from dscampaign.db.campaigns import running_s
 from dscampaign.db.records import AttemptRow
-from dscampaign.db.states import TERMINAL_ATTEMPT, RunState
+from dscampaign.db.states import TERMINAL_ATTEMPT, Cause, CauseCode, RunState
 from dscampaign.orchestrator.executors.job_request import code_of, gpus_per_rank
 from dscampaign.orchestrator.spec.model import RunConfig
 
@@ -14,16 +14,16 @@ from .origin import why_held
 from .snapshot import RunView, Snapshot
 
 
-def gate(snapshot: Snapshot) -> tuple[RunState, str] | None:
-    """State of the runs that wait, and why the campaign may start no attempt now; None if it may."""
+def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
+    """Return the state of runs that wait, and why the campaign may start no attempt now; None if it may."""
     if snapshot.storage:
-        return RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}"
+        return RunState.PENDING, f"waits until the campaign's folder is writable: {snapshot.storage}", None
     if reason := why_held(snapshot.missing):
-        return RunState.HELD, reason
+        return RunState.HELD, reason, Cause(CauseCode.MISSING_VARIABLES, tuple(snapshot.missing))
     limit = snapshot.campaign.limits.get("gpu_hours")
     if limit is not None and (used := gpu_hours(snapshot)) >= limit:
         hint = "raise it in the spec and submit again"
-        return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}"
+        return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}", None
     return None
 
 

@@ -65,11 +65,6 @@ class Origin:
         """The variables that an attempt would lack if this process submitted it."""
         return [name for name in self.variables if name not in environ]
 
-    def held_for(self, reason: str) -> list[str]:
-        """The variables for which a run with this reason is held; none if it is held for something else."""
-        named = [name for name in self.variables if name in re.findall(r"\w+", reason)]
-        return named if reason == why_held(named) else []
-
 
 def that_matter(
     environ: Collection[str], *, read: Collection[str], setup: str, given: Collection[str], on_slurm: bool

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dscampaign.db.open_runs import WaitingAttempt
+from dscampaign.db.states import Cause
 from dscampaign.orchestrator.executors.base import JobListing
 from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.memory.prediction import Ledger
@@ -22,7 +23,7 @@ class Queue:
     """
 
     length: int = 0
-    news: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    news: Mapping[tuple[str, Cause | None], Sequence[int]] = field(default_factory=dict)
 
 
 def sort_out(
@@ -42,7 +43,7 @@ def sort_out(
         news: memory keys of which more was measured since they were last looked at.
     """
     length, look = 0, []
-    said: dict[str, list[int]] = defaultdict(list)
+    said: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
     for one in waiting:
         job = listing.jobs.get((one.token, one.array_index))
         waits = job.pending and job.job_id == one.job_id if job else not listed
@@ -50,9 +51,9 @@ def sort_out(
             look.append(one.run_id)
             continue
         length += 1
-        reason = waits_because(job.reason) if job else ""
-        if reason != one.reason:
-            said[reason].append(one.run_id)
+        why = waits_because(job.reason if job else "")
+        if why[0] != one.reason:
+            said[why].append(one.run_id)
     return Queue(length, said), look
 
 

@@ -101,8 +101,9 @@ class _Changes:
                 self._note_absence(action)
             case Finish():
                 self._finish(action)
-            case SetRun(run=run, state=state, reason=reason, not_before_s=not_before_s):
-                self._runs[run.id] = {"state": state, "reason": reason, "not_before_s": not_before_s}
+            case SetRun(run, state, reason, cause, not_before_s):
+                values = {"state": state, "reason": reason, "cause": cause, "not_before_s": not_before_s}
+                self._runs[run.id] = values
 
     def write(self) -> None:
         """Writes all of it."""

@@ -173,7 +173,7 @@ def _held(view: RunView, last: EndedAttempt) -> Iterator[Action]:
 def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context: PassContext) -> Iterator[Action]:
     not_before_s = _not_before_s(view, how, context.now_s)
     if history and context.now_s < not_before_s:
-        yield from set_run(view, RunState.PENDING, how.why, not_before_s)
+        yield from set_run(view, RunState.PENDING, how.why, not_before_s=not_before_s)
         return
     fit = how.fit or oom_policy.starting_fit(
         view, history[-1].row if history else latest_of_configuration(view), context.ledgers

@@ -18,7 +18,7 @@ from dscampaign.db import queries
 from dscampaign.db.driver_errors import first_line
 from dscampaign.db.errors import StoreIncomplete
 from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, Cause, CauseCode, RunState
 from dscampaign.db.store import refusal
 from dscampaign.files.regular_files import concerns_one_file
 from dscampaign.orchestrator.errors import Unreachable, UserError
@@ -70,7 +70,7 @@ def may_pass(error: BaseException) -> bool:
 
 def is_given_up(run: RunRow) -> bool:
     """Whether a run was held for being unreadable: nothing follows from its history until its user wants that."""
-    return run.state is RunState.HELD and run.reason.endswith(HINT)
+    return run.state is RunState.HELD and run.has_cause(CauseCode.UNREADABLE)
 
 
 def set_aside(
@@ -100,8 +100,9 @@ def set_aside(
             return trouble
         if action.finish is not None and refusal(conn, partial(finish, conn, action.finish)):
             _end(conn, action.finish.attempt, action, action.finish.seen_s)
-        reason = f"{action.why} · {HINT}" if action.state is RunState.HELD else ""
-        queries.update_run(conn, run.id, state=action.state, reason=reason, not_before_s=None)
+        held = action.state is RunState.HELD
+        reason, cause = (f"{action.why} · {HINT}", Cause(CauseCode.UNREADABLE)) if held else ("", None)
+        queries.update_run(conn, run.id, state=action.state, reason=reason, cause=cause, not_before_s=None)
     return None
 
 

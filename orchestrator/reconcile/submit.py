@@ -42,7 +42,6 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
 from dscampaign.orchestrator.executors.slurm import job_name
-from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.progress import counted
 
 from .actions import UNCLEAR, SetAside, Submit
@@ -55,8 +54,6 @@ from .same_cluster import note_cluster
 from .set_aside import in_words, may_pass
 from .stored import QUEUE_FULL, QUEUE_FULL_S
 
-REFUSED_BY = "sbatch refused it"
-"""How the reason of a run begins whose job was never accepted."""
 WITHDRAWN = "withdrawn"
 _LIMITED = ("partition", "account", "qos")
 """By what Slurm limits a user's jobs in the queue: a shape that differs in one of these may have room."""
@@ -219,10 +216,10 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             _withdraw(rows, writer, exc)
             _submit_without_exclusions(group, target)
             return
-        _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
+        _refuse(rows, writer, str(exc))
     except ArrayTooLarge as exc:
         if len(rows) == 1 and not exc.for_now:
-            _refuse(rows, writer, f"{REFUSED_BY}: {exc}")
+            _refuse(rows, writer, str(exc))
             return
         ours.remove(batch.folder)  # first: a submission without attempts would be recalled
         with writer.write() as conn:
@@ -287,7 +284,7 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
         _submit_batch(part, resources, target)
 
 
-def _refuse(rows: Sequence[Element], writer: FencedWriter, reason: str) -> None:
+def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
     """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
 
     A job that has been faster keeps its claim, and the next pass finds it. So it does an attempt whose claim cannot be
@@ -301,8 +298,7 @@ def _refuse(rows: Sequence[Element], writer: FencedWriter, reason: str) -> None:
             failed = exc
     with writer.write() as conn:
         for row in refused:
-            writer.end_unrun(conn, row, FailureClass.REFUSED, reason)
-            queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason)
+            writer.end_refused(conn, row, said)
     if failed:
         raise storage.unwritable(failed) from failed
 

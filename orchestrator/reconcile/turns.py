@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,13 +67,6 @@ def due_s(lease: Lease | None, now_s: float) -> float:
     if lease.expires_s > now_s and LeaseHolder.parse(lease.holder).dead:
         return min(now_s, lease.expires_s - LEASE_TTL_S)  # when it was last renewed
     return lease.expires_s
-
-
-def _go_on_here(known: Sequence[CampaignRow], held: Iterable[tuple[int, str]]) -> set[int]:
-    """Campaigns with runs that were held for variables which this process has."""
-    origins = {row.id: Origin.of(row.provenance) for row in known}
-    waiting = {number for number, reason in held if number in origins and origins[number].held_for(reason)}
-    return {number for number in waiting if not origins[number].missing(os.environ)}
 
 
 def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
@@ -152,7 +145,9 @@ class Turns:
     def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
         with self._store.read() as conn:
             now_s, known = self._store.now(conn), queries.list_campaigns(conn)
-            left = queries.unsettled_campaigns(conn) | _go_on_here(known, queries.held_reasons(conn))
+            lacking = queries.lacking_variables(conn)
+            complete = {row.id for row in known if not Origin.of(row.provenance).missing(os.environ)}
+            left = queries.unsettled_campaigns(conn) | (lacking & complete)
             leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in known if row.id in left}
         self._unfinished &= {row.id for row in known}
         turns = [

@@ -231,7 +231,7 @@ class Simulation:
             match action:
                 case SetRun():
                     values = {"state": action.state, "reason": action.reason, "not_before_s": action.not_before_s}
-                    self._set_run(action.run.id, **values)
+                    self._set_run(action.run.id, **values, cause=action.cause)
                 case Submit():
                     self._submit(action)
                 case Finish():

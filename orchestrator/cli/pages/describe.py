@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from dscampaign.db.campaigns import METRICS_SOURCE
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
-from dscampaign.db.states import SETTLED_RUN, RunState
+from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.orchestrator.campaign.code_text import codes_text
 from dscampaign.orchestrator.campaign.details import CampaignDetails, RunDetails
 from dscampaign.orchestrator.campaign.documents import batch_of, forwards_document, speed_document
 from dscampaign.orchestrator.campaign.status import NO_METRICS
-from dscampaign.orchestrator.executors.pending_reason import WILL_NOT_START
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
 from dscampaign.orchestrator.formatting import (
     clean,
@@ -28,7 +27,6 @@ from dscampaign.orchestrator.formatting import (
     source,
     words,
 )
-from dscampaign.orchestrator.reconcile.origin import Origin
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
@@ -81,7 +79,7 @@ def _next_command(facts: RunDetails) -> str:
     reconcile = f"campaign reconcile {campaign} --watch"
     match run.state:
         case RunState.FAILED | RunState.HELD:
-            lacking = ", ".join(Origin.of(facts.campaign.provenance).held_for(run.reason))
+            lacking = ", ".join(run.cause.names) if run.cause else ""
             known = facts.attempts[-1].evidence if facts.attempts else {}
             unclear = known.get("sure") == "unsure" and not known.get("frames")
             retry = f"campaign logs {name}" if unclear else f"campaign retry {name}   (once the cause is fixed)"
@@ -92,7 +90,7 @@ def _next_command(facts: RunDetails) -> str:
             return f"campaign retry {name}"
         case RunState.RUNNING:
             return f"campaign logs {name} -f"
-        case RunState.QUEUED if run.reason.startswith(WILL_NOT_START):
+        case RunState.QUEUED if run.has_cause(CauseCode.NEVER_STARTS):
             return "campaign submit SPEC   (once its slurm section is changed)"
         case RunState.PENDING | RunState.QUEUED:
             return watch if facts.status.reconciled_now else reconcile

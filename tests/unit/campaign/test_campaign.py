@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.states import ABSENT, AttemptState, RunState
+from dscampaign.db.states import ABSENT, AttemptState, Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.plan import make_plan
@@ -20,7 +20,6 @@ from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.world_on_disk import SPEC, World, make_world
 from dscampaign.tests.support.worlds import new_attempt
 
@@ -322,7 +321,7 @@ def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
         monkeypatch.setenv(name, "x")
     world.record()
     recorded = set(world.campaign.provenance["variables"])
-    set_run(world, "depth-1", state=RunState.HELD, reason=why_held(["HF_HOME", "HF_TOKEN"]))
+    set_run(world, "depth-1", state=RunState.HELD, cause=Cause(CauseCode.MISSING_VARIABLES, ("HF_HOME", "HF_TOKEN")))
     for name in ("HF_TOKEN", "WANDB_API_KEY"):
         monkeypatch.delenv(name)
     campaigns.retry(world.store, world.campaign, None)

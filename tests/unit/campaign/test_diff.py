@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunRow
-from dscampaign.db.states import ABSENT, RunState
+from dscampaign.db.states import ABSENT, Cause, CauseCode, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge, unchanged
@@ -147,24 +147,24 @@ def test_every_field_of_train_has_an_effect() -> None:
 
 
 def test_a_job_that_will_not_start_is_replaced_once_the_spec_asks_for_another() -> None:
-    why = waits_because("PartitionTimeLimit")
-    stuck = stored("a", RunState.QUEUED, reason=why, config=new("a").stored_config)
+    why, cause = waits_because("PartitionTimeLimit")
+    stuck = stored("a", RunState.QUEUED, reason=why, cause=cause, config=new("a").stored_config)
     other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"time": "4"}}))
     assert asked_again(stuck, other) == replace(stuck, retry_epoch=stuck.retry_epoch + 1)
-    waiting = replace(stuck, reason=waits_because("Priority"))
+    waiting = replace(stuck, cause=waits_because("Priority")[1])
     for row, run in ((stuck, new("a")), (waiting, other), (replace(stuck, desired="cancel"), other)):
         assert asked_again(row, run) == row
 
 
 def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
-    refused = stored("a", RunState.FAILED, reason="sbatch refused it: Invalid partition", config=new("a").stored_config)
+    refused = stored("a", RunState.FAILED, cause=Cause(CauseCode.REFUSED), config=new("a").stored_config)
     other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"partition": "main"}}))
     again = accepted_again(refused, other)
     assert (again.state, again.reason, again.retry_epoch) == (RunState.PENDING, "", refused.retry_epoch + 1)
     assert accepted_again(refused, new("a")) == refused
     cancelled = replace(refused, desired="cancel")
     assert accepted_again(cancelled, other) == cancelled
-    crashed = replace(refused, reason="KeyError")
+    crashed = replace(refused, cause=None)
     assert accepted_again(crashed, other) == crashed
 
 

@@ -12,12 +12,11 @@ import pytest
 
 from dscampaign.db import engine, queries
 from dscampaign.db.schema import lease
-from dscampaign.db.states import AttemptState, RunState
+from dscampaign.db.states import AttemptState, Cause, CauseCode, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli import export as export_command
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.reconcile.origin import why_held
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]
@@ -171,9 +170,8 @@ def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: Wo
 
 def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
-        queries.update_campaign(conn, world.campaign_id, provenance={"variables": ["HF_TOKEN"]})
-        reason = why_held(["HF_TOKEN"])
-        queries.update_run(conn, world.run_id("new"), state=RunState.HELD, reason=reason)
+        cause = Cause(CauseCode.MISSING_VARIABLES, ("HF_TOKEN",))
+        queries.update_run(conn, world.run_id("new"), state=RunState.HELD, cause=cause)
         queries.update_run(conn, world.run_id("bad"), state=RunState.HELD, reason="out of room")
     assert [line for line in shown(capsys, "explain", "sweep", "new") if line.startswith("next")] == [
         "next: campaign reconcile sweep --watch   (where HF_TOKEN is set)",

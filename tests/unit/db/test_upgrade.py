@@ -8,11 +8,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import SchemaMismatch, StoreError
 from dscampaign.db.schema import HEAD
+from dscampaign.db.states import Cause, CauseCode
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import migrations, upgrade
 from dscampaign.tests.support.worlds import new_campaign
@@ -54,6 +55,59 @@ def test_an_upgrade_makes_the_tables_that_the_program_knows(empty_url: str, *, f
         assert list(queries.metrics(conn, 1)) == []
     Store.open(empty_url).close()
     assert upgrade(store) == (HEAD, HEAD)
+
+
+MISSING = "set where this campaign was submitted, not where it is reconciled"
+REASONS = {
+    "two": (
+        "held",
+        f"HF_HOME, HF_TOKEN were {MISSING}: set them and reconcile",
+        Cause(CauseCode.MISSING_VARIABLES, ("HF_HOME", "HF_TOKEN")),
+    ),
+    "one": (
+        "held",
+        f"HF_HOME was {MISSING}: set it and reconcile",
+        Cause(CauseCode.MISSING_VARIABLES, ("HF_HOME",)),
+    ),
+    "lost": (
+        "held",
+        "no such file · the other runs continue; a retry starts this one again",
+        Cause(CauseCode.UNREADABLE),
+    ),
+    "hours": ("held", "limits.gpu_hours = 2 is used up", None),
+    "refused": ("failed", "sbatch refused it: Invalid partition", Cause(CauseCode.REFUSED)),
+    "crashed": ("failed", "KeyError: 'x'", None),
+    "stuck": (
+        "queued",
+        "will not start: its QOS is not valid (InvalidQOS); change the spec",
+        Cause(CauseCode.NEVER_STARTS),
+    ),
+    "older": ("queued", "InvalidQOS", Cause(CauseCode.NEVER_STARTS)),
+    "waits": ("queued", "waiting: other jobs come first (Priority)", None),
+}
+
+
+def test_causes_are_read_once_from_the_reasons_that_earlier_versions_wrote(empty_url: str) -> None:
+    store = _unmade(empty_url)
+    _first_release(store)
+    rest = {"campaign_id": 1, "params": "{}", "config": "{}", "config_hash": "h", "repeat": 0, "desired": "run"}
+    rest |= {"generation": 0, "retry_epoch": 0, "updated_s": 1.0}
+    with store.write() as conn:
+        conn.exec_driver_sql(
+            "INSERT INTO campaign (name, spec, spec_hash, dir, executor, desired, provenance, created_s)"
+            " VALUES ('c', '', '', '/c', 'local', 'run', '{}', 1.0)"
+        )
+        for ordinal, (name, (state, reason, _)) in enumerate(REASONS.items()):
+            values = {"name": name, "state": state, "reason": reason, "ordinal": ordinal, **rest}
+            conn.execute(text(f"INSERT INTO run ({', '.join(values)}) VALUES (:{', :'.join(values)})"), values)
+    upgrade(store)
+    with store.read() as conn:
+        assert {run.name: run.cause for run in queries.runs(conn, 1)} == {name: one[2] for name, one in REASONS.items()}
+        assert queries.lacking_variables(conn) == {1}
+    with store.write() as conn:
+        [first, *_] = queries.runs(conn, 1)
+        queries.update_run(conn, first.id, reason="another")
+        assert queries.run_by_id(conn, first.id).cause is None
 
 
 NEXT = """

@@ -61,14 +61,6 @@ def test_a_shell_that_lacks_a_variable_is_told_which() -> None:
     assert all(name in why_held(many) for name in many)
 
 
-def test_a_run_that_is_held_for_variables_tells_which_of_those_that_were_recorded() -> None:
-    origin = Origin.of({"variables": ["HF_HOME", "HF_TOKEN", "WANDB_API_KEY"]})
-    assert origin.held_for(why_held(["WANDB_API_KEY", "HF_HOME"])) == ["HF_HOME", "WANDB_API_KEY"]
-    assert origin.held_for(why_held(["HF_HOME"])) == ["HF_HOME"]
-    assert origin.held_for("OSError: HF_HOME is not writable") == []
-    assert origin.held_for("") == Origin().held_for(why_held(["HF_HOME"])) == []
-
-
 def test_a_campaign_of_an_earlier_version_misses_nothing() -> None:
     origin = Origin.of({"version": "0", "spec": "/project/s.yaml", "git": ""})
     assert (origin, origin.missing({}), origin.interpreter) == (Origin("/project", spec="/project/s.yaml"), [], "")
