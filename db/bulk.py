@@ -104,7 +104,7 @@ def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
 
 
 class RunMark(NamedTuple):
-    """What a decision to submit a run depends on."""
+    """What a decision about a run depends on."""
 
     config: str
     config_hash: str

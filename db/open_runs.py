@@ -45,12 +45,13 @@ def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _done(cancelled: bool) -> ColumnElement[bool]:
-    """Of a run and its newest attempt: the decision would be what it was. `cancelled`: the campaign is."""
+    """Return whether a run has the state that its newest attempt leads to; `cancelled`: the campaign is.
+
+    Whoever changes what is asked of a run, such as its steps, changes its state or its `retry_epoch`, too.
+    """
     over = _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT))
     present = and_(_ATTEMPT.config_hash == _RUN.config_hash, _ATTEMPT.retry_epoch == _RUN.retry_epoch)
-    # as `has_more_steps`: a command says itself when it is done
-    longer = and_(_ATTEMPT.last_step < _RUN.target_step, _RUN.config["command"].as_string().is_(None))
-    succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present, ~_given(longer))
+    succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present)
     unwanted = [] if cancelled else [_RUN.desired.not_in(WANTED)]
     unrun = or_(_ATTEMPT.id.is_(None), and_(over, _ATTEMPT.failure_class.not_in(SUCCESSES)))
     said = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))

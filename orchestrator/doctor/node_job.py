@@ -31,8 +31,9 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.local import EXAMINE, LocalExecutor
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.settings import Settings
 

@@ -14,7 +14,8 @@ from dscampaign.jobs.probe.examine import missing_files
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.job_listing import job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from .check import At, Check
 from .check_host import host_checks

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
-from .base import JobView
+from .base import JobView, WaitedJob
 
 Key = tuple[str, int]
 
 Jobs = dict[Key, dict[str, JobView]]
 """By attempt and job id: one of which a request was sent twice has two jobs."""
+
+MISSED_S: Final = 180.0
+"""How long a line may take to reach the accounting."""
 
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[(.*)\]))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
@@ -88,3 +92,49 @@ def task_numbers(text: str | None) -> Collection[int] | None:
         first, last, step = one.groups()
         found.update(range(int(first), int(last or first) + 1, int(step or 1)))
     return found
+
+
+def cancelled(
+    waited: Iterable[WaitedJob],
+    absent: Collection[Key],
+    unrecorded: Collection[Key],
+    shown: Iterable[JobView],
+    shown_s: Callable[[], float],
+    tasks_of: Callable[[str], Collection[int] | None],
+) -> Jobs:
+    """Return the absent tasks that were cancelled alone in the queue, which leaves no trace.
+
+    The accounting has no line of them either. A list of the queue may lack some, so the controller itself is asked for
+    the tasks of the array. A task that it does not name either was cancelled before it began,
+
+    - if it waited a short time ago: Slurm shows ended jobs for a while, its MinJobAge;
+    - if it has been missed for long, and an accounting does not know it: there every task that begins gets a line.
+
+    Args:
+        waited: tasks that are known to have waited.
+        absent: tasks that neither squeue nor the accounting shows.
+        unrecorded: those of them that an accounting would know if they had begun.
+        shown: the jobs in squeue: the accounting also knows arrays that Slurm has forgotten.
+        shown_s: returns for how long Slurm shows ended jobs.
+        tasks_of: returns the tasks of an array, by its number, that the controller names; None if unknown.
+    """
+    missed = [one for one in waited if (one.token, one.task) in absent] if absent else []
+    arrays = {_array(job) for job in shown} if missed else set()
+    known = [one for one in missed if _array(one) in arrays]
+    least_s = shown_s() if known else 0.0
+    missed = [
+        one
+        for one in known
+        if one.ago_s < least_s or (one.missed_s >= MISSED_S and (one.token, one.task) in unrecorded)
+    ]
+    named = {array: tasks_of(array) for array in {_array(one)[1] for one in missed}}
+    return {
+        (one.token, one.task): {one.job_id: JobView(one.token, one.task, one.job_id, "CANCELLED", inferred=True)}
+        for one in missed
+        if (tasks := named[_array(one)[1]]) is not None and one.task not in tasks
+    }
+
+
+def _array(job: JobView | WaitedJob) -> tuple[str, str]:
+    """Batch and number of its array: a Slurm that lost its state gives out numbers again."""
+    return job.token, job.job_id.partition("_")[0]

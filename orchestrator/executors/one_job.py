@@ -9,8 +9,8 @@ from typing import Final
 
 from dscampaign.orchestrator.errors import Unreachable, UserError
 
-from .accounting import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job
 from .base import JobView
+from .job_listing import SACCT_FORMAT, is_step, ran_out_of_memory, recorded_job
 from .sbatch_answer import plain
 from .slurm_commands import ask
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import AttemptState, Cause, RunState
+from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -181,6 +182,24 @@ def run_of(action: Action) -> int:
     if isinstance(action, SetAside):
         return action.run_id
     return action.run.id if isinstance(action, _OF_RUN) else action.attempt.run_id
+
+
+@dataclass
+class Failures:
+    """Failures of one pass.
+
+    Attributes:
+        troubles: errors that pass: the next pass tries again.
+        aside: runs that cannot go on for reasons of their own.
+    """
+
+    troubles: list[Unreachable] = field(default_factory=list)
+    aside: list[SetAside] = field(default_factory=list)
+
+    def unaffected(self, actions: Sequence[Action]) -> list[Action]:
+        """Return the actions on other runs."""
+        runs = {each.run_id for each in self.aside}
+        return [action for action in actions if run_of(action) not in runs]
 
 
 def set_run(

@@ -15,7 +15,7 @@ from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.formatting import clock_time
 
-from . import hang_detection, oom_policy
+from . import health, oom_policy
 from .actions import (
     Action,
     Adopt,
@@ -168,9 +168,9 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
         yield Note(row, PRUNED, view.hopeless)
     if HANG not in row.evidence and view.p99_step_s is not None and retry.hang_factor:
         limits = {"factor": retry.hang_factor, "floor_s": float(retry.hang_min_s)}
-        if reason := hang_detection.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
+        if reason := health.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
             yield Note(row, HANG, reason)
-    if STRAGGLER not in row.evidence and (slow := hang_detection.stragglers(attempt.heartbeats)):
+    if STRAGGLER not in row.evidence and (slow := health.stragglers(attempt.heartbeats)):
         named = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
         yield Note(row, STRAGGLER, f"{named} as the median rank")
 

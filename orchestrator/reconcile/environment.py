@@ -1,18 +1,26 @@
-"""Whether what attempts start with is here, their folder and Python environments: one without its own fails at once."""
+"""Checks that this host can work on a campaign: its folders, its Python environments and its cluster are here."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.agent.launch import RANK_SCRIPT
+from dscampaign.jobs.shared.layout import CampaignPaths, cluster_file
 from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors.base import Executor
 from dscampaign.orchestrator.spec.model import RunConfig
 
 from .actions import Action, Submit
+
+NAME_BYTES = 256
 
 _OWN = (sys.executable, RANK_SCRIPT)
 """What every attempt needs of this program's environment; a cluster has it under the same path on all nodes."""
@@ -58,3 +66,32 @@ class Environments:
 
 def _is_here(path: str) -> bool:
     return os.access(path, os.R_OK) or shutil.which(path) is not None
+
+
+def note_cluster(folder: Path, executor: Executor) -> None:
+    """Record in the folder of an array to which cluster it is about to be submitted."""
+    if name := executor.cluster():
+        write_atomically(cluster_file(folder), name)
+
+
+def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: Executor) -> None:
+    """Make sure that arrays with missing jobs were submitted to the cluster that was asked.
+
+    A host with the slurm.conf of another cluster sees the same folder and store, and none of their jobs.
+
+    Raises:
+        Unreachable: They were not, or this cluster has no name.
+    """
+    for token in tokens:
+        file = cluster_file(paths.batch(token))
+        theirs = ""
+        with contextlib.suppress(FileNotFoundError), open_regular(file) as record:
+            theirs = (record.read(NAME_BYTES) or b"").decode(errors="replace").strip()
+        if theirs and theirs.casefold() != (here := executor.cluster()).casefold():
+            if not here:
+                raise Unreachable("scontrol does not name this cluster", "the next pass tries again")
+            raise Unreachable(
+                f"jobs of this campaign are on cluster {theirs}, and this host uses cluster {here}",
+                f"work on a host of {theirs}, or with its SLURM_CONF; if that cluster is no more, "
+                f"`rm {paths.batches}/*/{file.name}` gives its jobs up",
+            )

@@ -29,14 +29,14 @@ from dscampaign.orchestrator.progress import in_pieces
 
 from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of
-from .activity import record_activities
+from .attempt_files import is_foreign
 from .campaign_folder import CampaignFolder, FolderId, run_folder, run_folders
-from .claims import is_foreign
 from .decide import decide, settled
 from .environment import Environments
 from .lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
 from .observe import RunMetrics, observe
 from .recall import Recollection
+from .record import record_activities
 from .set_aside import give_up_spool
 from .snapshot import Snapshot
 from .stored import read_open

@@ -39,13 +39,12 @@ from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.retry_section import PruneConfig
 
-from .attempt_files import is_there, names_in, outcomes_in, tail_of, there
+from .attempt_files import is_foreign, is_there, job_claim, names_in, newest_begun, outcomes_in, tail_of, there
 from .campaign_folder import run_folders
-from .claims import is_foreign, job_claim, newest_begun
+from .environment import require_same_cluster
+from .health import LINES, hopeless
 from .origin import Origin
-from .pruning import LINES, hopeless
 from .queue import changed, sort_out
-from .same_cluster import require_same_cluster
 from .set_aside import in_words, may_pass
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot
 from .stored import Stored, waits_for_storage

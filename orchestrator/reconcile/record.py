@@ -8,48 +8,50 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptRow
+from dscampaign.db.records import ENDING, SUSPENDED, AttemptRow
 from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.store import refusal
 from dscampaign.db.stored_document import StoredDocument
+from dscampaign.jobs.agent.progress import QUIET_START
+from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.executors.base import NO_NODES
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
 from dscampaign.orchestrator.progress import in_pieces
 
-from .actions import Action, Adopt, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
+from .actions import Action, Adopt, Failures, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
 from .lease import FencedWriter
 from .set_aside import in_words, unreadable
-from .snapshot import ABSENCE
+from .snapshot import ABSENCE, AttemptView, Snapshot
 
 _OF_ATTEMPT = Adopt | MarkAttempt | Note | NoteAbsence | Finish
 
 
-def record(actions: Iterable[Action], writer: FencedWriter) -> list[SetAside]:
-    """Records each run's part; returns the runs of which the store takes it not."""
+def record(actions: Iterable[Action], writer: FencedWriter, failures: Failures) -> None:
+    """Record each run's part, and set aside the runs whose part the store refuses."""
     parts: dict[int, list[Action]] = defaultdict(list)
     for action in actions:
         if isinstance(action, _OF_ATTEMPT | SetRun):
             parts[run_of(action)].append(action)
     if not parts:
-        return []
+        return
     with writer.write() as conn:
         if refusal(conn, partial(_record_parts, conn, parts, writer)) is None:
-            return []
+            return
         refused = {
             run_id: refusal(conn, partial(_record_parts, conn, {run_id: part}, writer))
             for run_id, part in parts.items()
         }
-    return [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
+    failures.aside += [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
 
 
 def record_finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
@@ -68,8 +70,8 @@ def _record_parts(conn: Connection, parts: Mapping[int, Sequence[Action]], write
 class _Changes:
     """What one transaction changes, gathered action by action and then written in few statements.
 
-    An attempt that has left the state in which it was judged stays as it is: somebody else was faster, and the next
-    pass looks again. The rows are locked from the start, so that no state changes before the end.
+    An attempt that has left the state in which it was judged stays as it is, and so does the state of a run that its
+    user has changed since: the next pass decides again. The rows are locked from the start.
 
     Args:
         conn: a write transaction.
@@ -79,6 +81,8 @@ class _Changes:
 
     def __init__(self, conn: Connection, writer: FencedWriter, actions: Sequence[Action]) -> None:
         self._conn, self._writer = conn, writer
+        runs = [action.run.id for action in actions if isinstance(action, SetRun)]
+        self._marks = queries.run_marks(conn, writer.campaign_id, runs) if runs else {}
         of_attempts = {a.attempt.id for a in actions if isinstance(a, _OF_ATTEMPT)}
         noted = {a.attempt.id for a in actions if isinstance(a, Note | NoteAbsence)}
         self._states = queries.lock_attempts(conn, sorted(of_attempts))
@@ -101,7 +105,7 @@ class _Changes:
                 self._note_absence(action)
             case Finish():
                 self._finish(action)
-            case SetRun(run, state, reason, cause, not_before_s):
+            case SetRun(run, state, reason, cause, not_before_s) if self._marks.get(run.id) == queries.RunMark.of(run):
                 values = {"state": state, "reason": reason, "cause": cause, "not_before_s": not_before_s}
                 self._runs[run.id] = values
 
@@ -245,3 +249,52 @@ def _evidence(action: Finish) -> dict[str, Any]:
             for o in action.ended.outcomes
         ],
     }
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What an attempt was last seen doing, since when by the store's clock, and on which nodes."""
+
+    phase: str
+    phase_since_s: float | None
+    node_list: str
+
+
+def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
+    """Records those that have changed, and why runs wait in the queue where that has."""
+    if snapshot.queue.news:
+        with writer.write() as conn:
+            for (reason, cause), run_ids in snapshot.queue.news.items():
+                queries.update_runs(conn, run_ids, expect_state=RunState.QUEUED, reason=reason, cause=cause)
+    if changed := activities(snapshot):
+        with writer.write() as conn:
+            states = queries.lock_attempts(conn, list(changed))
+            seen = {found: vars(now) for found, now in changed.items() if states.get(found) in ACTIVE_ATTEMPT}
+            queries.change_attempts(conn, seen)
+
+
+def activities(snapshot: Snapshot) -> dict[int, Activity]:
+    """By id, what is new of the attempts that may still run."""
+    newest = (view.latest for view in snapshot.runs)
+    found = ((attempt, _activity(attempt, snapshot.now_s)) for attempt in newest if attempt and attempt.active)
+    return {
+        attempt.row.id: now
+        for attempt, now in found
+        if now and (now.phase, now.node_list) != (attempt.row.phase, attempt.row.node_list)
+    }
+
+
+def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
+    """What its slowest rank does; None where the executor does not show its job."""
+    row, job = attempt.row, attempt.job
+    if job is None or job.pending or job.cancelled_in_queue:
+        return Activity("", None, "") if job else None
+    slowest = min(attempt.heartbeats, key=lambda beat: beat.step, default=None)
+    phase, for_s = (slowest.phase, slowest.phase_s or 0.0) if slowest else (QUIET_START, 0.0)
+    if phase == QUIET_START and (row.last_step or 0) > (row.start_step or 0):
+        phase, for_s = UNSAID, 0.0  # its steps are here before the heartbeat that says so
+    if job.state in ("SUSPENDED", "STOPPED"):
+        phase, for_s = SUSPENDED, 0.0
+    if attempt.complete or job.terminal or job.state == "COMPLETING":
+        phase, for_s = ENDING, 0.0
+    return Activity(phase, row.phase_since_s if phase == row.phase else now_s - for_s, job.nodes or row.node_list)

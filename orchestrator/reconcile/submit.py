@@ -40,17 +40,17 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
-from dscampaign.orchestrator.executors.slurm import job_name
 from dscampaign.orchestrator.progress import counted
 
-from .actions import UNCLEAR, SetAside, Submit
+from .actions import UNCLEAR, Failures, SetAside, Submit
+from .attempt_files import newest_begun, take_claim
 from .campaign_folder import run_folders
-from .claims import newest_begun, take_claim
+from .environment import note_cluster
 from .intent import Element, write_intent
 from .lease import FencedWriter
 from .origin import Origin
-from .same_cluster import note_cluster
 from .set_aside import in_words, may_pass
 from .stored import QUEUE_FULL, QUEUE_FULL_S
 
@@ -85,15 +85,13 @@ class _Target:
 
 
 def submit(
-    actions: Sequence[Submit], writer: FencedWriter, executor: Executor, paths: CampaignPaths
-) -> tuple[list[Unreachable], list[SetAside]]:
-    """One job array for all attempts of one resource shape, or several where they are too many for one.
+    actions: Sequence[Submit], writer: FencedWriter, executor: Executor, paths: CampaignPaths, failures: Failures
+) -> None:
+    """Submit one job array for all attempts of one resource shape, or several if they are too many for one.
 
-    Returns what could not be submitted for now, and the runs that cannot be submitted for a reason of their own; the
-    next pass decides again. Raises StaleLease if another reconciler has taken over.
+    Raises StaleLease if another reconciler has taken over.
     """
-    troubles: list[Unreachable] = []
-    shapes, aside = _batches(actions)
+    shapes = _batches(actions, failures)
     target = _Target(writer, executor, paths)
     full: dict[tuple[Any, ...], QueueFull] = {}
     for resources, group in counted("runs submitted", shapes, lambda shape: len(shape[1])):
@@ -101,18 +99,18 @@ def submit(
         if queue in full:
             continue
         try:
-            _submit_apart(group, resources, target, aside)
+            _submit_apart(group, resources, target, failures)
         except QueueFull as exc:
             full[queue] = exc
             if isinstance(exc, ClusterFull):
                 break  # sbatch would wait a minute for each shape
         except Unreachable as exc:
-            troubles.append(exc)
-    return [*troubles, *full.values()], aside
+            failures.troubles.append(exc)
+    failures.troubles += full.values()
 
 
-def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _Target, aside: list[SetAside]) -> None:
-    """Together, or one by one where one of them spoils it for the others."""
+def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _Target, failures: Failures) -> None:
+    """Submit them together, or one by one if one of them fails for a reason of its own."""
     try:
         _submit_group(group, resources, target)
     except (StaleLease, StoreUnreachable, ImportError):
@@ -124,17 +122,16 @@ def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _T
             raise
         if len(group) == 1:
             passing = isinstance(exc, RunUnwritable) and exc.passing
-            aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
+            failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
-            _submit_apart([action], resources, target, aside)
+            _submit_apart([action], resources, target, failures)
 
 
-def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list[Submit]]], list[SetAside]]:
-    """What is submitted together, with its resources; and the runs that have none."""
+def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], list[Submit]]]:
+    """Return the groups that are submitted together, with their resources; set aside runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
-    aside = []
     kinds = job_request.Shapes()
     for action in actions:
         try:
@@ -142,17 +139,15 @@ def _batches(actions: Sequence[Submit]) -> tuple[list[tuple[dict[str, Any], list
         except (OSError, ImportError):  # the environment's own files
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
-            aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
+            failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
             continue
         shapes[key].append(action)
         asked[key] = resources
-    groups = ((asked[key], group) for key, group in shapes.items())
-    parts = [
-        (asked, group[start : start + ARRAY_LIMIT])
-        for asked, group in groups
+    return [
+        (asked[key], group[start : start + ARRAY_LIMIT])
+        for key, group in shapes.items()
         for start in range(0, len(group), ARRAY_LIMIT)
     ]
-    return parts, aside
 
 
 def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
@@ -280,7 +275,7 @@ def _require_trust(paths: CampaignPaths) -> None:
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
     """Retries without excluded nodes: they may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
-    for resources, part in _batches(everywhere)[0]:
+    for resources, part in _batches(everywhere, Failures()):
         _submit_batch(part, resources, target)
 
 

@@ -25,7 +25,7 @@ from dscampaign.benchmarks.scale import UNSETTLED, make_campaign
 from dscampaign.db import queries, schema
 from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.executors.slurm import job_name
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.tests.support.waiting import HANGS_S
 
 LONG_AGO_S = 3600.0

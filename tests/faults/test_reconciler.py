@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.states import RunState
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
-from dscampaign.orchestrator.reconcile import act, claims, lease
+from dscampaign.orchestrator.executors.job_listing import job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.reconcile import act, attempt_files, lease
 from dscampaign.orchestrator.reconcile import loop as reconcile
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Finish
@@ -45,7 +46,7 @@ EFFECTS = [
     Boundary(submission, "write_intent", after=False),
     Boundary(submission, "write_intent", after=True),
     Boundary(act, "_revoke", after=False),
-    Boundary(claims, "create_exclusively", after=True),
+    Boundary(attempt_files, "create_exclusively", after=True),
     Boundary(act, "_revoke", after=True),
     Boundary(submission, "write_atomically", after=True),
     Boundary(submission, "_write_files", after=True),

@@ -17,7 +17,7 @@ import pytest
 from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.executors.slurm import job_name
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import observe, open_store, run_to_end, submit

@@ -9,7 +9,7 @@ from typing import TypeVar
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors.array_tasks import Key
+from dscampaign.orchestrator.executors.array_tasks import Key, cancelled
 from dscampaign.orchestrator.executors.base import (
     LIVE_PENDING,
     TERMINAL_STATES,
@@ -20,8 +20,8 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionUnclear,
     WaitedJob,
 )
-from dscampaign.orchestrator.executors.slurm import SINCE_SLACK_S, SlurmExecutor
-from dscampaign.orchestrator.executors.waiting_tasks import cancelled
+from dscampaign.orchestrator.executors.job_listing import SINCE_SLACK_S
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.simulation.accidents import Effects
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.simulation.fake_agent import FakeAgent

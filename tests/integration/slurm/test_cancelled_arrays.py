@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.orchestrator.executors.array_tasks import MISSED_S
 from dscampaign.orchestrator.executors.base import WaitedJob
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.executors.waiting_tasks import MISSED_S
 from dscampaign.tests.integration.slurm.test_status_truth import Life
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.slurm_fixtures import running_cluster

@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.db.states import RunState
 from dscampaign.files.atomic_files import read_json
-from dscampaign.orchestrator.executors.slurm import job_name
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.tests.support import SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 from dscampaign.tests.support.postgres import PostgresServer

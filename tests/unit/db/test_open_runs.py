@@ -72,9 +72,6 @@ def test_all_that_waits_is_read_when_the_campaign_is_cancelled(world: World) -> 
     ("run", "attempt", "read"),
     [
         ({}, {}, 0),
-        ({"target_step": 4, "config": {"command": ["train.py"]}}, {}, 0),
-        ({"target_step": 4, "config": {"command": None}}, {}, 1),
-        ({"target_step": 4, "config": {}}, {"last_step": None}, 0),
         ({"retry_epoch": 1}, {}, 1),
         ({"config_hash": "another"}, {"config_hash": "one"}, 1),
         ({}, {"state": AttemptState.RUNNING}, 1),

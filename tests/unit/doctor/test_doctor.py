@@ -20,8 +20,9 @@ from dscampaign.orchestrator.doctor import node_job
 from dscampaign.orchestrator.doctor.check import At
 from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops, requirements_of
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.local import EXAMINE
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.tests.support.fake_slurm import FakeSlurm

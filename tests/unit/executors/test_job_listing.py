@@ -14,12 +14,11 @@ import pytest
 
 from dscampaign.orchestrator.cli.progress import Progress
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors import slurm as slurm_module
-from dscampaign.orchestrator.executors import slurm_commands
+from dscampaign.orchestrator.executors import job_listing, slurm_commands
+from dscampaign.orchestrator.executors.array_tasks import MISSED_S
 from dscampaign.orchestrator.executors.base import JobView, WaitedJob
 from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.executors.waiting_tasks import MISSED_S
 from dscampaign.orchestrator.progress import shown_by
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
@@ -335,7 +334,7 @@ def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
     for named in ("0-3", "0,1-3:1", "0-1,..."):
         assert looks(lines[0], named=named) == looks(lines[0], **long | {"named": named}) == {0: "PENDING"}
     with monkeypatch.context() as patch:
-        patch.setattr(slurm_module, "ask", lambda command: away() if command[0] == "scontrol" else ask(command))
+        patch.setattr(job_listing, "ask", lambda command: away() if command[0] == "scontrol" else ask(command))
         assert looks(lines[0]) == {0: "PENDING"}  # that it does not answer hides nothing
     if accounting:
         slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_[1-3]", "PENDING"))

@@ -18,8 +18,9 @@ from dscampaign.orchestrator.executors.base import (
     SubmissionRefused,
     SubmissionUnclear,
 )
+from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import submission_error
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor, job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 

@@ -303,6 +303,17 @@ def test_nothing_is_done_without_the_lease(world: World) -> None:
     assert len(world.cluster.submitted) == 1
 
 
+def test_the_state_of_a_run_that_its_user_has_changed_meanwhile_is_left_to_the_next_pass(world: World) -> None:
+    """As when a run completes while a submission gives it more steps: they would never be made."""
+    run = world.runs()["depth-1"]
+    with world.store.write() as conn:
+        queries.update_run(conn, run.id, target_step=9)
+    take(world, SetRun(run, RunState.COMPLETED, ""))
+    assert world.states() == {"depth-1": "queued"}
+    take(world, SetRun(world.runs()["depth-1"], RunState.COMPLETED, ""))
+    assert world.states() == {"depth-1": "completed"}
+
+
 def test_nobody_is_asked_to_cancel_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(world.cluster, "cancel", asked.append)

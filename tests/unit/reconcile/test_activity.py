@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dscampaign.db.states import AttemptState
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
-from dscampaign.orchestrator.reconcile.activity import Activity, activities
+from dscampaign.orchestrator.reconcile.record import Activity, activities
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView
 from dscampaign.tests.support.policy_world import NOW_S, attempt_row, job, run_row, run_view, snapshot
 

@@ -27,9 +27,9 @@ from dscampaign.orchestrator.reconcile.actions import (
     SetRun,
     Submit,
 )
-from dscampaign.orchestrator.reconcile.activity import activities
 from dscampaign.orchestrator.reconcile.attempt_state import transitions
 from dscampaign.orchestrator.reconcile.decide import decide, settled
+from dscampaign.orchestrator.reconcile.record import activities
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.retry_section import RetryConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
-from dscampaign.orchestrator.reconcile.hang_detection import Straggler, hang, stragglers
+from dscampaign.orchestrator.reconcile.health import Straggler, hang, stragglers
 
 
 def beat(

@@ -26,7 +26,7 @@ from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
 from dscampaign.orchestrator.reconcile.actions import Submit
-from dscampaign.orchestrator.reconcile.claims import is_claimed, take_claim
+from dscampaign.orchestrator.reconcile.attempt_files import is_claimed, take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
 

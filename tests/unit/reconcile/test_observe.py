@@ -24,7 +24,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
-from dscampaign.orchestrator.reconcile.claims import revoked
+from dscampaign.orchestrator.reconcile.attempt_files import revoked
 from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.reconcile.stored import read_store

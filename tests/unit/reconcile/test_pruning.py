@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dscampaign.db.metrics import NewestLine
-from dscampaign.orchestrator.reconcile.pruning import hopeless
+from dscampaign.orchestrator.reconcile.health import hopeless
 from dscampaign.orchestrator.spec.retry_section import PruneConfig
 
 

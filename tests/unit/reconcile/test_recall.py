@@ -14,7 +14,7 @@ from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.closed_tasks import is_closed
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.reconcile.claims import revoked
+from dscampaign.orchestrator.reconcile.attempt_files import revoked
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world
 

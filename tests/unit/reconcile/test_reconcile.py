@@ -33,7 +33,7 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.reconcile import claims, lease, loop, observe, stored
+from dscampaign.orchestrator.reconcile import attempt_files, lease, loop, observe, stored
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
@@ -433,7 +433,7 @@ def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
         real(base, folder)
         create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
 
-    monkeypatch.setattr(claims, "make_below", job_starts_now)
+    monkeypatch.setattr(attempt_files, "make_below", job_starts_now)
     assert [type(action) for action in world.run_pass().actions] == [Revoke]
     world.cluster.jobs.update(hidden)
     assert world.run_pass().actions == ()
@@ -1030,8 +1030,8 @@ class Saboteur:
         monkeypatch.setattr(Store, "write", write)
 
     def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        effects = (submission, "write_atomically"), (submission, "make_below"), (claims, "create_exclusively")
-        for module, name in (*effects, (claims, "make_below")):
+        effects = (submission, "write_atomically"), (submission, "make_below"), (attempt_files, "create_exclusively")
+        for module, name in (*effects, (attempt_files, "make_below")):
             real = getattr(module, name)
 
             def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:

@@ -1,0 +1,241 @@
+"""Jobs as squeue and sacct show them: one squeue and at most one sacct for thousands.
+
+Facts of Slurm that matter here:
+  - squeue shows a finished job for MinJobAge seconds, sacct for ever, but only where slurmdbd runs, and it lags;
+  - the comment reaches sacct only where AccountingStoreFlags has job_comment, so jobs are found by name;
+  - `sacct` without -S starts at midnight, and -X hides the step that ran out of memory.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dscampaign.orchestrator.errors import Unreachable
+
+from .array_tasks import Jobs, Key, cancelled, task_numbers, task_views
+from .base import JobListing, JobView, WaitedJob
+from .slurm_commands import NO_ACCOUNTING, TimedOut, ask
+
+SINCE_SLACK_S = 86_400.0
+"""How far before the first submission to query sacct: clocks differ, and a day costs nothing."""
+
+ACCOUNTING_LAG_S = 15.0
+"""How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
+
+CANCEL_LAG_S = 180.0
+"""The same for a cancelled job. Only sacct tells who did it, and to mistake Slurm for the user ends a run for good."""
+
+NAMES_AT_ONCE = 2000
+"""Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
+
+_NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
+
+SQUEUE_FORMAT: Final = "%i|%T|%r|%V|%S|%e|%N|%U|%j"
+SACCT_FORMAT: Final = "JobID,State,ExitCode,Submit,Start,End,NodeList,UID,JobName"
+
+
+def job_name(token: str) -> str:
+    """Return the name of a batch's jobs, by which squeue and sacct find them."""
+    return token if "." in token else f"dscampaign-{token}"
+
+
+def list_jobs(
+    expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob], user: int
+) -> JobListing:
+    """Return a user's jobs, see `Executor.list_jobs`."""
+    tokens = sorted(expected)
+    parts = (tokens[start : start + NAMES_AT_ONCE] for start in range(0, len(tokens), NAMES_AT_ONCE))
+    answers = [_answer(_Question({token: expected[token] for token in part}, user), since_s) for part in parts]
+    jobs = {key: views for answer in answers for key, views in answer.jobs.items()}
+    wanted = {(token, index) for token, indexes in expected.items() for index in indexes}
+    in_queue = (view for answer in answers for views in answer.queue.values() for view in views.values())
+    unrecorded = {key for answer in answers for key in answer.unrecorded}
+    jobs |= cancelled(waited, wanted - jobs.keys(), unrecorded, in_queue, _shown_after_end_s, _tasks_of)
+    return JobListing(
+        jobs={key: job for key, views in jobs.items() if len(views) == 1 for job in views.values()},
+        complete=all(answer.complete for answer in answers),
+        rivals={key: tuple(views.values()) for key, views in jobs.items() if len(views) > 1},
+    )
+
+
+@dataclass(frozen=True)
+class _Question:
+    """As many batches as one command takes, and whose jobs are meant: anybody may use their names."""
+
+    expected: Mapping[str, Collection[int]]
+    user: int
+
+    @property
+    def wanted(self) -> set[Key]:
+        return {(token, index) for token, indexes in self.expected.items() for index in indexes}
+
+    def about(self, keys: Collection[Key]) -> _Question:
+        """Return the question about their batches alone."""
+        return _Question({token: self.expected[token] for token in {token for token, _ in keys}}, self.user)
+
+    def ask(self, command: Sequence[str], *, of_all: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """Ask squeue or sacct for the user's jobs of these names.
+
+        Args:
+            of_all: options that show everybody's jobs. Both commands refuse a number without an account on this host,
+                as while the directory of accounts is away, and squeue then prints nothing, as if it had gone well.
+        """
+        names = f"--name={','.join(map(job_name, self.expected))}"
+        done = ask([*command, f"--user={self.user}", names])
+        return ask([*command, *of_all, names]) if _NO_ACCOUNT.search(done.stderr) else done
+
+    def answers(self, text: str) -> Iterator[list[str]]:
+        """Return the fields of each job of the user's, without the user."""
+        # a notice of the site's wrapper, or a cluster's headline, has fewer fields
+        lines = (fields for line in text.splitlines() if len(fields := line.split("|", 8)) == 9)
+        return ([*fields[:7], fields[8]] for fields in lines if fields[7] in (str(self.user), ""))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The jobs, those of them that squeue showed, and whether all places were looked at.
+
+    Attributes:
+        unrecorded: tasks that squeue does not show and the accounting, if there is one, does not know.
+    """
+
+    jobs: Jobs
+    queue: Jobs
+    complete: bool = True
+    unrecorded: Collection[Key] = ()
+
+
+@dataclass(frozen=True)
+class _Records:
+    """The accounting's answer; not `kept` if the cluster has none, not `complete` if it did not respond."""
+
+    jobs: Jobs = field(default_factory=dict)
+    kept: bool = True
+    complete: bool = True
+
+
+def _answer(question: _Question, since_s: float) -> _Answer:
+    queue = _squeue(question)
+    dead = [key for key in question.wanted if key not in queue or any(job.terminal for job in queue[key].values())]
+    if not dead:
+        return _Answer(queue, queue)
+    # about these alone: a database would look up each of a hundred thousand jobs that wait
+    records = _sacct(question.about(dead), since_s, {key for key in dead if key not in queue})
+    if not records.kept:
+        return _Answer(queue, queue)
+    keys = queue.keys() | records.jobs.keys()
+    joined = {key: _joined(queue.get(key, {}), records.jobs.get(key, {})) for key in keys}
+    unrecorded = [key for key in dead if records.complete and key not in queue and not records.jobs.get(key)]
+    return _Answer({key: views for key, views in joined.items() if views}, queue, records.complete, unrecorded)
+
+
+def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> dict[str, JobView]:
+    """Join the views of one attempt's jobs.
+
+    A job that squeue does not show is over: a record of it as alive lags, or will never be corrected.
+    """
+    ends = {job_id: job for job_id, job in recorded.items() if job.terminal}
+    jobs = {job_id: job if job_id in ends else _until_recorded(job) for job_id, job in shown.items()}
+    return jobs | {job_id: end for job_id, end in ends.items() if job_id not in jobs or jobs[job_id].terminal}
+
+
+def _until_recorded(job: JobView) -> JobView:
+    """Return the job as not yet ended while the accounting may still tell more about its end.
+
+    squeue shows neither that a step ran out of memory nor who cancelled a job. An accounting that lags for long is not
+    waited for, and it may never hear of a job that was cancelled in the queue.
+    """
+    patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
+    recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
+    may_change = job.state in ("FAILED", "CANCELLED") and not job.cancelled_in_queue
+    return job._replace(state="COMPLETING") if may_change and recent else job
+
+
+def _squeue(question: _Question) -> Jobs:
+    # --all: also jobs in partitions that are hidden from the user
+    done = question.ask(["squeue", "--all", "--noheader", "--array", "--states=all", "-o", SQUEUE_FORMAT])
+    if done.returncode:
+        raise Unreachable(f"squeue: {done.stderr.strip()}")
+    seen = []
+    for job_id, state, reason, submit, start, end, nodes, name in question.answers(done.stdout):
+        times = unix_time(submit), unix_time(start), unix_time(end)  # the end of a running job is a forecast
+        seen.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
+    return task_views(seen, question.wanted)
+
+
+def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _Records:
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(max(0.0, since_s - SINCE_SLACK_S)))
+    try:
+        done = question.ask(["sacct", "-nP", "-S", since, "-o", SACCT_FORMAT], of_all=["--allusers"])
+    except TimedOut:  # a slurmdbd that hangs must not hide what squeue shows
+        return _Records(complete=False)
+    if NO_ACCOUNTING.search(done.stderr):
+        return _Records(kept=False)
+    return _Records(complete=False) if done.returncode else _Records(_parse_sacct(done.stdout, question, unseen))
+
+
+def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Jobs:
+    out_of_memory = set()
+    seen = []
+    for *fields, name in question.answers(text):
+        job = recorded_job(*fields)
+        if is_step(job.job_id):
+            if ran_out_of_memory(job):
+                out_of_memory.add(job.job_id.split(".")[0])
+        else:
+            seen.append((name, job))
+    return {
+        key: {n: job._replace(step_out_of_memory=True) if n in out_of_memory else job for n, job in views.items()}
+        for key, views in task_views(seen, question.wanted, unseen).items()
+    }
+
+
+def recorded_job(job_id: str, word: str, exit_code: str, submit: str, start: str, end: str, nodes: str) -> JobView:
+    """Return the job or step of a line of sacct."""
+    # "CANCELLED by 1000" is somebody's wish. Without a name it is how Slurm closes the books on jobs that it lost.
+    state = "GONE" if word == "CANCELLED" else word.partition(" ")[0]
+    by = re.fullmatch(r"CANCELLED by (\d+)", word)
+    times = unix_time(submit), unix_time(start), unix_time(end)
+    return JobView("", 0, job_id, state, "", *times, exit_code, nodes, cancelled_by=int(by[1]) if by else None)
+
+
+def is_step(job_id: str) -> bool:
+    """Return whether the id is that of a step; `12_[1,...]` is an array."""
+    return "." in job_id.partition("[")[0]
+
+
+def ran_out_of_memory(step: JobView) -> bool:
+    """Return whether a step did, which the state of its job may hide."""
+    return step.state == "OUT_OF_MEMORY" or step.exit_code == "0:125"
+
+
+def unix_time(text: str) -> float | None:
+    """Return a time that Slurm shows, None if it is not known."""
+    return float(text) if text.isdigit() else None
+
+
+def _shown_after_end_s() -> float:
+    """Return for how long squeue shows ended jobs; 0 if Slurm does not tell."""
+    try:
+        config = ask(["scontrol", "show", "config"]).stdout
+    except Unreachable:  # the answer of squeue holds all the same
+        return 0.0
+    age = re.search(r"^MinJobAge\s*=\s*(\d+)", config, re.MULTILINE)
+    return float(age[1]) if age else 0.0
+
+
+def _tasks_of(array: str) -> set[int] | None:
+    """Return the tasks of an array that slurmctld still has, waiting, running or just ended; None if unknown."""
+    try:
+        done = ask(["scontrol", "show", "job", array])
+    except Unreachable:
+        return None
+    named = re.findall(rf"\bArrayJobId={array} ArrayTaskId=(\S+)", done.stdout)
+    tasks = [task_numbers(text) for text in named]
+    complete = [some for some in tasks if some is not None]
+    return {task for some in complete for task in some} if complete and len(complete) == len(tasks) else None
