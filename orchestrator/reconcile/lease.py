@@ -133,8 +133,8 @@ class FencedWriter:
         """Fail a run whose job sbatch refused."""
         reason = f"sbatch refused it: {said}"
         self.end_unrun(conn, row, FailureClass.REFUSED, reason)
-        values = {"state": RunState.FAILED, "reason": reason, "cause": Cause(CauseCode.REFUSED)}
-        queries.update_run(conn, row.run_id, **values)
+        cause = Cause(CauseCode.REFUSED)
+        queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason, cause=cause)
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
