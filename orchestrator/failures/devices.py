@@ -77,22 +77,18 @@ NO_KERNEL = (
 )
 ASSERTION = re.compile(rf"{_ERROR}device-side assert triggered|{_named('Assert', 'ASSERT')}")
 
-ARGUMENT = re.compile(
-    r"\b(?:CU|HIP|ROC|N)[A-Z]+_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|ARCH_MISMATCH|VERSION_MISMATCH|INVALID_VALUE"
-    r"|SUBLIBRARY\w*|LICENSE\w*)|ncclInvalid(?:Usage|Argument)|no socket interface found"
-    rf"|{_ERROR}(?:invalid (?:argument|configuration argument|resource handle|value)|too many resources requested"
-    r"|.{0,40}unsupported toolchain|device kernel image is invalid|API call is not supported|named symbol not found"
-    r"|peer access is not supported|operation not supported(?! on)|.{0,20}driver version is insufficient)"
-    r"|[Mm]ismatch between collectives|driver version is insufficient|re-initialize CUDA in forked"
-)
-"""Results that, by their documentation, stand for what the caller passed or built."""
-FAILED = re.compile(
-    r"CUDA(?: driver)? init|cuda failure|[A-Z]_STATUS_[A-Z]|(?:cuDNN|MIOpen|NCCL|RCCL|HCCL) [Ee]rror|Xid"
-    rf"|{_RUNTIME}(?: driver)? (?:error|failure)|[A-Z]_RESULT_ERROR_|Native API"
-)
-"""A device's or a library's own word that something failed."""
 NAMED = re.compile(
     r"CUDA|[Cc]uda|cuDNN|CUBLAS|CUDNN|NCCL|RCCL|NVML|HIP|ROCm|XPU|device ordinal|GPUs?\b|NVIDIA"
     r"|unspecified launch failure"
 )
 """Whether a device is spoken of at all."""
+MEMORY_NAMED = re.compile(
+    r"(?<![A-Za-z])(?:(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
+    r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm)(?![A-Za-z])",
+    re.IGNORECASE,
+)
+TOO_SMALL = (
+    rf"(?is)\A(?=.*{MEMORY_NAMED.pattern})(?=.*\d ?(?:[KMGT]i?B|bytes)\b)"
+    r"(?=.*\b(?:free|available|insufficient|enough|less than|only|requires?|needs?|needed|remaining|exceed\w*)\b)"
+)
+"""A statement, with sizes, that a device has less memory than is needed."""

@@ -51,21 +51,6 @@ _SYMBOLS = {
     "ESTALE": 116, "EUCLEAN": 117, "EREMOTEIO": 121, "EDQUOT": 122,
 }  # fmt: skip
 _SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
-_OTHER_WORDS = {
-    5: "input/output error|e/a[- ]fehler|erreur d'entrée/sortie|error de entrada/salida|errore di input/output"
-    "|入出力エラー|输入/输出错误",
-    28: "no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
-    "|(?:disk|file ?system|volume) (?:is )?full|kein speicherplatz|aucun espace disponible|no queda espacio"
-    "|spazio esaurito|não há espaço|на устройстве не осталось"
-    "|デバイスに空き領域がありません|设备上没有空间|장치에 남은 공간이",
-    30: "read-?only file ?system|nur lesbares dateisystem|système de fichiers accessible en lecture seulement"
-    "|sistema de ficheros de sólo lectura|只读文件系统|読み込み専用ファイルシステム",
-    116: "stale (?:nfs )?file handle|veraltete dateizugriffsnummer|descripteur de fichier périmé|过旧的文件控制柄",
-    122: "disk quota exceeded|plattenkontingent .{0,20}überschritten|débordement du quota|se ha excedido la cuota"
-    "|超出磁盘限额|ディスク使用量制限を超過|квота .{0,20}превышена",
-}
-"""As languages, libraries and older systems word what only files can cause; in lower case."""
-_OTHERS = re.compile("|".join(f"(?P<_{number}>{words})" for number, words in _OTHER_WORDS.items()))
 
 
 def fault(number: int, about_files: bool) -> Fault | None:
@@ -77,18 +62,11 @@ def fault(number: int, about_files: bool) -> Fault | None:
     return FAULTS.get(number)
 
 
-def in_other_words(text: str) -> int | None:
-    """The errno of storage that a line words in a language or a way of its own; None for none."""
-    other = _OTHERS.search(text.lower())
-    return int(other.lastgroup[1:]) if other and other.lastgroup else None
-
-
 def find(text: str) -> int | None:
-    """The errno that an error's text names, by number, by symbol or in words; None if it names none."""
-    if said := [next(group for group in found if group) for found in _SAID.findall(text)]:
-        return int(said[-1])  # a library that wraps an errno in another quotes the first one's
+    """Return the errno that an error's text names, by number, by symbol or in words; None if it names none."""
+    if numbers := [next(group for group in groups if group) for groups in _SAID.findall(text)]:
+        return int(numbers[-1])  # a library that wraps an errno in another quotes the first one's
     if words := _WORDS.search(text):
         return _NUMBERS[words[0]]
-    if symbol := _SYMBOL.search(text):
-        return _SYMBOLS[symbol[0]]
-    return in_other_words(text)
+    symbol = _SYMBOL.search(text)
+    return _SYMBOLS[symbol[0]] if symbol else None

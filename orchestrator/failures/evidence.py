@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.jobs.shared.user_pattern import UserPattern
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 
-from . import words
-from .log_lines import ends_a_program, evidence, is_cascade, lacks_extension, rank_of_log, traceback_of, unfolded
+from .clues import Clue
+from .log_lines import clues
 from .places import Place, places, telling
-from .raised import (
-    MESSAGE_LIMIT,
-    OF_FILES,
-    OF_PROGRAM,
-    Frame,
-    Raised,
-    causes_of_trace,
-    last_exception,
-    nested,
-    recorded,
-    said,
-)
+from .raised import MESSAGE_LIMIT, Frame
 
 SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
@@ -182,105 +170,19 @@ class Ended:
     @cached_property
     def roots(self) -> tuple[Clue, ...]:
         """Those of them that are not consequences of another rank's death."""
-        return tuple(clue for clue in self.errors if not clue.is_cascade and not _garbled(clue))
+        return tuple(clue for clue in self.errors if not clue.is_cascade and not clue.is_garbled)
 
     @cached_property
     def log_clues(self) -> tuple[Clue, ...]:
         """Lines of logs that may decide, those of the nodes first, cascades last."""
-        found = [clue for o in self.outcomes for clue in _told(o.lines, o.host)]
-        told = (clue for clue in [*found, *_told(self.agent_lines)] if not _garbled(clue))
-        return tuple(sorted(told, key=lambda clue: clue.is_cascade))
+        of_nodes = [clue for o in self.outcomes for clue in clues(o.lines, o.host)]
+        shown = (clue for clue in [*of_nodes, *clues(self.agent_lines)] if not clue.is_garbled)
+        return tuple(sorted(shown, key=lambda clue: clue.is_cascade))
 
     @property
     def stop_asked(self) -> bool:
         """Whether some node was asked to save a checkpoint and exit."""
         return any(o.ended_by == "stop" for o in self.outcomes)
-
-
-@dataclass(frozen=True)
-class Clue:
-    """A piece of evidence.
-
-    Attributes:
-        host: the node that it is from, "" where that is unknown.
-        rank: the rank that said it, None for a node's or the job's.
-        error: what a rank recorded of its exception, None for any other evidence.
-    """
-
-    line: LogLine
-    host: str = ""
-    rank: int | None = None
-    ts: float | None = None
-    error: Mapping[str, Any] | None = None
-
-    @property
-    def text(self) -> str:
-        """Its text."""
-        return self.line.text
-
-    @cached_property
-    def raised(self) -> Raised:
-        """The exception that it tells of."""
-        return recorded(self.error) if self.error else said(self.text)
-
-    @cached_property
-    def is_cascade(self) -> bool:
-        """Whether it tells of a consequence of another rank's death."""
-        return lacks_extension(self.text) or (is_cascade(self.text) and not _own(self.raised))
-
-    @cached_property
-    def causes(self) -> tuple[Raised, ...]:
-        """What a rank's exception was raised in place of, or as a group holds, first one first."""
-        error = self.error or {}
-        if inner := nested(self.raised):
-            return (inner,)
-        if isinstance(chain := error.get("chain"), list) and chain:
-            return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
-        return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))
-
-
-def _own(raised: Raised) -> bool:
-    """Whether its class blames the program, though it names what the ranks communicate with."""
-    if raised.is_a(*OF_FILES):
-        return True
-    return raised.is_a(*OF_PROGRAM) and not words.PASSING.search(words.QUOTED.sub("''", raised.message))
-
-
-def _garbled(clue: Clue) -> bool:
-    """Whether it is what half a message of another process looks like: of a rank, or of the parent of a worker."""
-    kind = str((clue.error or {}).get("type", ""))
-    if not kind.endswith(("UnpicklingError", "EOFError")):
-        return False
-    frames = clue.raised.frames
-    return Place.COLLECTIVE in places(frames)[:2] or any(frame.function == "spawn_main" for frame in frames)
-
-
-def _told(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
-    """The lines of logs that may decide; those with which a program ends, with all that is shown of their exception."""
-    further: set[tuple[str, int]] = set()
-    repeated: set[tuple[str, str]] = set()
-    lines = unfolded(lines)
-    for line in evidence(lines):
-        rank = rank_of_log(line.file)
-        if "\n" in line.text:  # a traceback within a JSON record
-            above, text = last_exception(line.text)
-            head = said(text)
-            error = {"type": head.type, "message": head.message, "trace": above}
-            yield Clue(LogLine(line.file, line.number, text), host, rank, error=error)
-            continue
-        if (line.file, line.number) in further:
-            continue
-        if not ends_a_program(line.text):
-            if (line.file, line.text) not in repeated:
-                yield Clue(line, host, rank)
-            repeated.add((line.file, line.text))
-            continue
-        shown = traceback_of(line, lines)
-        further |= {(line.file, number) for number in shown.further}
-        head = said(shown.text)
-        error = {"type": head.type, "message": head.message, "trace": shown.above}
-        who = rank if shown.rank is None else shown.rank
-        yield Clue(LogLine(line.file, line.number, shown.text), host, who, error=error)
 
 
 def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:

@@ -1,4 +1,4 @@
-"""Classifies attempts without an error that any rule matches, by exit codes and signals. Pure."""
+"""Verdicts from states, exit codes and signals alone: Slurm's, the agents' and the launchers'. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ import signal
 from typing import Final
 
 from dscampaign.jobs.agent.evidence import NO_WORKDIR, REFUSED, RESTORED, LogLine
+from dscampaign.orchestrator.executors.base import JobView
 
+from .clues import Clue
 from .evidence import Ended, death_signal, first_to_die, silent_ranks
 from .policy import FailureClass
 from .verdict import Sureness, Verdict, headline
+
+SET_UP: Final = "set-up"
+LAUNCH: Final = "slurm-launch"
+NOT_TRUSTED: Final = "not-trusted"
+"""The rules of attempts that ended before anything of this program or of the user's training ran."""
+
+NEVER_BEGAN = {
+    "rendezvous": "timed out waiting for the first node",
+    NO_WORKDIR: "does not have the folder where the training starts",
+}
+"""Why an agent started no ranks, by its own code for it."""
 
 _NOT_FOUND = re.compile(
     r"line \d+: .*: (?:No such file or directory|command not found|Permission denied|cannot execute)"
@@ -20,32 +33,69 @@ _SHELL = {
     "127:0": _NOT_FOUND,
     "2:0": re.compile(r"line \d+: (?:syntax error|unexpected (?:EOF|end of file))"),
 }
-"""A shell's words for what ends it before anything ever ran, by its exit code: what it cannot run, find or read."""
-
-_WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
-
+"""A shell's message of an end before anything ever ran, by its exit code."""
 _WHERE: Final = re.compile(r"^\S+: line \d+: ")
 """How the shell begins a message, with the script's name."""
-
+_NODE_NAME: Final = re.compile(r"[\w.-]+")
+_WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
 _LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
-SET_UP: Final = "set-up"
-LAUNCH: Final = "slurm-launch"
-NOT_TRUSTED: Final = "not-trusted"
-"""The rules of attempts that ended before anything of this program or of the user's training ran."""
+_TAKEN: Final = "75:0"
+"""How a job ends whose attempt is taken: by its own first start, if agents have left an outcome."""
+_STATES: Final = {
+    "PREEMPTED": (FailureClass.PREEMPTED, "preempted by a job of higher priority"),
+    "CANCELLED": (FailureClass.CANCELLED, "the job was cancelled outside this program"),
+}
 _BY_ITSELF: Final = ("COMPLETED", "FAILED", "GONE")
 """How a job ends that nobody else ended."""
 _SIGNALLED: Final = 128
 """From this exit status on, a signal ended the command."""
 
-NEVER_BEGAN = {
-    "rendezvous": "timed out waiting for the first node",
-    NO_WORKDIR: "does not have the folder where the training starts",
-}
-"""What became of an agent that started no ranks, by its own word for it."""
+
+# -- Slurm ----------------------------------------------------------------------------------------------------
+
+
+def ended_by_slurm(ended: Ended) -> Verdict | None:
+    """Return the verdict if Slurm preempted, cancelled or requeued the job, or lost its node."""
+    job = ended.job
+    if _started_again(ended):
+        line = LogLine("slurm", 0, _state(job) if job else "the job began again")
+        return _by_slurm(line, FailureClass.PREEMPTED, "Slurm ended the job and started it again", "slurm-requeue")
+    if job is None:
+        return None
+    line = LogLine("slurm", 0, _state(job))
+    if job.state == "DEADLINE" and not ended.outcomes and job.never_began:
+        reason, hint = "its deadline passed in the queue", "give `slurm.deadline` more time, or leave it out"
+        return _by_slurm(line, FailureClass.REFUSED, reason, "slurm-deadline", hint=hint)
+    if job.state in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"):
+        host = job.nodes if _NODE_NAME.fullmatch(job.nodes) else ""
+        return _by_slurm(line, FailureClass.NODE, f"Slurm: {job.state} on {job.nodes or 'its nodes'}", host=host)
+    return _by_slurm(line, *_STATES[job.state]) if job.state in _STATES else None
+
+
+def _by_slurm(
+    line: LogLine, kind: FailureClass, reason: str, rule: str = "slurm-state", *, host: str = "", hint: str = ""
+) -> Verdict:
+    return Verdict(kind, reason, hint, line, rule, host)
+
+
+def _started_again(ended: Ended) -> bool:
+    """Whether Slurm has ended the job, as after `scontrol requeue`, and not its ranks."""
+    job, outcomes = ended.job, ended.outcomes
+    again = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
+    interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)
+    by_itself = any(rank.exit or rank.error for outcome in outcomes for rank in outcome.ranks)
+    return again and (interrupted or not by_itself)  # its signal may have come to the ranks a moment before the agent
+
+
+def _state(job: JobView) -> str:
+    return f"{job.state} {job.exit_code} {job.reason}".strip()
+
+
+# -- before anything ran --------------------------------------------------------------------------------------
 
 
 def set_up(ended: Ended) -> Verdict | None:
-    """A line of `setup` that failed: a mistake if it fails in every try, else the machine's fault."""
+    """Return the verdict on a line of `setup` that failed: a mistake if it fails in every try."""
     failure, job = ended.set_up, ended.job
     if failure is None or ended.outcomes or (job and job.state not in _BY_ITSELF):
         return None
@@ -54,11 +104,11 @@ def set_up(ended: Ended) -> Verdict | None:
     how = f"with {failure.status}" if failure.status else "by leaving the shell"
     reason = f"line {failure.line} of `setup` ended {how}: {failure.text}{f' ({last})' if last else ''}"
     hint = "correct `setup`; a line that may fail ends with `|| true`"
-    line = LogLine("setup", failure.line, failure.text)
+    clue = Clue(LogLine("setup", failure.line, failure.text), failure.host)
     kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
     certain = not ended.trained and failure.status < _SIGNALLED
     place = f"{SET_UP} {failure.line}: {failure.text}" if certain else ""
-    return Verdict(kind, reason, hint, line, SET_UP, failure.host, place=place)
+    return clue.verdict(kind, SET_UP, reason, hint, place=place)
 
 
 def refused(ended: Ended) -> Verdict | None:
@@ -68,11 +118,11 @@ def refused(ended: Ended) -> Verdict | None:
         return None
     reason = headline(line.text.removeprefix(REFUSED).strip())
     hint = "only you may own and be able to write what it names: chmod go-w"
-    return Verdict(FailureClass.DETERMINISTIC, reason, hint, line, NOT_TRUSTED)
+    return Clue(line).verdict(FailureClass.DETERMINISTIC, NOT_TRUSTED, reason, hint)
 
 
 def never_began(ended: Ended) -> Verdict | None:
-    """A node that started no ranks."""
+    """Return the verdict on a node that started no ranks."""
     idle = next((o for o in ended.outcomes if o.ended_by in NEVER_BEGAN), None)
     if idle is None:
         return None
@@ -93,25 +143,49 @@ def folder_restored(ended: Ended) -> Verdict | None:
     return Verdict(FailureClass.STORAGE, reason, rule=RESTORED)
 
 
+# -- exit codes and signals -----------------------------------------------------------------------------------
+
+
 def unknown(ended: Ended) -> Verdict:
-    """The verdict on an attempt of which only exit codes and signals are known."""
+    """Return the verdict on an attempt of which only exit codes and signals are known."""
     job, outcomes = ended.job, ended.outcomes
     if not outcomes:
         return _without_outcome(ended)
     if fault := faulted(ended):
         return fault
     if len(outcomes) < ended.nodes:
-        word = f" (Slurm: {job.state} {job.exit_code})" if job else ""
-        return Verdict(FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record{word}")
-    return _by_exits(ended)
+        slurm = f" (Slurm: {job.state} {job.exit_code})" if job else ""
+        return Verdict(
+            FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record{slurm}"
+        )
+    return _usage(ended) or _by_exits(ended)
+
+
+def faulted(ended: Ended) -> Verdict | None:
+    """Return the verdict on a SIGSEGV or SIGBUS without a message: the script's own kernels, or the machine."""
+    number = death_signal(ended)
+    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent_ranks(ended) or ended.on_cpu:
+        return None
+    name, host = first_to_die(ended)
+    outcome = next(o for o in ended.outcomes if o.launcher_exit in (-number, 256 - number))
+    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
+    return Verdict(FailureClass.GPU_FAULT, f"{name} {how_it_died(ended)}", "", line, "exit-code", host)
+
+
+def how_it_died(ended: Ended) -> str:
+    """Return how a rank without a record ended, as far as its launcher's exit code tells."""
+    number = death_signal(ended)
+    if number is None:
+        return "left no record of its end"
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:  # one of the real-time signals
+        return f"was killed by signal {number}"
 
 
 def _by_exits(ended: Ended) -> Verdict:
-    if usage := _usage(ended):
-        return usage
     if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
-        word = how_it_died(ended)
-        return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {word}", host=killed.host)
+        return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {how_it_died(ended)}", host=killed.host)
     left = [(rank, o.host) for o in ended.outcomes for rank in o.ranks if rank.exit and rank.exit > 0]
     if silent_ranks(ended) and left:  # the launcher ended the others
         rank, host = left[0]
@@ -128,13 +202,13 @@ def _by_exits(ended: Ended) -> Verdict:
 
 
 def _usage(ended: Ended) -> Verdict | None:
-    """Exit 2 before the first step: what argparse, click and others do with arguments that they do not know."""
+    """The verdict on exit 2 before the first step: argparse, click and others refuse unknown arguments with it."""
     exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
     if ended.trained or 2 not in exits or not exits <= {2, None}:
         return None
-    words = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()]
-    reason = headline(words[-1].text) if words else "the script exited with 2, as for arguments that it does not know"
-    line = words[-1] if words else LogLine(f"outcome-{ended.outcomes[0].node_rank}.json", 0, "exit 2")
+    last = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()][-1:]
+    reason = headline(last[0].text) if last else "the script exited with 2, as for arguments that it does not know"
+    line = last[0] if last else LogLine(f"outcome-{ended.outcomes[0].node_rank}.json", 0, "exit 2")
     return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", line, "exit-2")
 
 
@@ -143,48 +217,26 @@ def _without_outcome(ended: Ended) -> Verdict:
     job = ended.job
     if job is None or job.state == "GONE":
         return Verdict(FailureClass.CRASH, "ended without a record of how", "see its log")
-    proof = LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}".strip())
-    if mistake := _set_up(ended, job.exit_code):
+    if mistake := _by_shell(ended, job.exit_code):
         return mistake
+    line = LogLine("slurm", 0, _state(job))
     if job.exit_code == "0:53" or job.reason == "JobLaunchFailure":
-        host = job.nodes if re.fullmatch(r"[\w.-]+", job.nodes) else ""
+        host = job.nodes if _NODE_NAME.fullmatch(job.nodes) else ""
         place = "" if ended.trained or not host else LAUNCH
-        return Verdict(
-            FailureClass.NODE, f"Slurm could not start it: {proof.text}", _LAUNCH_HINT, proof, LAUNCH, host, place=place
-        )
-    reason = f"ended without a record of how (Slurm: {proof.text})"
-    return Verdict(FailureClass.CRASH, reason, "see its log", proof)
+        reason = f"Slurm could not start it: {line.text}"
+        return Verdict(FailureClass.NODE, reason, _LAUNCH_HINT, line, LAUNCH, host, place=place)
+    return Verdict(FailureClass.CRASH, f"ended without a record of how (Slurm: {line.text})", "see its log", line)
 
 
-def _set_up(ended: Ended, exit_code: str) -> Verdict | None:
-    words = _SHELL.get(exit_code)
-    line = next((line for line in ended.agent_lines if words and words.search(line.text)), None)
+def _by_shell(ended: Ended, exit_code: str) -> Verdict | None:
+    pattern = _SHELL.get(exit_code)
+    line = next((line for line in ended.agent_lines if pattern and pattern.search(line.text)), None)
     if line is None or ended.trained:
         return None
-    hint, name = "correct `python:` or `slurm.setup`", "no-interpreter"
-    return Verdict(
-        FailureClass.CRASH, headline(line.text), hint, line, name,
-        sure=Sureness.UNSURE, suspect=FailureClass.DETERMINISTIC,
-    )  # fmt: skip
-
-
-def faulted(ended: Ended) -> Verdict | None:
-    """A segmentation fault or bus error without a message: the script's own kernels, or the machine."""
-    number = death_signal(ended)
-    if number not in (signal.SIGSEGV, signal.SIGBUS) or not silent_ranks(ended) or ended.on_cpu:
-        return None
-    name, host = first_to_die(ended)
-    outcome = next(o for o in ended.outcomes if o.launcher_exit in (-number, 256 - number))
-    line = LogLine(f"outcome-{outcome.node_rank}.json", 0, f"launcher exit {outcome.launcher_exit}")
-    return Verdict(FailureClass.GPU_FAULT, f"{name} {how_it_died(ended)}", "", line, "exit-code", host)
-
-
-def how_it_died(ended: Ended) -> str:
-    """How a rank without a record ended, as far as its launcher's exit code tells."""
-    number = death_signal(ended)
-    if number is None:
-        return "left no record of its end"
-    try:
-        return f"was killed by {signal.Signals(number).name}"
-    except ValueError:  # one of the real-time signals
-        return f"was killed by signal {number}"
+    return Clue(line).verdict(
+        FailureClass.CRASH,
+        "no-interpreter",
+        hint="correct `python:` or `slurm.setup`",
+        sure=Sureness.UNSURE,
+        suspect=FailureClass.DETERMINISTIC,
+    )

@@ -8,7 +8,8 @@ from dscampaign.db.states import RunState
 from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 
 from . import errnos
-from .evidence import Clue, Ended, death_signal
+from .clues import Clue
+from .evidence import Ended, death_signal
 from .places import Place, places
 from .policy import FailureClass
 from .verdict import Sureness, Verdict

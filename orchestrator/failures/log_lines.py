@@ -1,7 +1,8 @@
-"""Which lines of a log are evidence, and which errors are only consequences of another rank's death. Pure.
+"""How the text of logs becomes evidence: which lines may decide, and the exceptions that they show. Pure.
 
 Logs are full of words that sound like failures: the configuration that a launcher prints, warnings, errors that a
-script caught and went on from, what a destructor says while the interpreter shuts down. None of these may decide.
+script caught and went on from, the complaints of a destructor while the interpreter shuts down. None of these may
+decide.
 """
 
 from __future__ import annotations
@@ -9,42 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice, takewhile
 from typing import Any
 
 from dscampaign.jobs.agent.evidence import LogLine
 
-from .raised import BREAK
+from .clues import Clue
+from .raised import BREAK, last_exception, said
 
-CASCADE = re.compile(
-    r"ncclRemoteError|ncclSystemError|remote process exited|NCCL (?:communicator|comm|operation|watchdog|timeout)"
-    r"|detected by watchdog|other ranks|[Aa]borted by"
-    r"|ProcessGroup|Dist(?:Backend|Network|Store)Error|Gloo|gloo/|\[.*gloo"
-    r"|[Cc]onnection (?:closed|reset|refused|lost)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
-    r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
-    r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
-    r"|ChildFailedError"  # who only tells that a process failed
-    r"|clients joined|srun: error: \S+: tasks? [\d,-]+: (?:Exited|Terminated|Killed)"
-    r"|Horovod has been shut down|MPI_ABORT was invoked"
-    r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
-)
-"""Messages of ranks after another one has died, and of ranks that are being ended."""
-
-OWN_FAULT = re.compile(
-    r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
-    r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"
-    r"|shared memory|ncclInvalid|invalid (?:tensor|argument|usage|device)|no socket interface found"
-    r"|^(?:builtins\.)?(?:Type|Value|Attribute"
-    r"|Name|Key|Import|ModuleNotFound|Syntax|NotImplemented|Index|UnboundLocal)Error"
-)
-"""Worded like a cascade, but the rank's own fault: its watchdog passes on a CUDA error of the same rank."""
-
-_UNBUILT = re.compile(r"torch_extensions\S*: (?:cannot open shared object file|file too short)")
-"""What the other ranks find where one could not build an extension, or has not yet."""
-_QUOTED_PATH = re.compile(r"'[^'\n]*/[^'\n]*'|\"[^\"\n]*/[^\"\n]*\"")
-"""A file's name says nothing of what happened."""
 _INSET = re.compile(r"^(?:\s|[│|#>*+-]\s)")
 """Source lines, frames, printed configurations and tables: an error's own line begins at the margin."""
 _NO_EVIDENCE = re.compile(
@@ -63,7 +37,6 @@ _MILD = re.compile(
     r"|(?:^|[\s\[:])[IW]\d{3,4} \d\d:\d\d:\d\d"  # glog
 )
 _MILD_REACH = 90
-_NCCL_WARN = re.compile(r"NCCL WARN ")
 _DECORATION = re.compile(
     r"^(?:\[(?!Errno|enforce)[^\]\n]{1,80}\]:? ?"  # [rank0]: [ERROR] [2026-01-01 00:00:00] [engine.py:12:step]
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S* (?:[-|] )?"
@@ -103,7 +76,6 @@ _GROUP_LINE = re.compile(r"^\W*(?:Base)?ExceptionGroup: |\+-+\+?-*(?: \d+ -+)?$"
 _RECORD = re.compile(r'"(?:level|levelname|severity|lvl|message|msg|event|exc_info|exception|traceback|stack\w*)"\s*:')
 _LEVELS = "level", "levelname", "severity", "lvl"
 _GRAVE = "ERR", "CRIT", "FATAL", "EMERG", "ALERT", "PANIC", "EXC"
-_OF_RANK = re.compile(r"rank(\d+)\.log$")
 
 _PROGRESS = re.compile(r"\bloss\b\W{1,6}\d|\b(?:global_)?step\W{1,3}\d", re.IGNORECASE)
 _NO_PROGRESS = re.compile(
@@ -113,112 +85,70 @@ _NO_PROGRESS = re.compile(
 )
 
 
-@lru_cache(maxsize=2048)
-def is_cascade(text: str) -> bool:
-    """Whether the error is a consequence of another rank's death."""
-    return bool(CASCADE.search(_QUOTED_PATH.sub("", text))) and not OWN_FAULT.search(text)
+def clues(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
+    """Return the lines that may decide, last words of programs with the exception that they end."""
+    for file, group in groupby(lines, key=lambda line: line.file):
+        yield from _clues_of_file(_unfolded(list(group)), _rank_of_log(file), host)
 
 
-@lru_cache(maxsize=2048)
-def lacks_extension(text: str) -> bool:
-    """Whether the error is that another rank has built no extension: an ImportError, yet no fault of its own."""
-    return bool(_UNBUILT.search(text))
+def _clues_of_file(lines: Sequence[LogLine], rank: int | None, host: str) -> Iterator[Clue]:
+    shown: set[str | int] = set()
+    for line in evidence(lines):
+        if "\n" in line.text:  # a traceback within a JSON record
+            above, text = last_exception(line.text)
+            yield _last_word(line, text, above, rank, host)
+        elif ends_a_program(line.text):
+            if line.number not in shown:
+                text, above, numbers, speaker = _traceback_of(line, lines)
+                shown |= numbers
+                yield _last_word(line, text, above, rank if speaker is None else speaker, host)
+        elif line.number not in shown and line.text not in shown:
+            shown.add(line.text)
+            yield Clue(line, host, rank)
 
 
-def unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    """Strip the margin of exception groups, and replace JSON records by their text; a traceback is one line."""
-    grouped = {line.file for line in lines if _GROUP in line.text}
-    return [
-        LogLine(line.file, line.number, _of_json(_MARGIN.sub(r"\1", line.text) if line.file in grouped else line.text))
-        for line in lines
-        if line.file not in grouped or not _GROUP_LINE.search(line.text)
-    ]
-
-
-def _of_json(text: str) -> str:
-    """The text of a JSON log record, "" if it is of no error; any other line as it is."""
-    if not text.startswith("{") or not _RECORD.search(text):
-        return text
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return text
-    level = next((str(record[key]).upper() for key in _LEVELS if key in record), "ERROR")
-    if not level.startswith(_GRAVE) and not (level.isdigit() and int(level) >= 40):
-        return text if _shows_progress(text) else ""
-    said = list(_strings(record))
-    if trace := next((value for _, value in said if _TRACEBACK in value), ""):
-        return trace[trace.index(_TRACEBACK) :].rstrip()
-    named = dict(said)
-    if (kind := named.get("type", "")) and _ERROR_LINE.match(kind):
-        return f"{kind}: {named.get('value', named.get('message', ''))}"
-    return next((named[key] for key in ("error", "message", "msg", "event", "text") if named.get(key)), "")
-
-
-def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _strings(inner, str(name))
+def _last_word(line: LogLine, text: str, above: Sequence[str], rank: int | None, host: str) -> Clue:
+    head = said(text)
+    error = {"type": head.type, "message": head.message, "trace": above}
+    return Clue(LogLine(line.file, line.number, text), host, rank, error=error)
 
 
 def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Which of a node's lines, each log's in their order, may decide; without their decoration (rank, time, level)."""
-    for _, group in groupby(lines, key=lambda line: line.file):
-        of_one_log = list(group)
-        handled_until = max((line.number for line in of_one_log if _shows_progress(line.text)), default=0)
-        for line in _without_abandoned(_before_the_end(of_one_log)):
-            if line.text.startswith(_TRACEBACK) and "\n" in line.text:
-                yield line
-                continue
-            text = bare(line.text)
-            uncaught = line.number > handled_until or _SPEAKER.match(line.text)
-            if uncaught and not _no_evidence(line.text) and not _INSET.match(text):
-                yield LogLine(line.file, line.number, text)
+    """Return the lines of a log that may decide, without their decoration (rank, time, level)."""
+    lines = list(lines)
+    handled_until = max((line.number for line in lines if _shows_progress(line.text)), default=0)
+    for line in _without_abandoned(_before_the_end(lines)):
+        if line.text.startswith(_TRACEBACK) and "\n" in line.text:
+            yield line
+            continue
+        text = bare(line.text)
+        uncaught = line.number > handled_until or _SPEAKER.match(line.text)
+        if uncaught and not _no_evidence(line.text) and not _INSET.match(text):
+            yield LogLine(line.file, line.number, text)
 
 
-@dataclass(frozen=True)
-class LoggedException:
-    """An exception as a log shows it.
+def _traceback_of(line: LogLine, log: Sequence[LogLine]) -> tuple[str, Sequence[str], set[int], int | None]:
+    """Return an exception's whole text, its traceback, the numbers of its message's further lines, and its rank.
 
-    Attributes:
-        text: its type and message, with the message's further lines where it is sure that they are its own.
-        above: the traceback, that of the exceptions before it included.
-        rank: who said it, where the log is of several.
-        further: the numbers of the message's further lines.
+    torch's hook for uncaught exceptions begins each of their lines with the rank: this separates the lines of one rank
+    from those of others in between, and further lines of its message from what came next.
     """
-
-    text: str
-    above: Sequence[str]
-    rank: int | None = None
-    further: frozenset[int] = frozenset()
-
-
-def traceback_of(line: LogLine, log: Iterable[LogLine]) -> LoggedException:
-    """What the log shows of the exception whose own line that is.
-
-    torch's hook for uncaught exceptions begins each of their lines with the rank: thus lines of one rank are told from
-    those of others in between, and further lines of its message from what came next.
-    """
-    of_file = [one for one in log if one.file == line.file]
-    raw = next((one.text for one in of_file if one.number == line.number), "")
+    raw = next((other.text for other in log if other.number == line.number), "")
     speaker = _SPEAKER.match(raw)
     if speaker is None:
-        return LoggedException(line.text, _traceback(bare(one.text) for one in of_file if one.number < line.number))
+        return line.text, _traceback(bare(other.text) for other in log if other.number < line.number), set(), None
     mark = speaker[0]
-    own = [(one.number, one.text[len(mark) :]) for one in of_file if one.text.startswith(mark)]
+    own = [(other.number, other.text[len(mark) :]) for other in log if other.text.startswith(mark)]
+    after = ((number, text) for number, text in own if number > line.number)
+    further = dict(islice(takewhile(lambda pair: not _NEXT.match(pair[1]), after), _MESSAGE_LINES))
     above = _traceback(text for number, text in own if number < line.number)
-    after = (one for one in own if one[0] > line.number)
-    further = list(islice(takewhile(lambda one: not _NEXT.match(one[1]), after), _MESSAGE_LINES))
-    text = "\n".join([line.text, *(text for _, text in further)])
-    return LoggedException(text, above, int(speaker[1]), frozenset(number for number, _ in further))
+    return "\n".join([line.text, *further.values()]), above, set(further), int(speaker[1])
 
 
 def _traceback(above: Iterable[str]) -> Sequence[str]:
     lines = list(above)
     heads = [at for at, text in enumerate(lines) if text.startswith(_TRACEBACK)]
-    if not heads:  # what is above is not kept
+    if not heads:  # the lines above are not kept
         return list(takewhile(lambda text: text.startswith("  "), reversed(lines)))[::-1]
     first = heads.pop()
     while heads and any(BREAK.match(text) for text in lines[max(0, first - 2) : first]):
@@ -226,28 +156,22 @@ def _traceback(above: Iterable[str]) -> Sequence[str]:
     return lines[first:]
 
 
-def rank_of_log(name: str) -> int | None:
-    """The rank whose log the file is, None if it is of all."""
-    found = _OF_RANK.search(name)
-    return int(found[1]) if found else None
-
-
 @lru_cache(maxsize=2048)
 def ends_a_program(text: str) -> bool:
-    """Whether the line begins as the last word of a program does that ends for a mistake."""
+    """Return whether the line begins like the last word of a program that ends for a mistake."""
     return bool(_FATAL_HEAD.match(text))
 
 
 @lru_cache(maxsize=4096)
 def bare(text: str) -> str:
-    """The line without what loggers and launchers put before it."""
+    """Return the line without the decoration of loggers and launchers."""
     while found := _DECORATION.match(text):
         text = text[found.end() :]
     return text
 
 
 def echoes_input(text: str) -> bool:
-    """Whether the line repeats a command line or a configuration."""
+    """Return whether the line repeats a command line or a configuration."""
     return bool(_NO_EVIDENCE.search(text))
 
 
@@ -259,18 +183,13 @@ def _shows_progress(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _no_evidence(text: str) -> bool:
-    if _NCCL_WARN.search(text):
+    if "NCCL WARN " in text:
         return False
-    return bool(_NO_EVIDENCE.search(text)) or bool(_MILD.search(text[:_MILD_REACH]))
-
-
-@lru_cache(maxsize=4096)
-def _ends_by_slurm(text: str) -> bool:
-    return bool(_ENDED_BY_SLURM.search(text))
+    return echoes_input(text) or bool(_MILD.search(text[:_MILD_REACH]))
 
 
 def _before_the_end(lines: Sequence[LogLine]) -> Sequence[LogLine]:
-    ends = (at for at, line in enumerate(lines, 1) if _ends_by_slurm(line.text))
+    ends = (at for at, line in enumerate(lines, 1) if _ENDED_BY_SLURM.search(line.text))
     return lines[: next(ends, len(lines))]
 
 
@@ -285,3 +204,44 @@ def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
                 skip_until = 0
         else:
             yield line
+
+
+def _rank_of_log(name: str) -> int | None:
+    found = re.search(r"rank(\d+)\.log$", name)
+    return int(found[1]) if found else None
+
+
+def _unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """Strip the margin of exception groups, and replace JSON records by their text; a traceback is one line."""
+    if any(_GROUP in line.text for line in lines):
+        kept = (line for line in lines if not _GROUP_LINE.search(line.text))
+        lines = [LogLine(line.file, line.number, _MARGIN.sub(r"\1", line.text)) for line in kept]
+    return [LogLine(line.file, line.number, _of_json(line.text)) for line in lines]
+
+
+def _of_json(text: str) -> str:
+    """Return the text of a JSON log record, "" if it is of no error; any other line as it is."""
+    if not text.startswith("{") or not _RECORD.search(text):
+        return text
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return text
+    level = next((str(record[key]).upper() for key in _LEVELS if key in record), "ERROR")
+    if not level.startswith(_GRAVE) and not (level.isdigit() and int(level) >= 40):
+        return text if _shows_progress(text) else ""
+    fields = list(_strings(record))
+    if trace := next((value for _, value in fields if _TRACEBACK in value), ""):
+        return trace[trace.index(_TRACEBACK) :].rstrip()
+    named = dict(fields)
+    if (kind := named.get("type", "")) and _ERROR_LINE.match(kind):
+        return f"{kind}: {named.get('value', named.get('message', ''))}"
+    return next((named[key] for key in ("error", "message", "msg", "event", "text") if named.get(key)), "")
+
+
+def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _strings(inner, str(name))

@@ -2,115 +2,67 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 
 from dscampaign.jobs.agent.evidence import AGENT, LogLine, NodeOutcome
 from dscampaign.jobs.shared.allocator import joins_fragments
 
-from . import cuda_oom, devices
-from .evidence import Clue, Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
+from . import cuda_oom
+from .clues import Clue
+from .evidence import Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
+from .places import Place, places
 from .policy import FailureClass
-from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES
-from .verdict import Diagnosis, Verdict
+from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, Rule
+from .verdict import Verdict, headline
 
-_DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 NEAR_LIMIT = 0.93
 """Of the memory limit: `systemd-oomd` and the like act before the kernel does; samples miss the last moment."""
+
+_DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
+_ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 
 
-def concerns_gpu(text: str) -> bool:
-    """Whether a broken GPU could cause that error."""
-    return bool(devices.NAMED.search(text))
+# -- GPUs and storage -----------------------------------------------------------------------------------------
 
 
-def without_gpus(found: Diagnosis | None, ended: Ended) -> bool:
-    """Whether no node has a GPU to show, nor trouble with one: a driver or a mask is not right, no GPU is broken."""
+def without_gpus(ended: Ended) -> bool:
+    """Return whether no node has a GPU to show, nor trouble with one: the driver or a mask is wrong, no GPU broken."""
     facts = [o.gpus for o in ended.outcomes]
-    absent = all(gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts)
-    return found is not None and found.name == "no-gpu" and bool(facts) and absent
+    return bool(facts) and all(
+        gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts
+    )
 
 
 def bad_gpu(ended: Ended) -> Verdict | None:
-    """A broken GPU or driver, by the node's own evidence."""
-    return _by_kernel(ended, FailureClass.GPU) or next((f for o in ended.outcomes if (f := _gpu_count(o))), None)
+    """Return the verdict on a broken GPU or driver, by the node's own evidence."""
+    by_count = (verdict for o in ended.outcomes if (verdict := _gpu_count(o)))
+    return _by_kernel(ended, FailureClass.GPU) or next(by_count, None)
 
 
 def ambiguous_gpu(ended: Ended) -> Verdict | None:
-    """A GPU fault in the kernel log that a script can cause as well."""
+    """Return the verdict on a GPU fault in the kernel log that a script can cause as well."""
     return _by_kernel(ended, FailureClass.GPU_FAULT)
 
 
 def storage(ended: Ended) -> Verdict | None:
-    """A folder that the agent could not write to, or a storage error in the kernel log."""
+    """Return the verdict on a folder that the agent could not write to, or a storage error in the kernel log."""
     full = (Clue(line, o.host) for o in ended.outcomes for line in o.lines if line.file == AGENT and line.number == 0)
     if clue := next(full, None):
-        return _shown(FailureClass.STORAGE, clue, "agent-storage")
+        return _of_node(FailureClass.STORAGE, clue, "agent-storage")
     clue = next((clue for clue in kernel_clues(ended) if KERNEL_STORAGE.search(clue.text)), None)
-    return _shown(FailureClass.STORAGE, clue, "kernel-storage") if clue else None
-
-
-def host_memory(ended: Ended) -> tuple[Clue, str] | None:
-    """Out of host memory, by Slurm, the control group or the kernel log; the proof and its rule."""
-    job = ended.job
-    if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
-        return Clue(LogLine("slurm", 0, job.state)), "slurm-state"
-    if job is not None and job.reason == "JobLaunchFailure" and job.exit_code == "0:9" and not ended.outcomes:
-        # what Slurm's OverMemoryKill makes of a batch step
-        return Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory"
-    killed = next((o for o in ended.outcomes if o.oom_kills), None)
-    if killed:
-        return Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom"
-    clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
-    if clue is None and (near := next(filter(_near_its_limit, ended.outcomes), None)) and _killed_in_silence(ended):
-        line = LogLine(f"outcome-{near.node_rank}.json", 0, "memory_peak_bytes")
-        return Clue(line, near.host), "memory-near-limit"
-    return (clue, "kernel-oom") if clue else None
-
-
-def has_numbers(text: str) -> bool:
-    """Whether torch says how full the GPU was: then it was the GPU's memory, and not pinned memory of the host."""
-    return cuda_oom.read(text) is not None
-
-
-def whose_memory(ended: Ended, clue: Clue, text: str) -> tuple[FailureClass, str, str]:
-    """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
-    outcome = outcome_of(ended, clue.host)
-    memory = cuda_oom.read(text)
-    if memory is None:
-        kind, reason = crowded(clue, ended) or (FailureClass.OOM, "")
-        return kind, reason, ""
-    siblings = rank_pids(outcome) if outcome else set()
-    kind = memory.kind(siblings)
-    if kind is FailureClass.FOREIGN_OOM:
-        others = memory.foreign(siblings)
-        return kind, f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}", ""
-    if kind is FailureClass.FRAGMENTATION:
-        if outcome and joins_fragments(outcome.allocator):
-            return FailureClass.OOM, "", ""  # joined as far as they can be
-        reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
-        return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    return kind, "", ""
-
-
-def crowded(clue: Clue, ended: Ended) -> tuple[FailureClass, str] | None:
-    """Others' memory on the rank's GPU before the attempt began, if it was much."""
-    outcome = outcome_of(ended, clue.host)
-    before = _used_before(outcome, clue) if outcome else 0.0
-    if outcome is None or before <= cuda_oom.FOREIGN_SHARE:
-        return None
-    reason = f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
-    return FailureClass.FOREIGN_OOM, reason
+    return _of_node(FailureClass.STORAGE, clue, "kernel-storage") if clue else None
 
 
 def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
-    rules = [rule for rule in RULES.rules if rule.kind is kind]
+    rules = [rule for rule in RULES if rule.kind is kind and rule.text]
     for clue in kernel_clues(ended):
         for rule in rules:
-            if rule.pattern.search(clue.text) and not _of_a_neighbour(clue, ended):
-                return _shown(kind, clue, rule.name)
+            if rule.text and rule.text.search(clue.text) and not _of_a_neighbour(clue, ended):
+                return _of_node(kind, clue, rule.name)
     return None
 
 
@@ -125,26 +77,130 @@ def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
 
 
 def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
-    gpus = outcome.gpus
+    gpus, host = outcome.gpus, outcome.host
     if gpus is None or outcome.job_id.startswith("local-"):
         return None
-    clue = Clue(LogLine(f"outcome-{outcome.node_rank}.json", 0, "gpus"), outcome.host)
+    clue = Clue(LogLine(f"outcome-{outcome.node_rank}.json", 0, "gpus"), host)
     if gpus.before is None:
         if not _DRIVER_TROUBLE.search(gpus.trouble):
             return None
-        return _shown(FailureClass.GPU, clue, "gpu-driver", f"{outcome.host}: NVIDIA's driver: {gpus.trouble}")
+        return clue.verdict(FailureClass.GPU, "gpu-driver", f"{host}: NVIDIA's driver: {gpus.trouble}")
     seen = len(gpus.before)
     if gpus.missing:
-        return _shown(FailureClass.GPU, clue, "gpu-count", f"{outcome.host} shows {seen} GPUs of {gpus.asked}")
+        return clue.verdict(FailureClass.GPU, "gpu-count", f"{host} shows {seen} GPUs of {gpus.asked}")
     if gpus.lost and gpus.after is not None:
-        reason = f"{outcome.host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
-        return _shown(FailureClass.GPU, clue, "gpu-count", reason)
+        reason = f"{host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
+        return clue.verdict(FailureClass.GPU, "gpu-count", reason)
     return None
 
 
-def _shown(kind: FailureClass, clue: Clue, rule: str, reason: str = "") -> Verdict:
-    """What a machine's own evidence proves; by default in its own words."""
-    return Verdict(kind, reason or f"{clue.host}: {clue.text}", "", clue.line, rule, clue.host)
+def _of_node(kind: FailureClass, clue: Clue, rule: str) -> Verdict:
+    return clue.verdict(kind, rule, f"{clue.host}: {clue.text}")
+
+
+# -- memory ---------------------------------------------------------------------------------------------------
+
+
+def out_of_memory(ended: Ended) -> Verdict | None:
+    """Return the verdict on host memory that ran out, by Slurm, the control group or the kernel log."""
+    proof = _host_memory(ended)
+    return _host_oom(ended, *proof) if proof else None
+
+
+def memory_ran_out(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
+    """Return the verdict on an error of memory: of the host, of the GPU, or of a GPU that others fill."""
+    if rule.kind is FailureClass.HOST_OOM:
+        return _host_oom(ended, clue, rule.name, text, rule.hint)
+    memory = cuda_oom.read(text)
+    if memory:  # torch's figures of the GPU
+        kind, reason, hint = _whose_memory(memory, clue, ended)
+        return clue.verdict(kind, rule.name, reason or headline(text), hint)
+    if Place.PINNING in places(clue.raised.frames)[:2] or ".pin_memory(" in clue.raised.statement:
+        return _host_oom(ended, clue, "pinned-memory", text)
+    if proof := _host_memory(ended):  # memory that CUDA pins is the host's
+        return _host_oom(ended, *proof, text)
+    others = crowded(clue, ended)
+    kind = FailureClass.FOREIGN_OOM if others else FailureClass.OOM
+    return clue.verdict(kind, rule.name, others or headline(text))
+
+
+def crowded(clue: Clue, ended: Ended) -> str:
+    """Return a sentence about others' memory on the rank's GPU before the attempt began, "" if it was little."""
+    outcome = outcome_of(ended, clue.host)
+    before = _used_before(outcome, clue) if outcome else 0.0
+    if outcome is None or before <= cuda_oom.FOREIGN_SHARE:
+        return ""
+    return f"{outcome.host}: {before:.0%} of the GPU's memory was in use before the attempt began"
+
+
+def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
+    """The proof that the host's memory ran out, and its rule."""
+    job = ended.job
+    if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
+        return Clue(LogLine("slurm", 0, job.state)), "slurm-state"
+    if job is not None and job.reason == "JobLaunchFailure" and job.exit_code == "0:9" and not ended.outcomes:
+        # what Slurm's OverMemoryKill makes of a batch step
+        return Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory"
+    killed = next((o for o in ended.outcomes if o.oom_kills), None)
+    if killed:
+        return Clue(LogLine("memory.events", 0, "oom_kill"), killed.host), "cgroup-oom"
+    clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
+    if clue:
+        return clue, "kernel-oom"
+    near = next(filter(_near_its_limit, ended.outcomes), None)
+    if near and death_signal(ended) == signal.SIGKILL and silent_ranks(ended):
+        return Clue(LogLine(f"outcome-{near.node_rank}.json", 0, "memory_peak_bytes"), near.host), "memory-near-limit"
+    return None
+
+
+def _host_oom(ended: Ended, clue: Clue, rule: str, text: str = "", hint: str = "") -> Verdict:
+    """The verdict; if the ranks train on the CPU, a smaller micro-batch may help; else it does not."""
+    smaller = ended.on_cpu and ended.resizable
+    if limit := _process_limit(ended, clue):
+        option, size = limit
+        reason = f"the process's own limit of {size / 2**30:.3g} GiB, as `ulimit {option}` sets it, was reached"
+        raise_it = f"`ulimit {option} unlimited` in the shell that submits, or ask who sets it for the cluster"
+        return clue.verdict(
+            FailureClass.OOM if smaller else FailureClass.DETERMINISTIC, "process-limit", reason, raise_it
+        )
+    if smaller:
+        return clue.verdict(FailureClass.OOM, rule, "out of memory: " + headline(text or clue.text))
+    return clue.verdict(FailureClass.HOST_OOM, rule, "the node's memory ran out", hint or _more_memory(ended))
+
+
+def _process_limit(ended: Ended, clue: Clue) -> tuple[str, float] | None:
+    """The option of `ulimit` and the bytes of the limit that a rank may have reached; no kernel kills for that one."""
+    if any(outcome.oom_kills for outcome in ended.outcomes):
+        return None
+    node = outcome_of(ended, clue.host)
+    most = (node and node.memory_limit_bytes) or math.inf
+    limits = [(name, size) for rank in ended.ranks if clue.rank in (None, rank.rank) for name, size in rank.limits]
+    name, size = min(limits, key=lambda limit: limit[1], default=("", most))
+    return (_ULIMIT.get(name, name), size) if size < most else None
+
+
+def _more_memory(ended: Ended) -> str:
+    field, asked = ended.host_memory
+    used = max((o.memory_peak_bytes or 0 for o in ended.outcomes), default=0)
+    facts = [f"asked {asked}"] if asked else []
+    facts += [f"used {used / 2**20:,.0f}M"] if used else []
+    return f"{'raise' if asked else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tuple[FailureClass, str, str]:
+    """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
+    outcome = outcome_of(ended, clue.host)
+    siblings = rank_pids(outcome) if outcome else set()
+    kind = memory.kind(siblings)
+    if kind is FailureClass.FOREIGN_OOM:
+        others = memory.foreign(siblings)
+        return kind, f"other processes hold {others:.1f} of the GPU's {memory.total:.1f} GiB on {clue.host}", ""
+    if kind is FailureClass.FRAGMENTATION:
+        if outcome and joins_fragments(outcome.allocator):
+            return FailureClass.OOM, "", ""  # joined as far as they can be
+        reason = f"{memory.unallocated:.1f} GiB are reserved in pieces, too small for {memory.tried:.1f} GiB"
+        return kind, reason, "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    return kind, "", ""
 
 
 def _killed_ours(clue: Clue, ended: Ended) -> bool:
@@ -155,12 +211,8 @@ def _killed_ours(clue: Clue, ended: Ended) -> bool:
         return False
     if pids & rank_pids(outcome):
         return True
-    unexplained = bool(silent_ranks(ended)) and death_signal(ended) == 9 and not rank_pids(outcome)
+    unexplained = bool(silent_ranks(ended)) and death_signal(ended) == signal.SIGKILL and not rank_pids(outcome)
     return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
-
-
-def _killed_in_silence(ended: Ended) -> bool:
-    return death_signal(ended) == signal.SIGKILL and bool(silent_ranks(ended))
 
 
 def _near_its_limit(outcome: NodeOutcome) -> bool:

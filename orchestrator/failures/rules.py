@@ -1,63 +1,75 @@
-"""The table of rules: what an error's own words prove, and where those words come from. Values only.
+"""The table of rules: what proves which failure class, how sure that is, and what to change. Values only.
 
-What others may word otherwise is told by its kind (`kinds.py`).
+The first rule that holds decides: memory before errnos, since memory that is short has many names, one of them a full
+disk's; then an error's own words, those that name a cause first; last its kind (class, place and time, see `scene.py`).
 
-A rule is tried on what a rank wrote down (type, message) and, where nobody wrote anything, on lines of logs from which
-`log_lines` has taken echoes, handled errors and decoration. Words that people also use in prose, in help texts and
-in configurations are therefore tied to the place where an exception's own line begins.
+Words that people also use in prose, help texts and configurations are tied to the place where an exception's own line
+begins. A mistake is certain if no file, node or network can cause it; likely, if every rank on every node must show it;
+unsure, if only another attempt can show it (see `classify.py`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
-from . import devices
+from . import devices, words
+from .errnos import Fault
+from .places import Place
 from .policy import FailureClass
-from .verdict import Diagnosis, Sureness
+from .scene import Scene
+from .verdict import Sureness
 
 
-@dataclass(frozen=True)
-class Rule(Diagnosis):
-    """A pattern of an error's text that proves a class; `here` if the node at fault is the one that reports it."""
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What proves a class: a pattern of an error's text, a condition on the error and its circumstances, or both.
 
-    pattern: re.Pattern[str] = re.compile("(?!)")
+    Attributes:
+        early: it holds only before the first step: later, the same error may be the machine's fault.
+        environment: all nodes should have what is lacking: if a run that has trained cannot resume, it is the node's
+            fault.
+        aborts: it ends a process by SIGABRT, so that the signal is no other cause.
+        here: the node at fault is the one that reports it.
+    """
+
+    kind: FailureClass
+    name: str
+    text: re.Pattern[str] | None = None
+    hint: str = ""
+    when: Callable[[Scene], bool] | None = None
+    sure: Sureness = Sureness.CERTAIN
+    early: bool = False
+    environment: bool = False
+    aborts: bool = False
     here: bool = False
 
+    @property
+    def mistake(self) -> bool:
+        """Whether it blames the program or its input."""
+        return self.kind is FailureClass.DETERMINISTIC
 
-class RuleTable:
-    """Rules, of which the first that matches counts."""
-
-    def __init__(self, *rules: Rule) -> None:
-        self.rules = rules
-        self._at = {
-            (trained, resumes): tuple(rule for rule in rules if rule.may_hold(trained, resumes))
-            for trained in (False, True)
-            for resumes in (False, True)
-        }
-
-    @lru_cache(maxsize=2048)  # noqa: B019 - the tables live as long as the program, and many ranks report the same
-    def first(self, text: str, *, trained: bool, resumes: bool) -> Rule | None:
-        """The first rule that matches the text and may hold at this time."""
-        return next((rule for rule in self._at[trained, resumes] if rule.pattern.search(text)), None)
+    def holds(self, scene: Scene) -> bool:
+        """Return whether its condition holds, at this time."""
+        if self.early and scene.trained and not (self.environment and scene.resumes):
+            return False
+        return self.when is None or self.when(scene)
 
 
-USER_ACTIONS = {
-    "stop": FailureClass.DETERMINISTIC,
-    "retry": FailureClass.CRASH,
-    "exclude_node": FailureClass.GPU,
-    "smaller": FailureClass.OOM,
-}
-"""The failure class that has the policy of a user's action."""
+def _rule(
+    kind: FailureClass,
+    name: str,
+    text: str = "",
+    hint: str = "",
+    when: Callable[[Scene], bool] | None = None,
+    sure: Sureness = Sureness.CERTAIN,
+    **holds: bool,
+) -> Rule:
+    return Rule(kind, name, re.compile(text, re.MULTILINE) if text else None, hint, when, sure, **holds)
 
 
-def _rule(kind: FailureClass, name: str, pattern: str, hint: str = "", **holds: Any) -> Rule:
-    return Rule(name, kind, hint, pattern=re.compile(pattern, re.MULTILINE), **holds)
-
-
-# A rule begins with its class, and a mistake with when and where it counts as one.
 _oom = partial(_rule, FailureClass.OOM)
 _host_oom = partial(_rule, FailureClass.HOST_OOM)
 _gpu = partial(_rule, FailureClass.GPU)
@@ -65,21 +77,20 @@ _gpu_fault = partial(_rule, FailureClass.GPU_FAULT)
 _node = partial(_rule, FailureClass.NODE)
 _storage = partial(_rule, FailureClass.STORAGE)
 _checkpoint = partial(_rule, FailureClass.CHECKPOINT)
-_diverged = partial(_rule, FailureClass.DIVERGED)
+_diverged = partial(_rule, FailureClass.DIVERGED, hint="lower train.lr, or warm up longer")
+_hang = partial(_rule, FailureClass.HANG, "collective")
 _crash = partial(_rule, FailureClass.CRASH)
 _mistake = partial(_rule, FailureClass.DETERMINISTIC)
-_early_mistake = partial(_mistake, early=True)
-_environment = partial(_mistake, environment=True)
-_early_environment = partial(_early_mistake, environment=True)
-_likely = partial(_early_mistake, sure=Sureness.LIKELY)
-_lacking = partial(_likely, environment=True)
+_early = partial(_mistake, early=True)
+_likely = partial(_early, sure=Sureness.LIKELY)
+_unsure = partial(_early, sure=Sureness.UNSURE)
 
 _TYPE = r"^(?:\w+\.)*"
 """Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
 _TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*"
 """Likewise, but not of a server whose own memory is short."""
-_FIRST = r"\A(?:\w+\.)*"
-"""Where the exception that ended a rank begins: further lines of its message may repeat what another program said."""
+_NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
+_NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
 
 XID_HARDWARE = "46|48|64|74|79|95|110|119|120|123|136|140|143|149"
 """NVIDIA's list of Xid errors: stopped, double-bit ECC, row remapping failed, NVLink, off the bus, uncontained or
@@ -87,15 +98,6 @@ unrecovered ECC, security fault, GSP or PMU gone."""
 XID_AMBIGUOUS = "8|13|31|32|43|61|62|68|69|92|94|109|144|145|146|147|148|150"
 """Likewise: exceptions and faults of an engine, channel reset, controller warning or halt, many corrected
 errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fifth generation."""
-
-_NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
-_NOT_OF_DEVICES = r"(?:(?!CUDA|HIP|GPU|XPU|VRAM|[Dd]evice)[^\n]){0,60}?"
-
-_FABRIC = (
-    r"IBV_WC_(?:RETRY|RNR_RETRY|REM_ABORT|FATAL|LOC_PROT)\w*"
-    r"|(?:[Gg]ot completion|completion) [^\n]{0,80}(?:error|status)[= ]\w*\(?1[0-3]\b"
-    r"|Transport retry count exceeded|RNR retry|UCX +ERROR|UCS_ERR_(?:ENDPOINT_TIMEOUT|UNREACHABLE|CONNECTION_RESET)"
-)
 
 _MEMORY = (
     # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
@@ -113,8 +115,7 @@ _MEMORY = (
     # PyTorch's caching allocator, with its class names of torch 2.5 and before, and whatever runs the device.
     _oom("cuda-oom", _TYPE_OF_OURS + r"OutOfMemoryError\b|" + devices.MEMORY),
     _oom("cublas-alloc", devices.ALLOCATION),
-    # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit: a device only where the CPU
-    # trains.
+    # c10's CPU allocator and the runtimes of C++, Rust and Python under a memory limit; a device's if the CPU trains.
     _host_oom(
         "cpu-alloc",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
@@ -135,6 +136,16 @@ _MEMORY = (
     _host_oom("slurm-oom", r"oom[_-]kill event|[Ee]xceeded (?:job|step) memory limit|exceeded memory limit"),
 )
 
+_ERRNO = (
+    _host_oom(
+        "shared-memory",
+        hint="fewer data-loader workers, or a larger /dev/shm",
+        when=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
+    ),
+    _storage("storage", when=lambda scene: scene.fault is Fault.STORAGE),
+    _host_oom("memory-error", when=lambda scene: scene.fault is Fault.MEMORY),
+)
+
 _CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
     _mistake("ds-batch", r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
@@ -147,102 +158,10 @@ _CONFIGURATION = (
         "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
     ),
     # torch.nn.Module.load_state_dict: whole files, another model.
-    _early_mistake(
+    _early(
         "state-dict",
         r"Error\(s\) in loading state_dict for|Missing key in checkpoint",
         "the checkpoint belongs to another model",
-    ),
-)
-
-_ENVIRONMENT = (
-    # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
-    _crash(
-        "extension-race",
-        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
-        r"|lock file .*torch_extensions"
-        r"|does not define module export function|build\.ninja:\d+: (?:unexpected|expected)",
-        "build DeepSpeed's extensions once before the campaign",
-    ),
-    # Python's own words only: libraries log what they can do without.
-    _environment(
-        "no-module",
-        r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
-        "install it in the environment that `python:` names",
-    ),
-    _environment("no-mpi", r"cannot load MPI library", "start through the `deepspeed` launcher; mpi4py is broken here"),
-    # The dynamic linker, in the words that Python gives on.
-    _lacking(
-        "no-library",
-        r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
-        "the library must be the same on all nodes",
-    ),
-    # The device's runtime and torch's words for it.
-    _mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node", environment=True),
-    _lacking(
-        "no-gpu",
-        devices.ABSENT,
-        "ask for GPUs in `slurm:`, and install a torch that can use them",
-    ),
-    _likely(
-        "nccl-usage",
-        r"ncclInvalid(?:Usage|Argument)|NCCL [Ee]rror.{0,12}invalid (?:usage|argument)|no socket interface found",
-        "NCCL_SOCKET_IFNAME and the like",
-    ),
-    _early_environment(
-        "no-kernel-image",
-        devices.NO_KERNEL,
-        "build torch or the kernel for this GPU",
-    ),
-    # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
-    _likely("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
-    _early_mistake("no-file", r"can't open file", "the path must exist on the compute nodes"),
-    # huggingface_hub and transformers.
-    _likely(
-        "no-hub-file",
-        r"Repository Not Found|gated repo|is not a local folder and is not a valid model"
-        r"|^(?:\w+\.)*(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b",
-    ),
-    _early_mistake("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
-    # jobs/trainer/data.py: prepared tokens.
-    _early_mistake("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
-    # The shell that starts the launcher.
-    _early_mistake("no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"),
-)
-
-_SCRIPT = (
-    # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
-    _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
-    # DeepSpeed's launcher, whose argparse looks at all words, also those that follow the script.
-    _early_mistake(
-        "launcher-option",
-        r"^(?:runner|launch)\.py: error: ambiguous option: ",
-        "rename the script's option: the launcher takes it for a short form of its own",
-    ),
-    # argparse, absl, click and hydra.
-    _early_mistake(
-        "argparse",
-        r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
-        r"|^Flags parsing error: "
-        r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
-        r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
-    ),
-)
-
-_TRAINING = (
-    # DeepSpeed's fp16 optimizer's: the same steps would end the same way.
-    _diverged(
-        "loss-scale",
-        r"Current loss scale already at minimum|Minimum loss scale reached",
-        "use bf16, lower train.lr, or warm up longer",
-    ),
-    # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
-    # recomputation of activations, which torch calls checkpointing too.
-    _checkpoint("checkpoint", r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"),
-    _checkpoint(
-        "checkpoint-file",
-        r"PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
-        r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
-        r"|Invalid magic number; corrupt file|failed finding central directory",
     ),
 )
 
@@ -261,7 +180,7 @@ _MACHINE = (
         r"|kind: (?:StorageFull|ReadOnlyFilesystem|StaleNetworkFileHandle|\w*QuotaExceeded)"
         r"|\bIO error: While (?:appending|fsync|sync|fdatasync|pread)",
     ),
-    # slurmstepd and srun, where Slurm's accounting has no word of it.
+    # slurmstepd and srun, for a cluster without accounting.
     _rule(FailureClass.TIME_LIMIT, "slurm-log", r"CANCELLED AT .* DUE TO TIME LIMIT"),
     _rule(FailureClass.PREEMPTED, "slurm-log", r"CANCELLED AT .* DUE TO PREEMPTION"),
     _node(
@@ -270,7 +189,13 @@ _MACHINE = (
         r"|(?:srun: error: Node failure on|Task launch for \S+ failed on node)(?: (?P<host>[\w.-]+)(?=[\s,:]|$))?",
     ),
     # The fabric: InfiniBand's verbs as NCCL and UCX report them, and NVLink's switches.
-    _node("fabric-peer", _FABRIC),
+    _node(
+        "fabric-peer",
+        r"IBV_WC_(?:RETRY|RNR_RETRY|REM_ABORT|FATAL|LOC_PROT)\w*"
+        r"|(?:[Gg]ot completion|completion) [^\n]{0,80}(?:error|status)[= ]\w*\(?1[0-3]\b"
+        r"|Transport retry count exceeded|RNR retry|UCX +ERROR"
+        r"|UCS_ERR_(?:ENDPOINT_TIMEOUT|UNREACHABLE|CONNECTION_RESET)",
+    ),
     _node(
         "fabric",
         r"NVLink SHARP|NVLS|[Mm]ulticast (?:memory|object|group)|ibv_\w+ failed|IBV_EVENT_\w*(?:FATAL|ERR)",
@@ -280,44 +205,200 @@ _MACHINE = (
     _node("no-peers", r"waiting for clients\. \d+/\d+ clients joined"),
 )
 
-MEMORY_RULES = RuleTable(*_MEMORY)
-"""Asked before an errno: memory that is short has many names, one of them a full disk's."""
+_TRAINING = (
+    # DeepSpeed's fp16 optimizer's: the same steps would end the same way.
+    _diverged(
+        "loss-scale",
+        r"Current loss scale already at minimum|Minimum loss scale reached",
+        hint="use bf16, lower train.lr, or warm up longer",
+    ),
+    # jobs/shared/checkpoint.py, torch's zip reader and pickle, safetensors, DeepSpeed's list of shards; not the
+    # recomputation of activations, which torch calls checkpointing too.
+    _checkpoint(
+        "checkpoint-file",
+        r"(?<!torch\.utils\.checkpoint\.)Checkpoint(?:Error|Exception)\b"
+        r"|PytorchStreamReader failed|UnpicklingError: (?:invalid load key|pickle data was truncated)"
+        r"|EOFError: Ran out of input|unexpected EOF, expected \d+ more bytes|Error while deserializing header"
+        r"|Invalid magic number; corrupt file|failed finding central directory",
+    ),
+)
 
-_UNNAMED = (
-    # NCCL's result for an error of the rank's own device; what follows it may say which.
+_ENVIRONMENT = (
+    # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
+    _crash(
+        "extension-race",
+        r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
+        r"|lock file .*torch_extensions"
+        r"|does not define module export function|build\.ninja:\d+: (?:unexpected|expected)",
+        "build DeepSpeed's extensions once before the campaign",
+    ),
+    # A job before this one, or beside it on the node, has the port that the ranks meet on.
+    _crash("port-in-use", r"EADDRINUSE|[Aa]ddress already in use", "another process on the node has this port"),
+    # Python's own words only: libraries log what they can do without.
+    _mistake(
+        "no-module",
+        r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
+        "install it in the environment that `python:` names",
+        environment=True,
+    ),
+    _mistake(
+        "no-mpi",
+        r"cannot load MPI library",
+        "start through the `deepspeed` launcher; mpi4py is broken here",
+        environment=True,
+    ),
+    # The dynamic linker, as Python passes it on.
+    _unsure(
+        "no-library",
+        r"cannot open shared object file|version `?(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found|undefined symbol: ",
+        "the library must be the same on all nodes",
+        environment=True,
+    ),
+    # The device's runtime and torch's words for it.
+    _mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node", environment=True),
+    _unsure(
+        "no-gpu", devices.ABSENT, "ask for GPUs in `slurm:`, and install a torch that can use them", environment=True
+    ),
+    _unsure(
+        "nccl-usage",
+        r"ncclInvalid(?:Usage|Argument)|NCCL [Ee]rror.{0,12}invalid (?:usage|argument)|no socket interface found",
+        "NCCL_SOCKET_IFNAME and the like",
+    ),
+    _early("no-kernel-image", devices.NO_KERNEL, "build torch or the kernel for this GPU", environment=True),
+    # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
+    _unsure("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
+    _early("no-file", r"can't open file", "the path must exist on the compute nodes"),
+    # huggingface_hub and transformers.
+    _likely(
+        "no-hub-file",
+        r"Repository Not Found|gated repo|is not a local folder and is not a valid model"
+        r"|^(?:\w+\.)*(?:GatedRepo|(?:Repository|RemoteEntry|Dataset)NotFound)Error\b",
+    ),
+    _early("no-network", r"OfflineModeIsEnabled", "fetch it on the login node first"),
+    # jobs/trainer/data.py: prepared tokens.
+    _early("foreign-data", _TYPE + r"Distrusted: ", "only you may be able to write to `data` in `dir`"),
+    # The shell that starts the launcher.
+    _early("no-interpreter", r"^\S*(?:launcher|sh): .*(?:exec: .*not found|No such file)", "correct `python:`"),
+)
+
+_SCRIPT = (
+    # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
+    _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
+    # DeepSpeed's launcher, whose argparse looks at all words, also those that follow the script.
+    _early(
+        "launcher-option",
+        r"^(?:runner|launch)\.py: error: ambiguous option: ",
+        "rename the script's option: the launcher takes it for a short form of its own",
+    ),
+    # argparse, absl, click and hydra.
+    _early(
+        "argparse",
+        r"error: (?:the following arguments|unrecognized arguments|argument |ambiguous option|one of the arguments)"
+        r"|^Flags parsing error: "
+        r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
+        r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
+    ),
+    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them, in English and other languages: who
+    # died of them leaves no record.
+    _storage(
+        "storage",
+        r"(?i)no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
+        r"|(?:disk|file ?system|volume) (?:is )?full|kein speicherplatz|aucun espace disponible|no queda espacio"
+        r"|spazio esaurito|não há espaço|на устройстве не осталось"
+        r"|デバイスに空き領域がありません|设备上没有空间|장치에 남은 공간이"
+        r"|quota exceeded|plattenkontingent .{0,20}überschritten|débordement du quota|se ha excedido la cuota"
+        r"|超出磁盘限额|ディスク使用量制限を超過|квота .{0,20}превышена"
+        r"|stale (?:nfs )?file handle|veraltete dateizugriffsnummer|descripteur de fichier périmé|过旧的文件控制柄"
+        r"|input/output error|errno 5\]|e/a[- ]fehler|erreur d'entrée/sortie|error de entrada/salida"
+        r"|errore di input/output|入出力エラー|输入/输出错误"
+        r"|read-?only file ?system|nur lesbares dateisystem|système de fichiers accessible en lecture seulement"
+        r"|sistema de ficheros de sólo lectura|只读文件系统|読み込み専用ファイルシステム"
+        r"|cannot send after transport endpoint shutdown",
+    ),
+    # NCCL's result for an error of the rank's own device; what follows it may name it.
     _gpu_fault("nccl-cuda", r"ncclUnhandledCudaError|unhandled cuda error"),
 )
 
-RULES = RuleTable(*_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_UNNAMED)
-"""The first that matches counts: what names a cause stands before what only names an exception's class."""
-
-LOG_RULES = RuleTable(
-    *MEMORY_RULES.rules,
-    *RULES.rules,
-    # errno 28, 122, 116, 5, 30, 108 and 107, as libc words them, in whatever line: who died of it leaves no record.
-    _storage(
-        "storage",
-        r"No space left on device|[Qq]uota exceeded|[Ss]tale (?:NFS )?file handle|Input/output error|Errno 5\]"
-        r"|Read-only file system|Cannot send after transport endpoint shutdown|Transport endpoint is not connected",
+_KINDS = (
+    _oom("device-memory", devices.TOO_SMALL, sure=Sureness.LIKELY),
+    _diverged("loss-not-finite", when=lambda scene: scene.diverged, sure=Sureness.LIKELY),
+    _hang(when=lambda scene: scene.hung, sure=Sureness.LIKELY),
+    # A reader that is careful by its settings refuses a name in the file; every other file has it too.
+    _mistake(
+        "barred",
+        r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)"
+        r"|\b(?:globals?|class(?:es)?|functions?)\b.{0,60}\b"
+        r"(?:not (?:an )?(?:allowed|trusted)|forbidden|disallowed|blocked)",
+        "let the reader accept what the file holds, if you trust it",
+        when=lambda scene: bool(scene.raised.type),
     ),
+    _checkpoint("checkpoint-unreadable", when=lambda scene: scene.unreadable, sure=Sureness.LIKELY),
+    _unsure(
+        "refused",
+        words.REFUSAL.pattern,
+        "a name or a right is wrong",
+        when=lambda scene: scene.networked,
+    ),
+    _crash(
+        "away",
+        hint="fetch it on the login node first",
+        when=lambda scene: scene.networked,
+        sure=Sureness.LIKELY,
+    ),
+    _crash("limit", when=lambda scene: scene.fault is Fault.LIMIT, sure=Sureness.LIKELY),
+    # A module that is still being written or imported.
+    _mistake(
+        "half-loaded",
+        r"partially initialized|unknown location|null bytes|marshal|bad magic number|torch_extensions",
+        when=lambda scene: bool(scene.raised.type),
+        sure=Sureness.UNSURE,
+    ),
+    _mistake("script-error", when=lambda scene: scene.of_the_text),
+    _early("script-error", when=lambda scene: scene.of_the_settings),
+    _unsure(
+        "toolchain",
+        hint="load a compiler and CUDA in `slurm.setup` that fit torch",
+        when=lambda scene: (
+            (Place.TOOLCHAIN in scene.places[:1] and not scene.passing)
+            or (scene.resumes and scene.raised.is_a("ImportError"))
+        ),
+        environment=True,
+    ),
+    _unsure(
+        "no-file",
+        hint="the path must exist on the compute nodes",
+        when=lambda scene: scene.about_paths and bool(words.PASSING_PATH.search(scene.raised.message)),
+    ),
+    _likely("no-file", hint="the path must exist on the compute nodes", when=lambda scene: scene.about_paths),
+    _likely("demand", when=lambda scene: scene.unexplained and scene.of_the_program and not scene.outside),
+    _unsure("demand", when=lambda scene: scene.unexplained),
 )
-"""What lines of logs are matched with."""
+"""In the order of what they prove: a value, the machine, others, and only then the program."""
 
-_GAVE_UP = re.compile(
-    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
-    r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
-    r"|collective operation timed out"
-    r"|wait timeout after \d+ms",
-    re.IGNORECASE,
+RULES = (*_MEMORY, *_ERRNO, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_KINDS)
+
+LOG_RULES = (
+    # A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier.
+    _hang(
+        r"(?i)Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
+        r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
+        r"|collective operation timed out"
+        r"|wait timeout after \d+ms"
+    ),
+    *(rule for rule in RULES if rule.text and not rule.when and rule not in _KINDS),
 )
-"""A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
+"""What lines of logs are matched with: patterns that prove something wherever they stand."""
 
+UNREADABLE_INPUT = _unsure("input-unreadable", hint="fetch the file again")
+"""What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""
 
-@lru_cache(maxsize=2048)
-def gave_up_waiting(text: str) -> bool:
-    """Whether a collective reports that it waited for as long as it may."""
-    return bool(_GAVE_UP.search(text))
-
+USER_ACTIONS = {
+    "stop": FailureClass.DETERMINISTIC,
+    "retry": FailureClass.CRASH,
+    "exclude_node": FailureClass.GPU,
+    "smaller": FailureClass.OOM,
+}
+"""The failure class that has the policy of a user's action."""
 
 KERNEL_STORAGE = re.compile(
     r"I/O error, dev |nfs: server \S+ not responding|Remounting filesystem read-only|lost connection to .* lustre"
@@ -328,3 +409,19 @@ KERNEL_STORAGE = re.compile(
 
 KERNEL_OOM = re.compile(r"Kill(?:ed)? process (\d+)|oom-kill:.*\bpid=(\d+)|oom_reaper: reaped process (\d+)")
 """Kernel messages about a process killed for lack of memory."""
+
+
+def first(scene: Scene, text: str, rules: tuple[Rule, ...] = RULES) -> Rule | None:
+    """Return the first of the rules that holds for an error with this text."""
+    return next((rule for rule in _matching(text, rules) if rule.holds(scene)), None)
+
+
+@lru_cache(maxsize=4096)
+def _matching(text: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Select by pattern alone: many ranks report the same."""
+    return tuple(rule for rule in rules if rule.text is None or rule.text.search(text))
+
+
+def gave_up_waiting(text: str) -> bool:
+    """Return whether a collective reports that it waited for as long as it may."""
+    return LOG_RULES[0] in _matching(text, LOG_RULES[:1])

@@ -19,33 +19,9 @@ class Sureness(StrEnum):
     CERTAIN = "certain"
     """Slurm, the node or the error itself names the cause."""
     LIKELY = "likely"
-    """The kind of error, its place and its time say so."""
+    """The kind of error, its place and its time suggest it."""
     UNSURE = "unsure"
-    """Nothing says what it was."""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What a rule or a kind of error proves: a named cause, its class and what to change.
-
-    Attributes:
-        early: it holds only before the first step: later, the same error may be the machine's fault.
-        environment: all nodes should have what is lacking: where a run that has trained cannot resume, it is the node's
-            fault.
-        aborts: it ends a process by SIGABRT, so that the signal is no other cause.
-    """
-
-    name: str
-    kind: FailureClass
-    hint: str = ""
-    early: bool = False
-    environment: bool = False
-    aborts: bool = False
-    sure: Sureness = Sureness.CERTAIN
-
-    def may_hold(self, trained: bool, resumes: bool) -> bool:
-        """Whether it holds at this time: see `Scene`."""
-        return not (self.early and trained) or (self.environment and resumes)
+    """Nothing names the cause."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +32,12 @@ class Verdict:
         reason: one line for people.
         hint: what to change, "" if nothing.
         line: the line that matched, with its file.
-        rule: the name of the rule that matched; "user: PATTERN" for one of the user's own.
+        rule: the name of the rule that matched; "user: PATTERN" for a rule of the user's.
         host: the node whose evidence matched, "" if it points to none.
         sure: how sure it is.
-        would_decide: of an unsure one, what would tell.
+        would_decide: the evidence that would decide an unsure one.
         suspect: the class if another attempt ends in the same way: a likely mistake with one witness is tried again.
-        place: type and innermost frames of an error that may be a mistake: the same twice is one.
+        place: type and innermost frames of an error that may be a mistake: the same place twice is a mistake.
     """
 
     kind: FailureClass
@@ -77,7 +53,7 @@ class Verdict:
 
 
 def headline(text: str) -> str:
-    """An error's text on one line: pydantic, for one, says only in its third line what it does not permit."""
+    """Return an error's text on one line; pydantic names only in its third line what it does not permit."""
     stripped = (line.strip() for line in text.splitlines())
     lines = [line for line in stripped if line and not line.startswith("For further information")]
     joined = " ".join(lines[:3]).removeprefix("builtins.").removeprefix("pydantic_core._pydantic_core.")

@@ -1,4 +1,4 @@
-"""Words that only events have: a value that is not finite, a rank that waited, a machine that is away. Pure.
+"""Patterns of words that only events have: a value that is not finite, a rank that waited, a network that is away.
 
 A name, a setting and a quotation sound the same and prove nothing.
 """
@@ -10,15 +10,16 @@ from functools import lru_cache
 
 
 def _words(pattern: str) -> re.Pattern[str]:
-    """Whole words, where `_` parts words too; upper or lower case."""
+    """Compile whole words in any case; `_` separates words."""
     return re.compile(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", re.IGNORECASE)
 
 
 QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
 PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
+
 _OF_A_NAME = "(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
 """What follows a word that is only part of a name, such as `overflow_check`."""
-NOT_FINITE = _words(
+_NOT_FINITE = _words(
     r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"
     r"|diverg[a-z]+|explod[a-z]+|blew up)" + _OF_A_NAME
 )
@@ -32,26 +33,15 @@ _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 _BROKE_OFF = _words(
     r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
 )
-_SWITCH = re.compile(r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no|enabled|disabled)\b", re.IGNORECASE)
+_SWITCH = re.compile(
+    r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no(?! \w)|enabled|disabled)\b", re.IGNORECASE
+)
 NAN_STEP = re.compile(r"\b(?:loss|grad_?norm|gradient norm)\"?\W{1,4}(?:nan|-?inf)\b", re.IGNORECASE)
 """A progress line with a loss or a norm that is not finite."""
 
-DEVICE_MEMORY = _words(
-    r"(?:gpu|cuda|device|accelerator|hip|xpu|npu)[ _](?:memory|RAM)\w*"
-    r"|memory (?:on|of) (?:the |this |each )?(?:device|gpu)|v-?ram|hbm"
-)
-_SHORT = _words(r"free|available|insufficient|enough|less than|only|requires?|needs?|needed|remaining|exceed\w*")
-_SIZE = re.compile(r"\d ?(?:[KMGT]i?B|bytes)\b")
-
-_WAITED = _words(
-    r"time[d]?[- ]?out\w*|timeout\w*|stuck|no (?:progress|steps?|heartbeat|activity|output|sign of life)|hung"
-    r"|hang(?:s|ing)?|deadlock\w*|stall\w*|not respond\w*"
-    r"|unresponsive|waited|still waiting|waiting for (?:the )?(?:others?|rest|remain\w+)|DEADLINE_EXCEEDED"
-    r"|(?:did not|failed to) (?:arrive|join|reach|complete|finish|enter)|desync\w*|straggl\w*"
-)
-_HAS_WAITED = re.compile(
+_WAITED = re.compile(
     r"(?<![A-Za-z_])(?:timed[- ]?out|timing out"
-    r"|time-?outs? (?:after|while|waiting|expired|exceeded|reached|error|in|on|during|occurred)"
+    r"|socket timeout|time-?outs? (?:after|while|waiting|expired|exceeded|reached|error|in|on|during|occurred)"
     r"|[\w.]*Timeout(?:Error|Exception|Expired)"
     r"|(?:is|are|was|were|got|gets|still|seems?|ranks? [\d, ]+:?) stuck|stuck (?:in|at|on|for|while|since)"
     r"|no (?:progress|steps?|heartbeat|activity|output|sign of life)"
@@ -73,7 +63,7 @@ _MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\
 NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
     r"|\bSSL\w*|\bTLS\b|Bad Gateway|Service (?:Temporarily )?Unavailable|[Rr]ate limit|Too Many Requests|\b[Pp]roxy\b"
-    r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed)|[Nn]etwork is"
+    r"|[Rr]ead timed out|[Cc]onnection (?:reset|refused|aborted|timed out|error|broken|closed|lost)|[Nn]etwork is"
     r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
     r"|(?:ailed|nable) to (?:connect|reach|download|fetch|resolve (?:[Hh]ost|[Aa]ddress|[Nn]ame|[Dd]omain|\S+\.\w))"
     r"|\b(?:LocalEntryNotFound|Connect(?:ion|Timeout)?|ReadTimeout|NameResolution|gai|IncompleteRead)[Ee]rror\b"
@@ -83,45 +73,33 @@ REFUSAL = re.compile(
     r"|\b(?:401|403|404) Client"
     r"|[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]o ?[Cc]redentials|gated repo"
 )
-"""What the other end refuses: a name or a right is wrong, or its answer is."""
+"""A refusal of the other end: a name or a right is wrong."""
 NETWORK_MODULES = (
     *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
     *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
 )
-CIRCUMSTANCE = re.compile(
-    r"[Cc]onnect|[Nn]etwork|[Ss]ervers?\b|[Tt]ime(?:d)?[- ]?out|[Dd]ownload|[Uu]navailable|[Uu]nreachable|[Tt]emporar"
-    r"|[Kk]illed|[Tt]erminated|[Aa]brupt|[Cc]orrupt|[Tt]runcated|unexpectedly|[Ww]atchdog|[Hh]eartbeat|new thread"
-    r"|at step \d|epoch \d|too many open|other process|not (?:respond|answer)|no (?:answer|response)|[Tt]ry again"
-    r"|\b(?:sockets?\b|retr(?:y|ies)|(?:un)?lock(?:ed|s)?\b|busy\b|in use\b|memory\b|SIG[A-Z]{3,}|signal \d|exited\b"
-    r"|disk\b|I/O\b|peers?\b|hosts?\b|address\b|ports?\b|resolve\b|SSL|HTTP|(?:died|dead|lost|gone|vanished)\b"
-    r"|disappeared\b|crash|queue\b|quota\b|broken\b|cancel|services?\b|daemons?\b|alive\b|seats?\b|checked out\b"
-    r"|(?:nobody|no one|anyone) else\b)"
-)
-"""What a message speaks of that may be otherwise the next time."""
 PASSING = re.compile(
     r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
-    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries|[Tt]oo [Mm]any"
-    r"|not (?:respond|answer|join|appear)|no (?:answer|response)|[Ii]ncomplete|[Cc]orrupt|[Tt]runcat|partially"
-    r"|\b(?:busy\b|in use\b|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|[Tt]ry again|checked out)"
+    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries|[Tt]oo many open"
+    r"|not (?:respond|answer|join|appear)|no (?:answer|response)|[Ii]ncomplete|[Cc]orrupt|[Tt]runcat|abruptly|: Killed"
+    r"|\b(?:busy\b|in use\b|(?:is|are) locked|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|checked out)"
+    r"|new thread|\b(?:[Ss]ervers?|nobody (?:answered|else))\b"
 )
-"""The part of it that is no property of what was asked for, not even if a value or an index is wrong."""
-_ADVICE = re.compile(
-    r"\b(?:Please|If (?:you|this|the)|See|Try|Consider|Make sure|Alternatively|You (?:can|may|might)|For (?:more"
-    r"|debugging)|Visit|Search for|This (?:may|might|could|usually|is usually))\b.*?(?:\.\s|\n|$)"
+"""A state that may be another the next time; not the property of a value."""
+PASSING_PATH = re.compile(
+    r"\.(?:lock|tmp|temp|incomplete|partial|part|pid|sock|socket)\b|\.nfs0|/proc/\d|/tmp/(?:tmp|pymp-|ray/)"
+    r"|[/ ']\.?(?:triton/cache|torchinductor_\w+|torch_extensions)/"  # that others write
+    r"|['\" ]/(?:tmp|var/tmp|dev/shm|proc|run|local|localscratch|nvme|ssd|raid)\w*/"  # a node's own
+    r"|\$TMPDIR|/job[_-]?\d"
+    r"|\d+-of-\d+|[-_.]\d{3,}\b[\w.-]*['\"]?$",  # one of a set that may not be complete yet
+    re.MULTILINE,
 )
-"""Sentences for the reader, which name what has not happened."""
-
-PASSING_FILE = re.compile(
-    r"\.(?:lock|tmp|temp|incomplete|partial|part|pid|sock|socket)\b|\.nfs0|/dev/shm/|/proc/\d|/tmp/(?:tmp|pymp-|ray/)"
-    r"|[/ ']\.?(?:triton/cache|torchinductor_\w+|torch_extensions)/"
+"""A file that may be there the next time."""
+CHECKPOINT = re.compile(
+    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
+    r"|state[_ ]dict",
+    re.IGNORECASE,
 )
-"""A file that exists for a moment, or that others also write: whoever misses it was too late or too early."""
-OF_NODE = re.compile(
-    r"['\" ]/(?:tmp|var/tmp|dev/shm|proc|run|local|localscratch|nvme|ssd|raid)\w*/|\$TMPDIR|/job[_-]?\d"
-)
-"""A path of a node's own, which somebody has to fill first."""
-ONE_OF_MANY = re.compile(r"\d+-of-\d+|[-_.]\d{3,}\b[\w.-]*['\"]?$", re.MULTILINE)
-"""A file of a numbered set, whose others are there: the set is not complete yet."""
 UNREADABLE = re.compile(
     r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
     r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
@@ -130,65 +108,44 @@ UNREADABLE = re.compile(
     r"|(?:too|file) short|not a (?:zip|gzip|tar|HDF5) file|Not a gzipped|(?:is|was) empty|premature|all zeros"
     r"|zero bytes|(?:is|has|of) 0 bytes"
 )
-CHECKPOINT = re.compile(
-    r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
-    r"|state[_ ]dict",
-    re.IGNORECASE,
-)
 
 
 def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int = 90) -> bool:
-    """Whether words of both stand within so many characters of each other."""
-    here = [found.start() for found in first.finditer(text)]
-    return bool(here) and any(abs(found.start() - at) <= reach for found in second.finditer(text) for at in here)
+    """Return whether words of both stand within so many characters of each other."""
+    here = [match.start() for match in first.finditer(text)]
+    return bool(here) and any(abs(match.start() - at) <= reach for match in second.finditer(text) for at in here)
 
 
 def diverged(name: str, message: str, statement: str, *, trained: bool) -> bool:
-    """Whether an error reports a value of training that is not finite: class, message, and source that raised it."""
+    """Return whether an error (class, message, source line) reports a value of training that is not finite."""
     if _OF_NAN.search(name):
         return True
-    plain = QUOTED.sub(lambda quoted: "''" if NOT_FINITE.search(quoted[0]) else quoted[0], message)
+    plain = QUOTED.sub(lambda quoted: "''" if _NOT_FINITE.search(quoted[0]) else quoted[0], message)
     text = plain if statement.startswith("raise ") else f"{plain} {statement}"
     if not trained:
         return _not_finite(text)
-    return near(NOT_FINITE, _TRAINED_VALUE, text) or bool(_NOT_A_NUMBER.search(plain))
+    return near(_NOT_FINITE, _TRAINED_VALUE, text) or bool(_NOT_A_NUMBER.search(plain))
 
 
 @lru_cache(maxsize=2048)
 def reports_divergence(line: str) -> bool:
-    """Whether a log line reports a value that is not finite, and that the program ends because of it."""
+    """Return whether a log line reports a value that is not finite, and that the program ends because of it."""
     plain = _SWITCH.sub("", line)
     return _not_finite(plain) and bool(_BROKE_OFF.search(plain))
 
 
 @lru_cache(maxsize=2048)
-def reports_waiting(line: str) -> bool:
-    """Whether a log line reports that a rank waited in vain for the others; a setting only names a limit."""
-    if not waited_for_others(line):
-        return False
-    return bool(_DUMP.match(line)) or near(_HAS_WAITED, _TOGETHER, _SWITCH.sub("", line), 160)
-
-
-def waited_for_others(text: str) -> bool:
-    """Whether the text is of a rank that waited in vain for the others, or the dump of a rank that was stuck."""
-    return bool(_DUMP.match(text)) or (near(_WAITED, _TOGETHER, text, 160) and not _MEETING.search(text))
+def reports_waiting(text: str) -> bool:
+    """Return whether the text reports that a rank waited in vain for the others; a setting only names a limit."""
+    if _DUMP.match(text):
+        return True
+    return near(_WAITED, _TOGETHER, _SWITCH.sub("", text), 160) and not _MEETING.search(text)
 
 
 def waited(text: str) -> bool:
-    """Whether the text is of waiting that was not for a first meeting."""
+    """Return whether the text is about a wait that was not for a first meeting."""
     return bool(_WAITED.search(text)) and not _MEETING.search(text)
 
 
-def lacks_device_memory(text: str) -> bool:
-    """Whether the text states, with sizes, that a device has less memory than is needed."""
-    return near(DEVICE_MEMORY, _SHORT, text) and near(DEVICE_MEMORY, _SIZE, text)
-
-
-@lru_cache(maxsize=2048)
-def of_circumstances(text: str) -> bool:
-    """Whether the text speaks of what may be otherwise the next time."""
-    return bool(CIRCUMSTANCE.search(text)) and bool(CIRCUMSTANCE.search(_ADVICE.sub("", text)))
-
-
 def _not_finite(text: str) -> bool:
-    return near(NOT_FINITE, _TRAINED_VALUE, text) and not near(NOT_FINITE, _DATA_VALUE, text, 24)
+    return near(_NOT_FINITE, _TRAINED_VALUE, text) and not near(_NOT_FINITE, _DATA_VALUE, text, 24)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.jobs.agent.evidence import LogLine
-from dscampaign.orchestrator.failures.log_lines import bare, ends_a_program, evidence, is_cascade
+from dscampaign.orchestrator.failures.clues import is_cascade
+from dscampaign.orchestrator.failures.log_lines import bare, clues, ends_a_program
 
 
 def left(*texts: str, file: str = "t_rank0.log") -> list[str]:
     """What is left of these lines of one log."""
-    return [line.text for line in evidence(LogLine(file, n, text) for n, text in enumerate(texts, 1))]
+    return [clue.text for clue in clues([LogLine(file, n, text) for n, text in enumerate(texts, 1)])]
 
 
 ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -53,7 +54,7 @@ def test_an_error_after_which_training_went_on_is_none() -> None:
 
 def test_training_that_goes_on_in_another_log_handles_nothing() -> None:
     other = LogLine("t_rank1.log", 9, "step 12 loss 2.5")
-    assert [line.text for line in evidence([LogLine("t_rank0.log", 1, ERROR), other])] == [ERROR]
+    assert [clue.text for clue in clues([LogLine("t_rank0.log", 1, ERROR), other])] == [ERROR]
 
 
 @pytest.mark.parametrize(

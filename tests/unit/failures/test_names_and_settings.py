@@ -9,8 +9,8 @@ import pytest
 from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 from dscampaign.jobs.agent.kernel_log import KernelLine
 from dscampaign.orchestrator.failures import errnos
-from dscampaign.orchestrator.failures.evidence import Clue
-from dscampaign.orchestrator.failures.log_lines import evidence
+from dscampaign.orchestrator.failures.clues import Clue
+from dscampaign.orchestrator.failures.log_lines import clues
 from dscampaign.orchestrator.failures.words import reports_divergence, reports_waiting
 from dscampaign.tests.support.policy_world import log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import KILLED, NCCL, SITE, USER, judge, judge_error, meaning
@@ -81,7 +81,7 @@ def test_a_count_of_nothing_is_no_event() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 
     def left(*texts: str) -> list[str]:
-        return [line.text for line in evidence(LogLine("t_rank0.log", n, text) for n, text in enumerate(texts, 1))]
+        return [clue.text for clue in clues([LogLine("t_rank0.log", n, text) for n, text in enumerate(texts, 1)])]
 
     assert left(error, megatron.format(0)) == []
     assert error in left(error, megatron.format(2))
@@ -253,3 +253,12 @@ def test_whose_memory_is_short_is_told_by_the_place_and_the_owner() -> None:
 def test_a_gpu_s_other_errors_are_tried_elsewhere(xid: int) -> None:
     kernel = (KernelLine(9.0, f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid=4000, name=python"),)
     assert judge(outcome(*KILLED, kernel=kernel, launcher_exit=247)).kind == "gpu_fault"
+
+
+@pytest.mark.parametrize("kind", ["torch.distributed.DistNetworkError", "builtins.OSError", "builtins.RuntimeError"])
+def test_a_port_that_another_process_has_is_no_mistake(kind: str) -> None:
+    message = "The server socket has failed to listen on any local network address. port: 29500, code: -98, name: "
+    verdict = judge_error(kind, f"{message}EADDRINUSE, message: address already in use", USER)
+    assert (verdict.kind, verdict.rule, verdict.place) == ("crash", "port-in-use", "")
+    lines = log_lines(f"[rank0]: {kind}: {message}EADDRINUSE, message: address already in use")
+    assert judge(outcome(*LEFT, lines=lines, last_step=None)).rule == "port-in-use"
