@@ -28,7 +28,7 @@ from .stored_document import EMPTY, StoredDocument
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:
-    """Records runs. A name that the campaign already has makes the transaction a StaleWrite."""
+    """Record runs. A name that the campaign already has makes the transaction a StaleWrite."""
     fixed = {"campaign_id": campaign_id, "desired": "run", "generation": 0, "retry_epoch": 0}
     fixed["updated_s"] = database_now(conn)
     rows = [{**vars(new), **fixed} for new in new_runs]
@@ -44,7 +44,7 @@ def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
 def update_runs(
     conn: Connection, run_ids: Sequence[int], *, expect_state: RunState | None = None, **values: Any
 ) -> None:
-    """Sets columns of runs to the same values, and the time of the change; only of those in that state, if given."""
+    """Set columns of runs to the same values, with the time of the change; only in `expect_state`, if given."""
     expected = [] if expect_state is None else [schema.run.c.state == expect_state]
     changed = {"updated_s": now_s(conn), **of_run(values)}
     for some in pieces(run_ids):
@@ -52,7 +52,7 @@ def update_runs(
 
 
 def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
-    """Records attempts before they are submitted, makes each its run's newest, and returns their ids in this order.
+    """Record attempts before they are submitted, make each its run's newest, and return their ids in this order.
 
     A generation that a run already has makes the transaction a StaleWrite: another process decided first.
     """
@@ -72,7 +72,7 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
 
 
 def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
-    """Removes attempts of which surely nothing was submitted, as if they had never been decided.
+    """Delete attempts that were surely not submitted, as if they had never been decided.
 
     Their events go with them: an intent that comes to nothing in every pass would bury all others.
     """
@@ -89,7 +89,7 @@ def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
 
 
 def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
-    """Records the jobs of attempts, by id, that were only intended until now; returns the ids of those."""
+    """Record the jobs of attempts, by id, that were only intended until now; return the ids of those."""
     row, now = schema.attempt.c, database_now(conn)
     of_ids = [row.id.in_(some) for some in pieces(list(job_ids))]
     intended = [select(row.id).where(some, row.state == AttemptState.INTENT).with_for_update() for some in of_ids]
@@ -116,19 +116,19 @@ class RunMark(NamedTuple):
 
     @classmethod
     def of(cls, run: RunRow) -> RunMark:
-        """That of a run as it was read."""
+        """Return the mark of a run."""
         return cls.made(getattr(run, name) for name in cls._fields)
 
     @classmethod
     def made(cls, values: Iterable[Any]) -> RunMark:
-        """Of a run's columns; the configuration is compared as text, and not parsed for it."""
+        """Make it from a run's columns; the configuration is compared as text, and not parsed for it."""
         return cls._make(value.text if isinstance(value, StoredDocument) else value for value in values)
 
 
 def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, RunMark]:
-    """What decisions about runs of a campaign depend on, by id.
+    """Return the marks of runs of a campaign, by id.
 
-    No spec that is submitted changes it before this transaction ends: whoever records one changes the campaign first.
+    They stay until this transaction ends: a process that records a spec changes the campaign first.
     """
     conn.execute(
         select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update(key_share=True)
@@ -139,33 +139,33 @@ def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dic
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
-    """Attempts by id, in the order of the ids, but for those that are gone."""
+    """Return attempts by id, in the order of the ids, without those that are gone."""
     found = (fetch(conn, AttemptRow, schema.attempt, schema.attempt.c.id.in_(some)) for some in pieces(attempt_ids))
     rows = {row.id: row for some in found for row in some}
     return [rows[attempt_id] for attempt_id in attempt_ids if attempt_id in rows]
 
 
 def lock_attempts(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, AttemptState]:
-    """The states of attempts, by id, which nobody else changes before this transaction ends."""
+    """Return the states of attempts, by id; nobody else changes them before this transaction ends."""
     row = schema.attempt.c
     queries = (select(row.id, row.state).where(row.id.in_(some)).with_for_update() for some in pieces(attempt_ids))
     return {found: state for query in queries for found, state in conn.execute(query)}
 
 
 def evidences(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """What is known of attempts beside their columns, by id."""
+    """Return the evidence of attempts, by id."""
     row = schema.attempt.c
     queries = (select(row.id, row.evidence).where(row.id.in_(some)) for some in pieces(attempt_ids))
     return {found: dict(evidence) for query in queries for found, evidence in conn.execute(query)}
 
 
 def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """Sets columns of attempts, of each by its id to values of its own."""
+    """Set columns of attempts, of each by its id to values of its own."""
     _change(conn, schema.attempt, changes)
 
 
 def change_runs(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:
-    """As `change_attempts`, of runs, with the time of the change."""
+    """Set columns of runs likewise, with the time of the change."""
     now = database_now(conn)
     _change(conn, schema.run, {run_id: {"updated_s": now, **of_run(values)} for run_id, values in changes.items()})
 

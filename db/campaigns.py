@@ -1,4 +1,4 @@
-"""Whole campaigns: what each comes to, why its runs failed, how fast they go, and taking one out of the store."""
+"""Whole campaigns: totals, reasons for failures, paces, and deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METRICS_SOURCE: Final = "script.metrics_source"
 
 
 class Asked(NamedTuple):
-    """What a run asks for on a node, in Slurm's words; None where its configuration does not say."""
+    """The resources of a run on a node, in Slurm's words; None if its configuration does not name them."""
 
     gpus_per_node: str | None
     gres: str | None
@@ -25,14 +25,14 @@ class Asked(NamedTuple):
 
 
 class CampaignTotals(NamedTuple):
-    """What a campaign comes to.
+    """The totals of a campaign.
 
     Attributes:
-        counts: how many runs are in each state.
-        shown: the same, with those that are being cancelled by themselves.
-        early: how many of those that completed did so before their target step.
-        rank_seconds: of all attempts until now, by what their runs ask for.
-        active_s: when a run changed or an attempt was last heard of; None for never.
+        counts: runs by state.
+        shown: the same, with runs that are being cancelled by themselves.
+        early: completed runs that did so before their target step.
+        rank_seconds: of all attempts until now, by the resources of their runs.
+        active_s: when a run changed or an attempt last reported; None for never.
     """
 
     counts: dict[RunState, int]
@@ -43,7 +43,7 @@ class CampaignTotals(NamedTuple):
 
 
 def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]:
-    """The totals of every campaign that has runs, by its id. Reads no step."""
+    """Return the totals of every campaign that has runs, by its id. Reads no step."""
     run, attempt = schema.run.c, schema.attempt.c
     counts: dict[int, dict[RunState, int]] = defaultdict(Counter)
     shown: dict[int, dict[str, int]] = defaultdict(Counter)
@@ -66,7 +66,7 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
 
 
 def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
-    """For how long an attempt that has not ended has run by now, by the store's clock.
+    """Return for how long an unended attempt has run by now, by the store's clock.
 
     Its node's clock may be days off: it never began before it was recorded, nor later than now.
     """
@@ -74,7 +74,6 @@ def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
 
 
 def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float]]:
-    """What the ranks of all attempts have used until now, by campaign id and by what their runs ask for."""
     run, attempt = schema.run.c, schema.attempt.c
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
     asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
@@ -93,14 +92,14 @@ def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float
 
 
 def with_gpus(conn: Connection) -> set[int]:
-    """Ids of the campaigns of whose GPUs something was recorded."""
+    """Return the ids of the campaigns with recorded GPUs."""
     run, attempt = schema.run.c, schema.attempt.c
     found = select(run.campaign_id).join(schema.attempt).join(schema.gpu, schema.gpu.c.attempt_id == attempt.id)
     return set(conn.execute(found.distinct()).scalars())
 
 
 def asked_gpus(conn: Connection) -> dict[int, tuple[str | None, str | None]]:
-    """What the first run of each campaign asks of Slurm, by campaign id: `gpus_per_node` and `gres`."""
+    """Return `gpus_per_node` and `gres` of the first run of each campaign, by campaign id."""
     run = schema.run.c
     first = select(func.min(run.id)).group_by(run.campaign_id)
     asked = (run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
@@ -108,7 +107,7 @@ def asked_gpus(conn: Connection) -> dict[int, tuple[str | None, str | None]]:
 
 
 def _completed_early(conn: Connection) -> dict[int, int]:
-    """By campaign id, the runs that `RunStatus.early` says completed early."""
+    """Count the runs for which `RunStatus.early` holds, by campaign id."""
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
     found = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
@@ -116,7 +115,7 @@ def _completed_early(conn: Connection) -> dict[int, int]:
 
 
 def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
-    """The rule that found why the newest attempt ended, by run id, of runs that failed or are held."""
+    """Return the rule that classified the newest attempt, by run id, of runs that failed or are held."""
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.id, attempt.evidence["rule"].as_string()).join(schema.attempt, schema.NEWEST)
     troubled = query.where(run.campaign_id == campaign_id, run.state.in_((RunState.FAILED, RunState.HELD)))
@@ -124,10 +123,10 @@ def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
 
 
 class MetricsSource(NamedTuple):
-    """Where a run's metrics come from that its script does not report.
+    """The source of a run's metrics if its script does not report them.
 
     Attributes:
-        kind: `printed`, `tensorboard` or `trainer_state`; "" where an earlier version has recorded it.
+        kind: `printed`, `tensorboard` or `trainer_state`; "" if an earlier version has recorded it.
         message: the same for people.
     """
 
@@ -136,7 +135,7 @@ class MetricsSource(NamedTuple):
 
 
 def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSource]:
-    """By run id, where the metrics of its newest attempt with any come from; not of scripts that report them."""
+    """Return, by run id, the source of the metrics of its newest attempt with any, unless the script reports them."""
     event, attempt = schema.events.c, schema.attempt.c
     asked = select(event.attempt_id, event.message, event.data["source"].as_string())
     told: dict[int, MetricsSource] = {}
@@ -154,14 +153,14 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
 
 
 def time_limits(conn: Connection, run_ids: Collection[int]) -> dict[int, str]:
-    """By run id, the time that an attempt of it asks Slurm for, in Slurm's words."""
+    """Return, by run id, the time limit of an attempt in Slurm's words."""
     run = schema.run.c
     asked = conn.execute(select(run.id, run.config["slurm"]["time"].as_string()).where(run.id.in_(run_ids)))
     return {run_id: str(text) for run_id, text in asked if text is not None}
 
 
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
-    """By run id, one step in how many is left, of the runs that were thinned."""
+    """Return, by run id, N for each run that was thinned to one step in N."""
     run, attempt = schema.run.c, schema.attempt.c
     every = attempt.evidence[THINNED]["keep_every"].as_integer()
     query = select(run.id, func.max(every)).join(schema.attempt, attempt.run_id == run.id)
@@ -170,13 +169,13 @@ def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
 
 
 def delete_measurements(conn: Connection, attempt_ids: Collection[int]) -> None:
-    """Removes all that attempts have measured: the tables that grow with every step."""
+    """Delete the measurements of attempts: the tables that grow with every step."""
     for table in (schema.step_metric, schema.metric_extra, schema.gpu_sample, schema.gpu, schema.node_spool):
         conn.execute(delete(table).where(table.c.attempt_id.in_(attempt_ids)))
 
 
 def delete_campaign(conn: Connection, campaign_id: int) -> None:
-    """Removes a campaign whose measurements are gone. Its lease stays: an epoch must never come back."""
+    """Delete a campaign whose measurements are gone. Its lease stays: an epoch must never come back."""
     runs = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
     attempts = select(schema.attempt.c.id).where(schema.attempt.c.run_id.in_(runs))
     conn.execute(delete(schema.events).where(schema.events.c.campaign_id == campaign_id))
@@ -188,7 +187,7 @@ def delete_campaign(conn: Connection, campaign_id: int) -> None:
 
 
 def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
-    """By id of each run that runs, a step about half as far in its newest attempt as its latest, and its time."""
+    """Return, by id of each running run, a step about half way through its newest attempt, and its time."""
     run, attempt, last, step = schema.run.c, schema.attempt.c, schema.run_latest.c, schema.step_metric.c
     earlier = schema.step_metric.alias().c
     half = (func.coalesce(attempt.start_step, 0) + last.step) / 2
@@ -201,7 +200,7 @@ def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
 
 
 def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
-    """By run id, the seconds of its ended attempts with its present configuration."""
+    """Return, by run id, the seconds of its ended attempts with its present configuration."""
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, schema.PRESENT)
     found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
@@ -209,7 +208,7 @@ def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
 
 
 def ended_since(conn: Connection, campaign_id: int, since_s: float) -> int:
-    """How many settled runs had an attempt that ended after then; epoch seconds."""
+    """Count the settled runs with an attempt that ended after a time in epoch seconds."""
     run, attempt = schema.run.c, schema.attempt.c
     settled = and_(run.campaign_id == campaign_id, run.state.not_in(UNSETTLED_RUN), attempt.ended_s > since_s)
     query = select(func.count(run.id.distinct())).join(schema.attempt, attempt.run_id == run.id)

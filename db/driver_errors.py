@@ -1,4 +1,4 @@
-"""What an error of a database's driver means: whose trouble it is, and what helps. Pure but for a disk's free space."""
+"""Classifies errors of a database's driver, and suggests a remedy. Pure but for a disk's free space."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _HINTS: Final = {
 
 
 def first_line(error: BaseException | None) -> str:
-    """What an error says, in one line."""
+    """Return the message of an error in one line."""
     return (str(error).strip().splitlines() or ["unknown error"])[0]
 
 
 def refused_for_now(error: BaseException | None, driver: Any) -> bool:
-    """Whether a driver's error is the server's or the file's trouble, not that of what was to be written."""
+    """Return whether the server or the file has trouble, rather than the rows to be written."""
     trouble = isinstance(error, (driver.OperationalError, driver.InterfaceError))
     return trouble or _sqlstate(error).startswith(_AWAY_SQLSTATES)
 
 
 def lacks_grant(error: BaseException | None) -> bool:
-    """Whether PostgreSQL keeps the login from a table or a column, whatever the row.
+    """Return whether PostgreSQL keeps the login from a table or a column, whichever the row.
 
     A policy of a row, and a trigger of roles.sql, have the same SQLSTATE; texts are in the server's language.
     """
@@ -57,16 +57,14 @@ def lacks_grant(error: BaseException | None) -> bool:
 
 
 def lacks_table(error: BaseException | None) -> bool:
-    """Whether a table is not there, or its schema."""
+    """Return whether a table is missing, or its schema."""
     return _sqlstate(error) in ("42P01", "3F000") or str(error).startswith("no such table: ")
 
 
 def what_next(message: str, folder: Path | None = None) -> str:
-    """What to do about a database that did not answer: to try again helps only where its address is right.
+    """Return the remedy for a database that did not answer: to try again helps only if its address is right.
 
-    Args:
-        message: what the driver said.
-        folder: of SQLite's file, whose `disk I/O error` may be a full disk: it found no room for its log.
+    A `disk I/O error` of SQLite's file in ``folder`` may be a full disk: it found no room for its log.
     """
     if folder is not None and "disk I/O error" in message:
         with suppress(OSError):
@@ -76,12 +74,12 @@ def what_next(message: str, folder: Path | None = None) -> str:
 
 
 def is_wrong_address(message: str) -> bool:
-    """Whether PostgreSQL says that the address is wrong, or who it logs in as."""
+    """Return whether PostgreSQL rejects the address or the login."""
     return any(re.search(words, message) for words in _WRONG_ADDRESS)
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Whether somebody else held a lock for too long."""
+    """Return whether another process held a lock for too long."""
     return _sqlstate(error) in _BUSY_SQLSTATES
 
 

@@ -1,4 +1,4 @@
-"""What happened: the campaign's diary."""
+"""The events of a campaign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .stored_document import EMPTY
 
 @dataclass(frozen=True)
 class NewEvent:
-    """Something that happened in a campaign, to a run of it, or to an attempt; `ts_s` None for now."""
+    """An event of a campaign, a run or an attempt; `ts_s` None for now."""
 
     kind: str
     message: str
@@ -39,13 +39,13 @@ def add_event(
     data: Mapping[str, Any] | None = None,
     ts_s: float | None = None,
 ) -> None:
-    """Records that something happened, now by the database's clock unless `ts_s` says when."""
+    """Record an event, at the database's present time unless `ts_s` is given."""
     new = NewEvent(kind, message, run_id, attempt_id, data, ts_s)
     conn.execute(insert(schema.events).values(_row(campaign_id, new, now_s(conn))))
 
 
 def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> None:
-    """Records what happened, all that has no time of its own at once."""
+    """Record many events at once."""
     if not new:
         return
     now = database_now(conn)
@@ -58,7 +58,7 @@ def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
 
 
 def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
-    """What happened in a campaign, or to one run of it, oldest first; with a limit, the newest so many."""
+    """Return the events of a campaign, or of one run, oldest first; with a limit, only the newest."""
     table = schema.events
     where = table.c.campaign_id == campaign_id
     if run_id is not None:
@@ -67,20 +67,20 @@ def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit:
 
 
 def events_of_kind(conn: Connection, run_id: int, kind: str, since_s: float) -> list[EventRow]:
-    """What of that kind happened to a run since then, oldest first."""
+    """Return the events of a kind of a run since a time, oldest first."""
     row = schema.events.c
     where = and_(row.run_id == run_id, row.kind == kind, row.ts_s >= since_s)
     return fetch(conn, EventRow, schema.events, where, order=[row.id])
 
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
-    """When something of this kind last happened in a campaign, None for never."""
+    """Return the time of the newest event of a kind in a campaign, None for never."""
     told = schema.events.c
     return conn.execute(select(func.max(told.ts_s)).where(told.campaign_id == campaign_id, told.kind == kind)).scalar()
 
 
 def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str, Any]]]:
-    """Where else the runs of a campaign are kept: by run id and tool, what its newest attempt said of it."""
+    """Return, by run id and tool, the place in another tool that the newest attempt reported."""
     row, found = schema.events.c, defaultdict[int, dict[str, dict[str, Any]]](dict)
     query = select(row.run_id, row.data).where(row.campaign_id == campaign_id, row.kind == OPENED_ELSEWHERE)
     for run_id, data in conn.execute(query.order_by(row.id)):

@@ -1,6 +1,6 @@
-"""What the GPUs of an attempt did, and what a token costs in joules. The arithmetic is done by the database.
+"""The use of GPUs by an attempt, and joules per token. The database does the arithmetic.
 
-Energy is what the counter of each GPU says, never power times time. Between two samples it is taken to grow evenly.
+Energy is the growth of each GPU's counter, never power times time. Between two samples it grows evenly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Place = tuple[int, int]
 
 
 class _Counter(NamedTuple):
-    """The counter of one GPU: when it is known, and how much it grew in that time."""
+    """The counter of one GPU: the time in which it is known, and its growth."""
 
     from_s: float
     to_s: float
@@ -56,12 +56,9 @@ class _Counter(NamedTuple):
 
 
 def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> AttemptGpus | None:
-    """What the GPUs of an attempt did, None if nothing was sampled; of one that was thinned, as it was before.
+    """Return the use of GPUs by an attempt, None without samples; of a thinned attempt, as it was before.
 
-    Args:
-        conn: to the store.
-        attempt_id: of the attempt.
-        timed: also what they did after the warm-up.
+    `timed`: also their use after the warm-up.
     """
     evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
     if recorded := thinning_of(evidence or {}).get("gpus"):
@@ -77,10 +74,9 @@ def _attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
 
 
 def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
-    """What the GPUs of a run did in each sampled attempt of its present configuration, oldest first.
+    """Return the use of GPUs by each sampled attempt with the run's present configuration, oldest first.
 
-    ``gpu_records.j_per_token`` of these is what a token of the run costs; ``timed`` of each is what its GPUs did after
-    the warm-up.
+    ``gpu_records.j_per_token`` of these is the cost of a token; ``timed`` of each is the use after the warm-up.
     """
     query = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id).order_by(attempt.c.generation)
     found = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
@@ -88,19 +84,19 @@ def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
 
 
 def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
-    """The GPUs of an attempt, by node and number."""
+    """Return the GPUs of an attempt, by node and number."""
     columns = [gpu.c[field.name] for field in fields(GpuDevice)]
     query = select(*columns).where(gpu.c.attempt_id == attempt_id).order_by(gpu.c.node_rank, gpu.c.gpu)
     return [GpuDevice(*row) for row in conn.execute(query)]
 
 
 def gpu_samples(conn: Connection, attempt_id: int) -> Iterator[GpuSample]:
-    """An attempt's samples, GPU by GPU in the order of time; reads block by block."""
+    """Yield an attempt's samples, GPU by GPU in the order of time; reads block by block."""
     return (GpuSample(*row) for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK))
 
 
 def gpu_trace(conn: Connection, attempt_id: int, node_rank: int, gpu: int, points: int) -> list[GpuSample]:
-    """One GPU's samples in the order of time, every so many that at most ``points`` are left."""
+    """Return one GPU's samples in the order of time, thinned to at most ``points``."""
     row = gpu_sample.c
     mine = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == gpu)
     count = conn.execute(select(func.count()).select_from(gpu_sample).where(mine)).scalar() or 0
@@ -109,7 +105,7 @@ def gpu_trace(conn: Connection, attempt_id: int, node_rank: int, gpu: int, point
 
 
 def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, int, GpuDevice | None, GpuSample]]:
-    """All samples of a campaign as (run id, generation, GPU, sample); reads block by block."""
+    """Yield all samples of a campaign as (run id, generation, GPU, sample); reads block by block."""
     query = select(attempt.c.id, attempt.c.run_id, attempt.c.generation).join(run, run.c.id == attempt.c.run_id)
     order = (run.c.ordinal, run.c.id, attempt.c.generation)
     for attempt_id, run_id, generation in conn.execute(
@@ -121,7 +117,7 @@ def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, 
 
 
 def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[int, int]]:
-    """How many bytes of each node's telemetry the store holds, by attempt id and node."""
+    """Return how many bytes of each node's telemetry the store holds, by attempt id and node."""
     row = node_spool.c
     held: dict[int, dict[int, int]] = defaultdict(dict)
     query = select(row.attempt_id, row.node_rank, row.spool_offset)
@@ -137,22 +133,20 @@ def _evidence() -> Select[Any]:
 
 
 def _read(recorded: Mapping[str, Any]) -> AttemptGpus:
-    """Of JSON, as ``asdict`` makes it."""
     per_token = recorded["per_token"]
     uses = {name: tuple(GpuUse(**each) for each in recorded[name]) for name in ("gpus", "timed")}
     return AttemptGpus(recorded["attempt_id"], per_token=TokenEnergy(**per_token) if per_token else None, **uses)
 
 
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
-    """The energy of an attempt's steps, and their tokens.
+    """Return the energy of an attempt's steps, and their tokens.
 
-    From the end of one step to the end of another: its warm-up does not count, nor does any step that
-    is not covered by samples of every GPU on every node. Whatever happened in between is in it: saving, evaluating,
-    waiting for data.
+    From the end of one step to the end of another, saving and evaluating included. The warm-up does not count, nor
+    does a step without samples of every GPU on every node.
 
     Returns:
-        None where that cannot be told: the script does not say tokens_per_s, fewer than two steps are left, the time
-        between them is below ``MIN_WINDOW_S``, or a GPU has no counter.
+        None if the script does not report tokens_per_s, fewer than two steps are left, the time between them is below
+        ``MIN_WINDOW_S``, or a GPU has no counter.
     """
     covered, step = _covered(conn, attempt_id, counters), step_metric.c
     said = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
@@ -184,11 +178,7 @@ def _samples(attempt_id: int) -> Select[Any]:
 
 @cache
 def _uses(*, timed: bool = False) -> Select[Any]:
-    """A row for each GPU of the attempt `attempt_id` that has samples, with all of ``GpuUse`` but its energy.
-
-    Args:
-        timed: of the samples between `from_s` and `to_s` alone.
-    """
+    """Select all of ``GpuUse`` but its energy for each sampled GPU; `timed`: between `from_s` and `to_s` alone."""
     row = gpu_sample.c
     which = [row.ts_s.between(bindparam("from_s"), bindparam("to_s"))] if timed else []
     here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
@@ -223,7 +213,6 @@ def _mean(value: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _has(bits: int) -> ColumnElement[float]:
-    """1 where one of these reasons holds the clocks down, 0 where none does."""
     throttle = gpu_sample.c.throttle
     return case((throttle.bitwise_and(bits) != 0, 1.0), (throttle.is_not(None), 0.0))
 
@@ -235,7 +224,7 @@ def _use(row: dict[str, Any], counters: Mapping[_Place, _Counter]) -> GpuUse:
 
 @cache
 def _grown() -> Subquery:
-    """How much the counter of each GPU grew from sample to sample; one that began anew has grown by what it shows."""
+    """Select the growth of each GPU's counter between samples; a counter that began anew has grown by its value."""
     row = gpu_sample.c
     order: dict[str, Any] = {"partition_by": (row.node_rank, row.gpu), "order_by": row.ts_s}
     before_s, before_j = func.lag(row.ts_s).over(**order), func.lag(row.energy_j).over(**order)
@@ -257,7 +246,7 @@ def _growth() -> Select[Any]:
 
 
 def _window(from_s: float, to_s: float) -> Select[Any]:
-    """Joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
+    """Select the joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
     grown = _grown().c
     begin_s = case((grown.before_s < from_s, from_s), else_=grown.before_s)
     end_s = case((grown.ts_s > to_s, to_s), else_=grown.ts_s)
@@ -276,11 +265,9 @@ def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Count
 def _ends(
     conn: Connection, attempt_id: int, counts: ColumnElement[bool], said: ColumnElement[bool] | None = None
 ) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """The first and the last step that count, each with the time of its end.
+    """Return the first and the last step that count, each with the time of its end.
 
-    Args:
-        counts: which steps may.
-        said: which steps make up the warm-up and what follows it; the same without it.
+    `counts` selects the steps that may be ends, `said` the steps that include the warm-up; by default the same.
     """
     row = step_metric.c
     mine = row.attempt_id == attempt_id
@@ -299,7 +286,7 @@ def _ends(
 
 
 def _tokens(attempt_id: int, first: int, last: int) -> Select[Any]:
-    """Tokens of the steps after the first, to the last. A line stands for the steps since the line before it too."""
+    """Select the tokens of the steps after the first. A line stands for all steps since the line before it."""
     row = step_metric.c
     before, before_s = (func.lag(column).over(order_by=row.step) for column in (row.step, row.ts_s))
     steps = row.step - before

@@ -15,16 +15,9 @@ from .store import insert_into, now_s
 
 
 def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int | None:
-    """Takes a lease, or renews one's own.
+    """Take a lease, or renew one's own; return its epoch, None while another holder has it.
 
-    Args:
-        conn: A write transaction.
-        name: Which lease.
-        holder: Who asks; unique to the process, so that no other can renew it by accident.
-        ttl_s: How long it lasts from now, in seconds.
-
-    Returns:
-        The epoch, the same at each renewal; None while somebody else holds it.
+    `holder` is unique to the process, so that no other can renew it by accident. The epoch stays at each renewal.
     """
     now = now_s(conn)
     new = insert_into(conn, lease).values(name=name, holder=holder, epoch=1, expires_s=now + ttl_s)
@@ -43,18 +36,12 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
 
 
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
-    """Renews a lease, and makes this transaction depend on it: nobody can take it over before the transaction ends.
+    """Renew a lease, and make this transaction depend on it: nobody can take it over before the transaction ends.
 
     A lease that has run out but that nobody took is still good: there is no other leader to collide with.
 
-    Args:
-        conn: A write transaction.
-        name: Which lease.
-        epoch: The epoch under which it was acquired.
-        ttl_s: How long it lasts from now, in seconds.
-
     Raises:
-        StaleLease: Somebody else took the lease.
+        StaleLease: another holder took the lease.
     """
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:
@@ -63,26 +50,21 @@ def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
 
 
 def report_pass(conn: Connection, name: str, looked_s: float | None, *, heard: bool, trouble: str) -> None:
-    """Keeps what a pass learned, in a transaction that has renewed the lease: see `Lease`.
+    """Record the result of a pass, in a transaction that has renewed the lease: see `Lease`.
 
-    Args:
-        conn: A write transaction.
-        name: Which lease.
-        looked_s: When it looked at the executor's jobs, by the store's clock; None if it did not.
-        heard: Whether the executor answered.
-        trouble: What was in its way.
+    `looked_s` is when it asked the executor for jobs, None if it did not; `heard`, whether the executor answered.
     """
     times = {} if looked_s is None else {"asked_s": looked_s, **({"heard_s": looked_s} if heard else {})}
     conn.execute(update(lease).where(lease.c.name == name).values(trouble=trouble, **times))
 
 
 def read_lease(conn: Connection, name: str) -> Lease | None:
-    """The lease as it stands, expired or not."""
+    """Return the lease as it stands, expired or not."""
     row = conn.execute(select(lease).where(lease.c.name == name)).first()
     return None if row is None else Lease(*row)
 
 
 def release_lease(conn: Connection, name: str, epoch: int, after_s: float = 0.0) -> bool:
-    """Lets a lease run out, at once or in so many seconds; False when it was somebody else's by now."""
+    """Let a lease run out, at once or in so many seconds; return False if it belongs to another holder by now."""
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     return conn.execute(mine.values(expires_s=now_s(conn) + after_s)).rowcount == 1

@@ -1,4 +1,4 @@
-"""Reading metrics: every step once, from the highest attempt with the run's present configuration."""
+"""Reads metrics: every step once, from the highest attempt with the run's present configuration."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LATEST_FIELDS = tuple(field.name for field in fields(RunLatest))
 
 
 def metrics(conn: Connection, run_id: int) -> Iterator[MetricRow]:
-    """A run's steps in order; reads block by block.
+    """Yield a run's steps in order; reads block by block.
 
-    Where attempts overlap after a rollback the highest one counts; attempts with another configuration than the run
-    has now do not count at all.
+    Where attempts overlap after a rollback the highest one counts; attempts with another configuration than the run has
+    now do not count at all.
     """
     # both cursors go on together, this one over what the script named itself
     extras = groupby(_extras(conn, run_id), key=lambda extra: extra[0])
@@ -47,7 +47,7 @@ def metrics(conn: Connection, run_id: int) -> Iterator[MetricRow]:
 
 
 def iter_metrics(conn: Connection, campaign_id: int) -> Iterator[tuple[int, MetricRow]]:
-    """All steps of a campaign as (run id, step), run by run in the order of the matrix; reads block by block."""
+    """Yield all steps of a campaign as (run id, step), run by run in the order of the matrix; reads block by block."""
     query = select(run.c.id).where(run.c.campaign_id == campaign_id).order_by(run.c.ordinal, run.c.id)
     for run_id in conn.execute(query).scalars().all():
         for row in metrics(conn, run_id):
@@ -55,7 +55,7 @@ def iter_metrics(conn: Connection, campaign_id: int) -> Iterator[tuple[int, Metr
 
 
 class StepFigures(NamedTuple):
-    """What is compared of a step, in the units of `METRIC_COLUMNS`; None means not reported, or not finite."""
+    """The compared figures of a step, in the units of `METRIC_COLUMNS`; None means not reported, or not finite."""
 
     step_time_s: float | None
     tokens_per_s: float | None
@@ -65,7 +65,7 @@ class StepFigures(NamedTuple):
 
 
 def step_figures(conn: Connection, run_ids: Collection[int]) -> dict[int, list[StepFigures]]:
-    """The steps of these runs in order, by run id: for short ones, all are read at once."""
+    """Return the steps of these runs in order, by run id. Meant for short runs: all are read at once."""
     found: dict[int, list[StepFigures]] = defaultdict(list)
     columns = [run_metric.c[name] for name in StepFigures._fields]
     query = select(run_metric.c.run_id, *columns).where(run_metric.c.run_id.in_(run_ids))
@@ -75,14 +75,14 @@ def step_figures(conn: Connection, run_ids: Collection[int]) -> dict[int, list[S
 
 
 def extra_names(conn: Connection, campaign_id: int) -> list[str]:
-    """The names that the scripts of a campaign gave to figures of their own, sorted."""
+    """Return the names of the figures that the scripts of a campaign named themselves, sorted."""
     query = select(metric_extra.c.name).distinct().join(attempt, attempt.c.id == metric_extra.c.attempt_id)
     query = query.join(run, run.c.id == attempt.c.run_id).where(run.c.campaign_id == campaign_id)
     return sorted(conn.execute(query).scalars())
 
 
 def latest(conn: Connection, campaign_id: int) -> dict[int, RunLatest]:
-    """The newest figures of each run that has reported, by run id."""
+    """Return the newest figures of each run that has reported, by run id."""
     columns = [run_latest.c[name] for name in _LATEST_FIELDS]
     query = select(run_latest.c.nonfinite, *columns).join(run, run.c.id == run_latest.c.run_id)
     rows = conn.execute(query.where(run.c.campaign_id == campaign_id))
@@ -90,11 +90,10 @@ def latest(conn: Connection, campaign_id: int) -> dict[int, RunLatest]:
 
 
 def step_times(conn: Connection, run_id: int) -> StepTimes:
-    """How long the newest steps of a run with its present configuration took, at most ``TIMED_STEPS`` of them.
+    """Return how long the newest steps of a run's present configuration took, at most ``TIMED_STEPS`` of them.
 
-    Where a script does not say, it is the time between two lines over the steps between them, which includes what
-    else it does there: checkpoints and evaluations. Bounded, however long the run: only the ends of its
-    newest attempts are read.
+    If a script does not report it, it is the time between two lines over the steps between them, checkpoints and
+    evaluations included. Only the ends of the run's newest attempts are read.
     """
     mine = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id)
     newest = mine.order_by(attempt.c.generation.desc()).limit(TIMED_ATTEMPTS)
@@ -106,12 +105,12 @@ def step_times(conn: Connection, run_id: int) -> StepTimes:
 
 
 class NewestLine(NamedTuple):
-    """A line of an attempt's metrics, as far as it matters while it runs.
+    """A line of an attempt's metrics, with the figures that matter while it runs.
 
     Attributes:
-        time_s: seconds of a step; where the script does not say, the time since the line before over the steps since.
-        steps: how many it is behind the line before.
-        loss, eval_loss, grad_norm: NaN where what was reported is not finite.
+        time_s: seconds of a step; if the script does not report it, the time over the steps since the line before.
+        steps: the distance to the line before.
+        loss, eval_loss, grad_norm: NaN if the reported value is not finite.
     """
 
     step: int
@@ -123,7 +122,7 @@ class NewestLine(NamedTuple):
 
 
 def newest_lines(conn: Connection, attempt_id: int, limit: int) -> list[NewestLine]:
-    """An attempt's newest lines, the newest first."""
+    """Return an attempt's newest lines, the newest first."""
     row = step_metric.c
     query = select(row.nonfinite, *(row[name] for name in _LINE_FIELDS)).where(row.attempt_id == attempt_id)
     rows = conn.execute(query.order_by(row.step.desc()).limit(limit + 1)).all()
@@ -144,7 +143,7 @@ def _p99(times_s: Iterable[float]) -> float | None:
 
 
 def _restore(names: tuple[str, ...], values: list[Any], mask: int) -> list[Any]:
-    """Puts back what SQLite cannot hold: NULL with its bit set in the mask is NaN."""
+    """Restore values that SQLite cannot hold: NULL with its bit set in the mask is NaN."""
     if mask:
         for index, name in enumerate(names):
             if values[index] is None and name in _COLUMNS and mask >> _COLUMNS.index(name) & 1:
@@ -153,7 +152,6 @@ def _restore(names: tuple[str, ...], values: list[Any], mask: int) -> list[Any]:
 
 
 def _extras(conn: Connection, run_id: int) -> Iterator[tuple[int, int, str, float | None]]:
-    """What a run's script named itself, as (step, attempt, name, value) in the order of steps."""
     extra = metric_extra.c
     query = select(extra.step, extra.attempt_id, extra.name, extra.value).join(
         attempt, and_(attempt.c.id == extra.attempt_id, attempt.c.run_id == run_id)

@@ -1,11 +1,11 @@
-"""Thins what runs that ended long ago have measured, so that a store that is used for years stays small.
+"""Thins the metrics of runs that ended long ago, so that a store that is used for years stays small.
 
-Of the steps that were reported, the first of each so many stays, and its line then stands for the steps since the one
-before it, as where a script reports every tenth. The same steps stay of all attempts of a run, so that the view
-``run_metric`` shows none that it did not show before. Of the samples of a GPU, the first of each so many stays; what
-they say of an attempt is computed before, and kept in its evidence, as is the run's final loss.
+The first of every N reported steps stays, and its line then stands for the steps since the one before it, as if the
+script had reported every Nth. The same steps stay of all attempts of a run, so that the view ``run_metric`` shows none
+that it did not show before. The first of every N samples of a GPU stays; its use by the attempt is computed before and
+kept in the evidence, as is the run's final loss.
 
-The store is locked for a moment at a time only, and a prune that is killed is finished by the next one.
+The store is locked for a moment at a time only, and the next prune finishes one that was killed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays of runs that ended long ago.
+    """The rule for runs that ended long ago.
 
     Attributes:
-        keep_every: one step, and one sample of each GPU, in so many.
+        keep_every: N: one step, and one sample of each GPU, in N stays.
         after_s: seconds since the last attempt of a run ended.
     """
 
@@ -49,10 +49,10 @@ class Retention:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was, or would be, removed.
+    """The removed rows, or those that would be removed.
 
     Attributes:
-        runs: of which something was.
+        runs: with a removed row.
         steps: lines of steps.
         figures: of a script's own, at these steps.
         samples: of GPUs.
@@ -72,18 +72,13 @@ Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]
 
 
 def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, through: Through = iter) -> Pruned:
-    """Thins the runs of a campaign that the rule is about.
+    """Thin the runs of a campaign that the rule applies to; `dry_run`: only count.
 
-    Args:
-        store: of the campaign.
-        campaign_id: of the campaign.
-        rule: what stays.
-        dry_run: only count.
-        through: takes the runs, and hands them on one by one.
+    `through` hands on the runs one by one, to show progress.
 
     Raises:
         StoreReadOnly: this user may not.
-        StoreUnreachable: the database broke off; what was done until then stays done.
+        StoreUnreachable: the database broke off; finished runs stay thinned.
     """
     total = Pruned()
     for attempt_ids in through(list(_old_runs(store, campaign_id, rule))):
@@ -137,7 +132,7 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
 
 
 def _next_step(store: Store, attempt_ids: Sequence[int], start: int) -> int | None:
-    """The first that was reported from there on: between steps that are far apart lies nothing to look at."""
+    """Return the first reported step from there on: between distant steps lies nothing to look at."""
     row = step_metric.c
     with store.read() as conn:
         query = select(func.min(row.step)).where(row.attempt_id.in_(attempt_ids), row.step >= start)
@@ -147,16 +142,16 @@ def _next_step(store: Store, attempt_ids: Sequence[int], start: int) -> int | No
 
 @dataclass(frozen=True)
 class _Kept:
-    """Which steps of a run stay: the first that any attempt reported of each ``stride`` steps, and those marked.
+    """The steps of a run that stay: the first that any attempt reported of each ``stride`` steps, and those marked.
 
-    Not those that a number divides: a script may report steps 1, 11, 21, or every hundredth.
+    Not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth.
     """
 
     stride: int
     marked: tuple[int, ...]
 
     def leaves_out(self, table: Table, attempt_ids: Sequence[int]) -> ColumnElement[bool]:
-        """Which rows of a table go: none of any attempt at a step at which one of them has an evaluation, say."""
+        """Select the rows to delete: none at a step at which any attempt has an evaluation, say."""
         same, row = step_metric.alias().c, table.c
         told = and_(
             same.attempt_id.in_(attempt_ids),
@@ -175,7 +170,7 @@ class _Kept:
 
 
 def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
-    """Steps between two lines of a run: as the first prune found it, else the median of each attempt's first lines."""
+    """Return the steps between two lines of a run: as of the first prune, else the median over first lines."""
     known = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
     if recorded := [apart for one in known if (apart := thinning_of(one).get("steps_apart"))]:
         return int(recorded[0])
@@ -187,7 +182,7 @@ def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
 
 
 def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
-    """Steps that stay for what they are: an attempt's first and last, its lowest loss, its peaks of memory."""
+    """Return the steps that always stay: an attempt's first and last, its lowest loss, its peaks of memory."""
     row, extra = step_metric.c, metric_extra.c
     found = set[int]()
     for lowest, highest in conn.execute(
@@ -237,7 +232,7 @@ def _sample_s(conn: Connection, attempt_id: int) -> float:
 
 
 def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -> int:
-    """The first sample of each so many stays, and the last: by the clock, so that the same stay the next time."""
+    """Delete all but the last sample and the first of each stretch of time, so that the same stay the next time."""
     row = gpu_sample.c
     with store.read() as conn:
         evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar_one()

@@ -1,7 +1,7 @@
-"""What this program asks the store: small functions on a connection, those of the modules beside it too.
+"""The queries of the store, with those of the modules beside it: small functions on a connection.
 
-Updates are conditional: they say which states they expect and return False when the row has moved on, which means
-that somebody else was faster and the caller should look again.
+Updates are conditional on the states that they expect. They return False if the row has moved on: another process was
+faster, and the caller should look again.
 """
 
 from __future__ import annotations
@@ -59,29 +59,29 @@ def insert_campaign(
     provenance: Mapping[str, Any] | None = None,
     limits: Mapping[str, Any] | None = None,
 ) -> int:
-    """Records a campaign, to be run, and returns its id. A name that is taken makes the transaction a StaleWrite."""
+    """Record an active campaign and return its id. A name that is taken makes the transaction a StaleWrite."""
     row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
     given = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
     return _insert(conn, schema.campaign, {**row, **given, "created_s": now_s(conn)})
 
 
 def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
-    """The campaign of that name."""
+    """Return the campaign of that name."""
     return next(iter(fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.name == name)), None)
 
 
 def campaign_by_id(conn: Connection, campaign_id: int) -> CampaignRow | None:
-    """The campaign of that id."""
+    """Return the campaign of that id."""
     return next(iter(fetch(conn, CampaignRow, schema.campaign, schema.campaign.c.id == campaign_id)), None)
 
 
 def list_campaigns(conn: Connection) -> list[CampaignRow]:
-    """All campaigns, oldest first."""
+    """Return all campaigns, oldest first."""
     return fetch(conn, CampaignRow, schema.campaign, order=[schema.campaign.c.id])
 
 
 def unsettled_campaigns(conn: Connection) -> set[int]:
-    """Ids of the campaigns that have a run that is not settled."""
+    """Return the ids of the campaigns that have an unsettled run."""
     run = schema.run.c
     found = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
     return set(conn.execute(found).scalars())
@@ -96,18 +96,18 @@ def lacking_variables(conn: Connection) -> set[int]:
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
-    """Sets columns of a campaign; False when there is no such campaign."""
+    """Set columns of a campaign; return False if there is no such campaign."""
     return _update(conn, schema.campaign, campaign_id, None, values)
 
 
 def runs(conn: Connection, campaign_id: int) -> list[RunRow]:
-    """A campaign's runs in the order of its matrix."""
+    """Return a campaign's runs in the order of its matrix."""
     table = schema.run
     return fetch(conn, RunRow, table, table.c.campaign_id == campaign_id, order=[table.c.ordinal, table.c.id])
 
 
 def run_names(conn: Connection, campaign_id: int) -> list[str]:
-    """The names alone of a campaign's runs, in the order of its matrix."""
+    """Return the names of a campaign's runs, in the order of its matrix."""
     run = schema.run.c
     return list(
         conn.execute(select(run.name).where(run.campaign_id == campaign_id).order_by(run.ordinal, run.id)).scalars()
@@ -115,18 +115,14 @@ def run_names(conn: Connection, campaign_id: int) -> list[str]:
 
 
 def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
-    """The run of that name."""
+    """Return the run of that name."""
     table = schema.run
     where = and_(table.c.campaign_id == campaign_id, table.c.name == name)
     return next(iter(fetch(conn, RunRow, table, where)), None)
 
 
 def run_by_id(conn: Connection, run_id: int) -> RunRow:
-    """The run of that id.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """Return the run of that id; raises LookupError if there is none."""
     found = fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
     if not found:
         raise LookupError(f"no run {run_id}")
@@ -136,22 +132,16 @@ def run_by_id(conn: Connection, run_id: int) -> RunRow:
 def update_run(
     conn: Connection, run_id: int, *, expect_states: Collection[RunState] | None = None, **values: Any
 ) -> bool:
-    """Sets columns of a run, and the time of the change.
-
-    Args:
-        conn: A write transaction.
-        run_id: The run.
-        expect_states: Change it only in one of these states.
-        **values: Columns of the run.
+    """Set columns of a run, and the time of the change; only in one of `expect_states`, if given.
 
     Returns:
-        False when nothing was changed because the run has left those states.
+        False if nothing was changed because the run has left those states.
     """
     return _update(conn, schema.run, run_id, expect_states, {"updated_s": now_s(conn), **of_run(values)})
 
 
 def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:
-    """The attempts of a campaign, or of one run of it, oldest first within a run."""
+    """Return the attempts of a campaign, or of one run of it, oldest first within a run."""
     table = schema.attempt
     of_campaign = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
     where = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
@@ -159,7 +149,7 @@ def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> l
 
 
 def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[AttemptRow]]:
-    """The attempts of a campaign by the id of their run, oldest first; of a run without any, an empty list."""
+    """Return the attempts of a campaign by the id of their run, oldest first; an empty list for a run without any."""
     rows: dict[int, list[AttemptRow]] = defaultdict(list)
     for row in attempts(conn, campaign_id):
         rows[row.run_id].append(row)
@@ -169,20 +159,20 @@ def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[Attemp
 def update_attempt(
     conn: Connection, attempt_id: int, *, expect_states: Collection[AttemptState] | None = None, **values: Any
 ) -> bool:
-    """Sets columns of an attempt; arguments and result as in `update_run`."""
+    """Set columns of an attempt; arguments and result as in `update_run`."""
     return _update(conn, schema.attempt, attempt_id, expect_states, values)
 
 
 def is_active(conn: Connection, attempt_id: int) -> bool:
-    """Whether an attempt has not ended yet."""
+    """Return whether an attempt has not ended yet."""
     row = schema.attempt.c
     return conn.execute(select(row.state).where(row.id == attempt_id)).scalar_one() in ACTIVE_ATTEMPT
 
 
 def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
-    """Says that an attempt's agent is alive, by the database's clock.
+    """Record that an attempt's agent is alive, by the database's clock; return False if there is no such attempt.
 
-    False where the store has no such attempt: with a `token`, this very one and not another store's of the same number.
+    With a `token`, it must be this very attempt, and not another store's of the same number.
     """
     row = schema.attempt.c
     this = row.id == attempt_id if token is None else and_(row.id == attempt_id, row.token == token)
@@ -190,19 +180,19 @@ def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
 
 
 def beat_batch(conn: Connection, token: str) -> None:
-    """Says that whoever submits a batch is alive, by the database's clock: its attempts have no agents yet."""
+    """Record that the submitter of a batch is alive, by the database's clock: its attempts have no agents yet."""
     conn.execute(update(schema.attempt).where(schema.attempt.c.token == token).values(heartbeat_s=now_s(conn)))
 
 
 def known_tokens(conn: Connection, tokens: Collection[str]) -> set[str]:
-    """Return those of these submissions that an attempt has."""
+    """Return the submissions that an attempt belongs to."""
     row = schema.attempt.c
     found = (conn.execute(select(row.token).where(row.token.in_(some)).distinct()) for some in pieces(list(tokens)))
     return {token for tokens in found for token in tokens.scalars()}
 
 
 def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
-    """One light row a run, for status pages: reads no metrics, and no JSON."""
+    """Return one light row a run, for status pages: reads no metrics, and no JSON."""
     run, last, attempt = schema.run.c, schema.run_latest.c, schema.attempt.c
     homes: Mapping[str, ColumnElement[Any]] = {**schema.run_latest.c, **schema.attempt.c, **schema.run.c}
     homes = {**homes, "run_id": run.id, "step": last.step, "ts_s": last.ts_s, "code": attempt.code}
@@ -213,13 +203,13 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
 
 
 def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
-    """Records a complete checkpoint; the same step of the same attempt is recorded once."""
+    """Record a complete checkpoint; the same step of the same attempt is recorded once."""
     row = {**asdict(new), "created_s": new.created_s or now_s(conn)}
     conn.execute(insert_into(conn, schema.checkpoint).values(row).on_conflict_do_nothing())
 
 
 def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
-    """A run's recorded checkpoints, newest first."""
+    """Return a run's recorded checkpoints, newest first."""
     table = schema.checkpoint
     return fetch(
         conn, CheckpointRow, table, table.c.run_id == run_id, order=[table.c.generation.desc(), table.c.step.desc()]
@@ -227,7 +217,7 @@ def checkpoints(conn: Connection, run_id: int) -> list[CheckpointRow]:
 
 
 def saved_steps(conn: Connection, campaign_id: int, run_ids: Sequence[int] | None = None) -> dict[int, int]:
-    """The step of the newest recorded checkpoint of each run's present configuration, by id: of all runs, or these."""
+    """Return the newest saved step of each run's present configuration, by id: of all runs, or of these."""
     run, attempt, saved = schema.run.c, schema.attempt.c, schema.checkpoint
     present = and_(attempt.id == saved.c.attempt_id, attempt.config_hash == run.config_hash)
     query = select(run.id, func.max(saved.c.step)).join(saved, saved.c.run_id == run.id).join(schema.attempt, present)
@@ -236,7 +226,7 @@ def saved_steps(conn: Connection, campaign_id: int, run_ids: Sequence[int] | Non
 
 
 def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
-    """Bytes of the largest checkpoint that each of these runs has recorded, by run id."""
+    """Return the bytes of the largest checkpoint that each of these runs has recorded, by run id."""
     saved = schema.checkpoint.c
     query = select(saved.run_id, func.max(saved.size_bytes)).group_by(saved.run_id)
     found = (conn.execute(query.where(saved.run_id.in_(some))) for some in pieces(run_ids))
@@ -244,9 +234,9 @@ def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
-    """Adds to the memory ledger; an attempt adds at most one that fitted and one that did not.
+    """Add to the memory ledger; an attempt adds at most one that fitted and one that did not.
 
-    What comes later of the same attempt and size fills in and replaces the figures that it gives.
+    A later observation of the same attempt and size fills in and replaces figures.
     """
     given = {name: value for name, value in asdict(new).items() if value is not None}
     table, figures = schema.memory_observation, {n: v for n, v in given.items() if n.endswith("_gb")}
@@ -260,7 +250,7 @@ def observe_memory(conn: Connection, new: MemoryObservation) -> None:
 
 
 def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[MemoryObservation]]:
-    """The memory ledger by memory key, of all campaigns and devices; keys of which nothing is known are left out."""
+    """Return the memory ledger by memory key, of all campaigns and devices; unknown keys are left out."""
     table, attempt = schema.memory_observation, schema.attempt
     query = select(attempt.c.memory_key, *(table.c[field.name] for field in fields(MemoryObservation)))
     joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
@@ -273,7 +263,7 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
 
 
 def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
-    """What the attempts of a run have added to the memory ledger, oldest first."""
+    """Return the observations of a run's attempts, oldest first."""
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])

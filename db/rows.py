@@ -1,4 +1,4 @@
-"""Rows of the store as records, and as many at a time as a statement takes."""
+"""Rows of the store as records, and pieces of sequences that fit into a statement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fetch(
     order: Sequence[ColumnElement[Any]] = (),
     limit: int | None = None,
 ) -> list[_Row]:
-    """Rows as records: a record's fields are columns of the same names."""
+    """Return rows as records: a record's fields are columns of the same names."""
     query, shared = _columns(kind, table)  # type: ignore[arg-type] # a class is hashable
     query = query if where is None else query.where(where)
     texts: dict[str, str] = {}
@@ -43,7 +43,7 @@ def fetch(
 
 @cache
 def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
-    """The columns that a record is made of, and the places of those that are kept once.
+    """Select the columns of a record, and the places of the texts that are kept once.
 
     To put them together costs as much as a small query.
     """
@@ -52,5 +52,5 @@ def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
 
 
 def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-    """As many of them at a time as one statement takes."""
+    """Split a sequence into pieces that fit into one statement."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))

@@ -1,4 +1,4 @@
-"""A run's steps as columns of numbers, for those who compute with millions of them."""
+"""A run's steps as columns of numbers, for computations over millions of them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Series:
 
     Attributes:
         step, generation: of each line; arrays of 64-bit whole numbers.
-        figures: by name of the column of ``MetricRow``, those of ``_FIGURES``: arrays of doubles as long as ``step``;
-            NaN where nothing was reported, and where what was reported is not finite.
+        figures: by column of ``MetricRow``, those of ``_FIGURES``: arrays of doubles as long as ``step``; NaN for a
+            value that was not reported, or is not finite.
         non_finite: how many values of each column were reported and not finite; columns without any are left out.
-        ended_at: the newest step whose value of a column was reported and not finite, where no newer one is finite.
+        ended_at: the newest step with a reported value that is not finite, if no newer value is.
     """
 
     step: array[int]
@@ -52,7 +52,7 @@ class Series:
 
 
 def run_series(conn: Connection, run_id: int) -> Series:
-    """Reads the steps of a run that were made with its present configuration."""
+    """Read the steps of a run that were made with its present configuration."""
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
     masks: dict[int, int] = {}
     newest: dict[int, int] = {}
@@ -72,7 +72,7 @@ def run_series(conn: Connection, run_id: int) -> Series:
 
 
 def _rows(conn: Connection, run_id: int) -> CursorResult[Any]:
-    """Its steps in their order; of a run with one attempt, which is most of them, without a search for later ones."""
+    """Select the steps in order; of a run with one attempt, as most are, without a search for later ones."""
     present = conn.execute(_present(), {"run_id": run_id}).all()
     if len(present) == 1:
         [(attempt_id, generation)] = present
@@ -82,7 +82,7 @@ def _rows(conn: Connection, run_id: int) -> CursorResult[Any]:
 
 @cache
 def _present() -> Select[Any]:
-    """The attempts of the run `run_id` with its present configuration. These statements are built once for all runs."""
+    """Select the attempts with the run's present configuration. These statements are built once for all runs."""
     return select(attempt.c.id, attempt.c.generation).join(run, PRESENT).where(run.c.id == bindparam("run_id")).limit(2)
 
 
@@ -101,7 +101,7 @@ def _steps() -> Select[Any]:
 
 
 def _doubles(column: Sequence[float | None]) -> Iterable[float]:
-    """A column without None; of millions of values, looking at each is what counts."""
+    """Replace None by NaN; with millions of values, the look at each dominates."""
     unknown = column.count(None)
     if unknown == len(column):
         return repeat(math.nan, unknown)
@@ -116,9 +116,9 @@ def final_loss(losses: Sequence[float]) -> float | None:
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:
-    """The highest value that each run's attempts gave of a figure of the script's own, by run id.
+    """Return the highest value of a script's own figure among each run's attempts, by run id.
 
-    Meant for counts that an attempt goes on with where the one before it ended. Runs without a value are left out.
+    Meant for counts that an attempt continues from the one before. Runs without a value are left out.
     """
     query = select(run.c.id, func.max(metric_extra.c.value)).join(attempt, attempt.c.id == metric_extra.c.attempt_id)
     query = query.join(run, PRESENT)
@@ -134,7 +134,6 @@ def _non_finite(masks: dict[int, int]) -> dict[str, int]:
 
 
 def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array[float]]) -> dict[str, int]:
-    """Of each column that ended so, the newest step that was not finite; ``newest`` is that of each mask."""
     found = {}
     for bit, name in enumerate(_COLUMNS):
         last = max((number for mask, number in newest.items() if mask >> bit & 1), default=None)

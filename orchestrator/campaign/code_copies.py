@@ -47,7 +47,7 @@ class Code:
 
 @dataclass
 class CodeCopies:
-    """The copies below a campaign's `dir`. Each folder of scripts is looked at once, however many runs use it.
+    """The copies below a campaign's `dir`. Each script is looked at once, however many runs use it.
 
     Args:
         dir: the campaign's `dir`.
@@ -60,11 +60,10 @@ class CodeCopies:
     spec: Path
     workdir: Path
     make: bool
-    _known: dict[Path, Code] = field(default_factory=dict)
-    _of_script: dict[str, Code] = field(default_factory=dict)
+    _known: dict[tuple[str, ...], Code] = field(default_factory=dict)
 
     def of(self, config: RunConfig) -> Code:
-        """The code of a run with this configuration.
+        """Return the code of a run with this configuration.
 
         Raises:
             UserError: it cannot be copied, or others may write it.
@@ -74,21 +73,14 @@ class CodeCopies:
         if config.code == "live":
             self._require_trust(config)
             return Code(LIVE)
-        first = config.command[0]
-        if first not in self._of_script:
-            self._of_script[first] = self._found(config)
-        return self._of_script[first]
-
-    def _found(self, config: RunConfig) -> Code:
-        assert config.command is not None
         module = config.command[0] == "-m"
-        script = self.workdir if module else Path(self.workdir, config.command[0])
-        if not script.exists():
-            return Code(LIVE, why=f"{script} cannot be read from this machine")
-        self._require_trust(config)
-        key = script if module else script.parent
-        if key not in self._known or (not module and not self._holds(key, script)):
-            self._known[key] = self._code(key, None if module else script, config)
+        key = tuple(config.command[: 2 if module else 1])
+        if key not in self._known:
+            script = self.workdir if module else Path(self.workdir, config.command[0])
+            if not script.exists():
+                return Code(LIVE, why=f"{script} cannot be read from this machine")
+            self._require_trust(config)
+            self._known[key] = self._code(script if module else script.parent, None if module else script, config)
         return self._known[key]
 
     def _require_trust(self, config: RunConfig) -> None:
@@ -102,10 +94,6 @@ class CodeCopies:
     def seen(self) -> tuple[Code, ...]:
         """All that was asked for."""
         return tuple(self._known.values())
-
-    def _holds(self, key: Path, script: Path) -> bool:
-        tree = self._known[key].tree
-        return tree is None or os.path.relpath(script, tree.root) in tree.files
 
     def _code(self, folder: Path, script: Path | None, config: RunConfig) -> Code:
         command: Sequence[str] = config.command or ()

@@ -1,4 +1,4 @@
-"""How many runs are in which state, counted in one way wherever it is shown: status, list, report. Pure."""
+"""Counts runs by state, in one way for status, list and report. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from typing import Any, Protocol, Self
 from dscampaign.db.states import RunState
 
 
-class CountedRun(Protocol):
-    """What is counted."""
+class _Run(Protocol):
+    @property
+    def state(self) -> RunState: ...
 
     @property
-    def state(self) -> RunState:
-        """Where it stands."""
-
-    @property
-    def early(self) -> bool:
-        """Whether it completed before its target step."""
+    def early(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class RunCounts:
     early: int = 0
 
     @classmethod
-    def of(cls, runs: Iterable[CountedRun]) -> Self:
+    def of(cls, runs: Iterable[_Run]) -> Self:
         """Counts these runs."""
         known = list(runs)
         return cls(Counter(run.state for run in known), sum(run.early for run in known))

@@ -170,7 +170,7 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     One that has failed is marked too: a larger budget, or another measurement of memory, would have it tried again.
     """
     with store.write() as conn:
-        found = _what_cancels(conn, campaign, names)
+        found = cancellation_of(_chosen(conn, campaign, names))
         everything = (*found.ending, *found.given_up, *found.left)
         marked = [run for run in everything if run.desired in WANTED and run.state is not RunState.COMPLETED]
         for some in in_pieces("runs marked", marked):
@@ -183,13 +183,9 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
 
 
 def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
-    """What cancelling these runs, or all, does."""
+    """Return the effect of cancelling these runs, or all."""
     with store.read() as conn:
-        return _what_cancels(conn, campaign, names)
-
-
-def _what_cancels(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
-    return cancellation_of(_chosen(conn, campaign, names))
+        return cancellation_of(_chosen(conn, campaign, names))
 
 
 def what_retries(
@@ -210,12 +206,7 @@ def what_retries(
 
 
 def _what_retries(
-    conn: Connection,
-    campaign: CampaignRow,
-    names: Collection[str] | None,
-    *,
-    cancelled: bool = False,
-    unnamed: bool = True,
+    conn: Connection, campaign: CampaignRow, names: Collection[str] | None, *, cancelled: bool, unnamed: bool
 ) -> Retry:
     runs = _chosen(conn, campaign, names)
     if names is None:
@@ -252,7 +243,7 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
 
 
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    found = _what_retries(conn, campaign, names)
+    found = _what_retries(conn, campaign, names, cancelled=False, unnamed=True)
     if names is not None and found.left:
         first = shown_to_user(found.left[0])
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"

@@ -15,7 +15,7 @@ from typing import Any
 
 from dscampaign.db import queries
 from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
-from dscampaign.db.states import RETRYABLE_RUN, UNSETTLED_RUN, RunState, Stage, shown_state
+from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
 from dscampaign.db.warm_up import untimed_steps
 from dscampaign.jobs.shared.layout import CampaignPaths
@@ -246,24 +246,15 @@ def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:
     """That runs which have begun keep their code, where it has changed since."""
-    campaign, dir = submission.spec.name, submission.dir
     pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
     older = {row.code: code for row, code in pairs if row.code != code.hash}
     if older:
         number = count(sum(row.code in older for row, _ in pairs), "run")
-        files = sorted({file for before, code in older.items() for file in changed_files(before, code, dir)})
+        files = sorted({file for before, code in older.items() for file in changed_files(before, code, submission.dir)})
         since = f" (changed since: {shown(files)})" if files else ""
         verb = "keeps" if number == "1 run" else "keep"
-        hint = _how_to_take_it(campaign, {row.state for row, _ in pairs if row.code in older})
-        yield f"{number} {verb} older code{since}{f'; {hint}' if hint else ''}"
-
-
-def _how_to_take_it(campaign: str, states: Collection[RunState]) -> str:
-    """How runs in these states get the new code; "" where none is to go on."""
-    retry = f"`campaign retry {campaign}` makes a failed or held run use the new code, with RUN also a cancelled one"
-    if not UNSETTLED_RUN.isdisjoint(states):
-        return f"{retry}; `campaign cancel {campaign} RUN` comes first where it is queued or running"
-    return "" if RETRYABLE_RUN.isdisjoint(states) else retry
+        retry = f"`campaign retry {submission.spec.name} RUN`, once it has ended, makes a run use the new code"
+        yield f"{number} {verb} older code{since}; {retry}"
 
 
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
-"""Which runs a user means: by state, by names and patterns, and what was probably meant where there are none. Pure."""
+"""Selects runs by state, and by names and patterns. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,20 +11,14 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.errors import UserError, nearest
 
 _PATTERN: Final = frozenset("*?[")
-_WORD: Final = re.compile(r"[A-Za-z0-9.=-]+")
-"""Of a run's name, or of a pattern, what stands between underscores."""
 
 
 class _Run(Protocol):
-    """What is selected."""
+    @property
+    def name(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def state(self) -> RunState:
-        """Where it stands."""
+    def state(self) -> RunState: ...
 
 
 _SomeRun = TypeVar("_SomeRun", bound=_Run)
@@ -59,21 +52,8 @@ class Selection:
             matching = [name for name in names if fnmatchcase(name, pattern)]
             if not matching:
                 what = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
-                near = _meant(pattern, names)
+                near = None if _PATTERN & set(pattern) else nearest(pattern, names)
                 hint = f'did you mean "{near}"?' if near else f"`campaign status {campaign}` lists them"
                 raise UserError(f"no run {what} in {campaign}", hint)
             found.update(matching)
         return found
-
-
-def _meant(pattern: str, names: Iterable[str]) -> str | None:
-    """The nearest name; of a pattern, the same one with words that runs have in place of those that none has."""
-    if not _PATTERN & set(pattern):
-        return nearest(pattern, names)
-    known = dict.fromkeys(word for name in names for word in name.split("_"))
-
-    def corrected(found: re.Match[str]) -> str:
-        return found[0] if any(found[0] in word for word in known) else nearest(found[0], known) or found[0]
-
-    meant = _WORD.sub(corrected, pattern)
-    return meant if any(fnmatchcase(name, meant) for name in names) else None

@@ -41,9 +41,6 @@ def test_runs_are_chosen_by_state_and_by_name(states: list[RunState], patterns: 
 @pytest.mark.parametrize(
     ("pattern", "error", "hint"),
     [
-        ("zero_stge-3*", "no run matches zero_stge-3* in sweep", 'did you mean "zero_stage-3*"?'),
-        ("*precison-b?16", "no run matches *precison-b?16 in sweep", "`campaign status sweep` lists them"),
-        ("*_precison-bf16", "no run matches *_precison-bf16 in sweep", 'did you mean "*_precision-bf16"?'),
         ("zero_stage-3_precision-bf1", "no run named zero_stage-3_precision-bf1", '"zero_stage-3_precision-bf16"?'),
         ("lr-*", "no run matches lr-* in sweep", "`campaign status sweep` lists them"),
     ],
