@@ -1,7 +1,6 @@
 """The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`.
 
-Where ranks work on the same samples, each group of them counts as one: `TrainConfig.data_parallel` says how many there
-are.
+A group of ranks that work on the same samples counts as one rank, see `TrainConfig.data_parallel`.
 """
 
 from __future__ import annotations
@@ -14,61 +13,81 @@ COMFORTABLE_MICRO_BATCH = 8
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of a positive number, ascending."""
+    """Return all divisors of a positive number, ascending."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     large = [number // d for d in reversed(small) if d * d != number]
     return (*small, *large)
 
 
 def sharers(world_size: int, ranks_per_sample: int) -> str:
-    """Who divides the batch, in words: `4 ranks`, `2 groups of 2 ranks`."""
+    """Return the words for what divides the batch: `4 ranks`, `2 groups of 2 ranks`."""
     if ranks_per_sample == 1:
         return count(world_size, "rank")
     return f"{count(world_size // ranks_per_sample, 'group')} of {ranks_per_sample} ranks"
 
 
-def per_rank_batch(global_batch: int, world_size: int, micro_batch: int = 1) -> int:
-    """Samples that one rank handles in an optimizer step.
+class IndivisibleError(ValueError):
+    """Raised if a batch cannot be divided.
+
+    Attributes:
+        field: The field of `train` that does not fit.
+        message: What does not divide what.
+        hint: The sizes that would fit.
+    """
+
+    def __init__(self, field: str, message: str, hint: str) -> None:
+        super().__init__(f"{message}; {hint}")
+        self.field, self.message, self.hint = field, message, hint
+
+
+def per_rank_batch(global_batch: int, shares: int, micro_batch: int = 1, ranks_per_sample: int = 1) -> int:
+    """Return the samples that one rank handles in an optimizer step.
+
+    Args:
+        shares: Ranks, or groups of ranks, that divide the batch.
+        micro_batch: The hint fits this size, too.
 
     Raises:
-        ValueError: The ranks cannot share the batch evenly; the text says what would fit, also this micro-batch.
+        IndivisibleError: The ranks cannot share the batch evenly.
     """
-    if global_batch % world_size:
-        unit = world_size * micro_batch
+    if global_batch % shares:
+        unit = shares * micro_batch
         below = global_batch - global_batch % unit
         nearest = " or ".join(str(size) for size in (below, below + unit) if size)
-        raise ValueError(f"global_batch {global_batch} is not a multiple of {world_size} ranks; use {nearest}")
-    return global_batch // world_size
+        ranks = sharers(shares * ranks_per_sample, ranks_per_sample)
+        raise IndivisibleError(
+            "global_batch", f"global_batch {global_batch} is not a multiple of {ranks}", f"use {nearest}"
+        )
+    return global_batch // shares
 
 
-def accumulation(global_batch: int, micro_batch: int, world_size: int) -> int:
-    """Forward and backward passes of one rank in an optimizer step.
+def accumulation(global_batch: int, micro_batch: int, shares: int, ranks_per_sample: int = 1) -> int:
+    """Return the forward and backward passes of one rank in an optimizer step.
 
     Raises:
-        ValueError: The three numbers do not multiply; the text says which would.
+        IndivisibleError: The three numbers do not multiply.
     """
-    share = per_rank_batch(global_batch, world_size, micro_batch)
+    share = per_rank_batch(global_batch, shares, micro_batch, ranks_per_sample)
     if share % micro_batch:
         allowed = ", ".join(str(d) for d in divisors(share))
-        raise ValueError(
-            f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {world_size} ranks; "
-            f"use {'one of ' if share > 1 else ''}{allowed}"
-        )
+        ranks = sharers(shares * ranks_per_sample, ranks_per_sample)
+        message = f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {ranks}"
+        raise IndivisibleError("micro_batch", message, f"use {'one of ' if share > 1 else ''}{allowed}")
     return share // micro_batch
 
 
 def default_micro_batch(global_batch: int, world_size: int) -> int:
-    """The largest micro-batch up to 8 that divides a rank's share of the batch.
+    """Return the largest micro-batch up to 8 that divides a rank's share of the batch.
 
     Raises:
-        ValueError: The ranks cannot share the batch evenly.
+        IndivisibleError: The ranks cannot share the batch evenly.
     """
     share = per_rank_batch(global_batch, world_size)
     return max(d for d in divisors(share) if d <= COMFORTABLE_MICRO_BATCH)
 
 
 def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) -> int | None:
-    """The micro-batch to try after `micro_batch` ran out of memory.
+    """Return the micro-batch to try after `micro_batch` ran out of memory.
 
     The global batch stays what it is, so the experiment does not change: only the accumulation grows.
 

@@ -26,19 +26,17 @@ from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
 from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
 from .model import RunConfig, Spec, env_text
-from .normalize import canonical
+from .normalize import Origins, canonical
 from .run_names import SCREENS, run_name
 from .shared_sections import SharedSections
-from .validate import check, validation_findings
+from .validate import check
+from .wrong_values import validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
 """How many points that repeat an experiment are told one by one."""
-
-_LACKS_SUBJECT: Final = re.compile(r"(\d+ )?(is|has|was|does|needs|would)\b")
-"""How a message begins that says something of the field at which it stands."""
 
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
@@ -167,23 +165,26 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
 def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections) -> RunConfig:
     """The configuration of one point, checked: what is wrong is placed at the matrix's value that is to blame."""
     data = dict(base)
+    origins: Origins = {}
     findings: list[Finding] = []
     for setting in point.settings:
         if setting.path and not _assign(data, setting.path, setting.value):
             *parent, field = setting.path
             findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
+        elif setting.path:
+            origins[setting.path] = setting.place
     usable, wrong = without_wrong_values(data)
-    data, moved, contradictions = canonical(usable)
+    data, contradictions = canonical(usable, origins)
     findings += [*wrong, *contradictions]
     try:
         config = sections.read(data)
-        found = check(config, config.world_size(local_gpus), local_gpus)
+        violations = check(config, config.world_size(local_gpus), local_gpus)
     except ValidationError as error:
-        found = validation_findings(error, data)
+        violations = validation_findings(error, data)
     hidden = beside(wrong)
-    findings += [finding for finding in found if not concerns(_as_given(finding, moved), hidden)]
+    findings += [finding for finding in violations if not concerns(finding, hidden)]
     if findings:
-        raise InvalidSpec([_blamed(finding, point, moved) for finding in findings])
+        raise InvalidSpec([_at_origin(finding, origins) for finding in findings])
     return config
 
 
@@ -360,31 +361,19 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
             yield Finding((place,), f"{{{name}}} stands for nothing in some point", near)
 
 
-def _blamed(finding: Finding, point: Point, moved: Mapping[FieldPath, FieldPath]) -> Finding:
-    """The finding at the matrix's value that set the field, if one did; it names its field if that is another one."""
-    finding = _as_given(finding, moved)
+def _at_origin(finding: Finding, origins: Origins) -> Finding:
+    """Return the finding at the value of the matrix that set the field, if one did, or else where it was given."""
     subject = finding.places[0]
-    for place in finding.places[:1] if finding.at_key else finding.places:
-        for setting in reversed(point.settings):
-            path = setting.path
-            if path and place[: len(path)] == path:
-                lacks_one = place != subject and _LACKS_SUBJECT.match(finding.message)
-                message = f"{dotted(subject)} {finding.message}" if lacks_one else finding.message
-                inner = place[len(path) :]
-                own = [setting.place] if inner and len(path) > 1 else []  # a whole section is merged into the spec's
-                places = ((*setting.place, *inner), *own, *finding.places)
-                return replace(finding, places=places, message=message)
-    above = [s.place for s in point.settings if s.path and s.path[: len(subject)] == subject]
-    return replace(finding, places=(*finding.places, *map(_of_axis, above)))  # where the text has nothing of its own
-
-
-def _of_axis(place: FieldPath) -> FieldPath:
-    return place[:-1] if isinstance(place[-1], int) else place
-
-
-def _as_given(finding: Finding, moved: Mapping[FieldPath, FieldPath]) -> Finding:
-    """The finding where its values were given, not where they were moved to."""
-    return replace(finding, places=tuple(moved.get(place, place) for place in finding.places))
+    given = tuple(strategies.origin(place, origins) for place in finding.places)
+    varied = (place for place in (given[:1] if finding.at_key else given) if place[0] == "matrix")
+    if (place := next(varied, None)) is None:
+        above = [origin for path, origin in origins.items() if path[: len(given[0])] == given[0]]
+        axes = (origin[:-1] if isinstance(origin[-1], int) else origin for origin in above)
+        return replace(finding, places=(*given, *axes))  # if the text has nothing of its own
+    named = place == given[0] or str(subject[-1]) in finding.message
+    message = finding.message if named else f"{dotted(subject)}: {finding.message}"
+    value = [origin for path, origin in origins.items() if len(path) > 1 and place[: len(origin)] == origin]
+    return replace(finding, places=(place, *value, *finding.places), message=message)
 
 
 def _first_of(repeated: Sequence[Finding]) -> Iterator[Finding]:

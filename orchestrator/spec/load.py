@@ -21,8 +21,8 @@ from .expand import Run, expand
 from .field_types import Hint, name_of_input
 from .matrix import field_path, near_field
 from .model import Spec
-from .validate import existing, validation_findings
 from .variables import filled, names_in, unexpanded
+from .wrong_values import existing, validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
 _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")

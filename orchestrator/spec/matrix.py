@@ -323,7 +323,7 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
         where = place[:-1] if isinstance(place[-1], int) else place
         if key.partition(".")[0] in _FIXED:
             yield Finding((where,), "cannot vary within a campaign", "write a second spec", at_key=True)
-        elif field_path(key) is None and _ends(key):
+        elif field_path(key) is None and fields_ending_in(key):
             yield Finding((where,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and (used := _misspelt(short_name(key), settings, placeholders)):
             hint = f'did you mean "{short_name(key)}"?'
@@ -372,13 +372,13 @@ def _plain(path: Path | None) -> Path | None:
 
 def near_field(key: str) -> str:
     """A hint that names the field that a misspelt key may mean, or those that end with it."""
-    if ends := _ends(key):
+    if ends := fields_ending_in(key):
         return f"write {' or '.join(ends)}"
     return hint_for(key, _names(), "write the dotted path of a field, such as train.lr")
 
 
-def _ends(key: str) -> list[str]:
-    """The fields that a key is the last part of, where they are several."""
+def fields_ending_in(key: str) -> list[str]:
+    """Return the fields that a key is the last part of, if they are several."""
     ends = _leaves().get(key.replace("-", "_"), ())
     return [".".join(path) for path in ends] if len(ends) > 1 else []
 

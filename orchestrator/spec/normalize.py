@@ -23,35 +23,42 @@ _Lifted = tuple[list[tuple[str, ...]], str, Any]
 """Where in `deepspeed` a value stands, its field in `train`, and the value."""
 
 
-def canonical(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[FieldPath, FieldPath], list[Finding]]:
-    """Says everything in one way: a strategy's word in its fields, and in `train` what `deepspeed` can say as well.
+Origins = dict[FieldPath, FieldPath]
+"""The place in the spec that set each field, if it is another than the field's own."""
+
+
+def canonical(data: Mapping[str, Any], origins: Origins) -> tuple[dict[str, Any], list[Finding]]:
+    """Give each value in one way: a strategy's word in its fields, and in `train` what `deepspeed` has as well.
 
     That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
 
+    Args:
+        data: One run's values as given, without defaults.
+        origins: Gets the place of each value that is moved.
+
     Returns:
-        A changed copy of one run's values as given, without defaults; where each moved value was; and a finding for
-        each value that is given twice and differs.
+        A changed copy, and a finding for each value that is given twice and differs.
     """
     # only these two are changed
     result = {**data, **{name: deepcopy(data[name]) for name in ("deepspeed", "train") if name in data}}
     deepspeed, train = result.get("deepspeed"), result.setdefault("train", {})
     if not isinstance(train, dict):
-        return result, {}, []
-    moved, findings = strategies.spell_out(train)
+        return result, []
+    findings = strategies.spell_out(train, origins)
     if not isinstance(deepspeed, dict):
-        return result, moved, findings
+        return result, findings
     lifted = [*_lifted(deepspeed, train)] + ([] if result.get("command") else [*_lifted_strategy(deepspeed)])
     for paths, field, value in lifted:
         for path in paths:
             _pop(deepspeed, path)
         place: FieldPath = ("deepspeed", *paths[0])
         if field not in train:
-            moved["train", field] = place
+            origins["train", field] = strategies.origin(place, origins)
         elif train[field] != value:
             message = f"deepspeed says {field} {value}, but train.{field} is {train[field]}"
             findings.append(Finding((place, ("train", field)), message, f"set it once, in train.{field}"))
         train.setdefault(field, value)
-    return result, moved, findings
+    return result, findings
 
 
 def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:

@@ -1,8 +1,4 @@
-"""Secrets in a spec: its text is kept in the store and shown in reports, so a secret in it is a secret given away.
-
-A secret is known by its name (`WANDB_API_KEY`, `--db-password`, `"api_key":`) or by its own form (`hf_…`, a private
-key, an address with a password). Every text is looked at, whatever field holds it.
-"""
+"""Literal secrets in a spec: the store keeps its text, and reports show it."""
 
 from __future__ import annotations
 
@@ -12,129 +8,73 @@ from typing import Any, Final
 
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
-_ALWAYS: Final = frozenset(
-    """PASS PASSWD PASSWORD PASSPHRASE PASSCODE PWD PW SECRET SECRETS CREDENTIAL CREDENTIALS CREDS APIKEY AUTH BEARER
-    COOKIE SSHPASS PGPASS AUTHORIZATION""".split()  # noqa: SIM905
-)
-"""Last words of names whose value is a secret, whatever it looks like."""
-
-_KEYS: Final = frozenset("API ACCESS PRIVATE SECRET SIGNING ENCRYPTION MASTER ACCOUNT SSH DEPLOY LICENSE".split())  # noqa: SIM905
-"""Words before KEY that make it a secret; another key (SORT_KEY) is one if its value looks like one."""
-
-_OF_TEXT: Final = frozenset(
-    """PAD EOS BOS UNK MASK SEP CLS SPECIAL STOP IMAGE VIDEO AUDIO START END NEWLINE PREFIX SUFFIX MAX MIN NUM N PER
-    TOTAL DECODER FIRST LAST NEXT""".split()  # noqa: SIM905
-)
-"""Words before TOKEN that make it a piece of text."""
-
-_KNOWN: Final = re.compile(
-    r"""(?<![A-Za-z0-9])(?:
-      (?:hf_|sk-|sk_(?:live|test)_|gh[oprsu]_|github_pat_|glpat-|xox[abeoprs]-|AKIA|ASIA|AIza|ya29\.|dop_v1_|pypi-|npm_|nvapi-|r8_)
-        [\w.-]{12,}
-      | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*
-      | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----
-      | https://hooks\.slack\.com/services/\w+
-    )""",
+_NAME: Final = re.compile(
+    r"""(?:^|_)(?:
+      pass|pgpass|passwd|\w*password|passphrase|sshpass|\w+_pwd|secret|credentials?|auth|authorization|bearer|apikey
+      |(?:api|access|private|secret)_key
+      |(?:^|hf_|hub_|git(?:hub|lab)?_|api_|access_|auth_|bearer_|wandb_)token
+    )$""",
     re.VERBOSE,
 )
-"""Tokens whose form their makers publish."""
+"""Names of secrets, in lower case with underscores."""
 
-_ADDRESS: Final = re.compile(r"://[^/\s:@'\"]*:(?!\$|\d+/)[^\s@'\"]+@")
-"""A password in an address; `${NAME}` in its place is filled in elsewhere."""
-_USER: Final = re.compile(r"https?://([^/\s:@'\"$]+)@")
-"""The user of an address, which may be a token."""
-_SHORT: Final = re.compile(
-    r"""\b(?:sshpass\s+-p\s*|mysql\w*\s(?:[^;&|]*\s)?-p(?=\S)|(?:curl|wget)\s(?:[^;&|]*\s)?(?:-u|--user)[\s=]*["']?[^\s:"']+:)
-    (?!["']?(?:\$|\{|["']|\s|$))""",
-    re.VERBOSE,
+_TOKEN: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|sk-|gh[oprsu]_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)[\w.-]{12,}"
+    r"|\blogin\s+[0-9a-f]{40}|BEGIN [A-Z ]*PRIVATE KEY"
 )
-"""Passwords that well-known commands take behind an option that does not name them."""
+"""Tokens whose makers publish their form."""
+
+_ADDRESS: Final = re.compile(r"://(?:[^/\s:@'\"]*:(?!\$|\d+/)[^\s@'\"]+|(?=[^/@]*\d)[A-Za-z0-9_]{20,})@")
+"""A password, or a token as the user, in an address; `${NAME}` in its place is filled in elsewhere."""
 
 _VALUE: Final = r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s"',;&|)}]+)"""
-_GIVEN: Final = re.compile(rf"(?<![\w-])(-{{0,2}}[A-Za-z][\w.-]*)[\"']?\s*[=:]\s*(?={_VALUE})", re.IGNORECASE)
-"""`NAME=value`, `--name=value`, `name: value`, `?name=value`; the value may hold further ones."""
-_OPTION: Final = re.compile(rf"(?<!\S)(--[A-Za-z][\w.-]*)\s+(?={_VALUE})", re.IGNORECASE)
-_LOGIN: Final = re.compile(r"\blogin\b.*?\s([0-9a-zA-Z_-]{32,})(?=\s|$)")
-_REFERENCE: Final = re.compile(
-    r"[\"']?(?:\$|\{|<|\[|~?/|\.{1,2}/|true$|false$|none$|null$|yes$|no$|-{1,2}[a-z])", re.IGNORECASE
+_GIVEN: Final = re.compile(
+    rf"(?:(?<![\w-])(-{{0,2}}[A-Za-z][\w.-]*)[\"']?\s*[=:]\s*|(?<!\S)(--[A-Za-z][\w.-]*)\s+)(?={_VALUE})", re.IGNORECASE
 )
-"""What names a secret's place, or is none: a variable, a placeholder, a path, a special token, a switch, an option."""
+"""`NAME=value`, `--name value`, `name: value`, `?name=value`; the value may hold further ones."""
+
+_REFERENCE: Final = re.compile(
+    r"[\"']?(?:\$|\{|<|\[|~?/|\.{1,2}/|-{1,2}[a-z]|(?:true|false|none|null|\d+)$)", re.IGNORECASE
+)
+"""A value that is no secret: a variable, a placeholder, a path, an option, a switch, a number."""
 
 HINT: Final = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
 
 
 def findings(data: Any, place: FieldPath = ()) -> Iterator[Finding]:
-    """The secrets in a value of a spec and in all that it holds, each with its place.
-
-    Args:
-        data: what YAML made of the spec, or of a part of it.
-        place: where that stands.
-    """
+    """Return the secrets in a value of a spec and in all that it holds, each with its place."""
     if isinstance(data, dict):
         for name, value in data.items():
-            here = (*place, name if isinstance(name, int) else str(name))
-            if isinstance(value, str | int) and not isinstance(value, bool) and _names_secret(str(name), str(value)):
-                yield _finding(here, str(name))
-            elif isinstance(value, list) and any(isinstance(v, str) and _names_secret(str(name), v) for v in value):
-                yield _finding(here, str(name))  # the values of an axis
+            inner = (*place, str(name))
+            values = value if isinstance(value, list) else [value]
+            if any(isinstance(item, str) and _is_secret(str(name), item) for item in values):
+                yield _finding(inner, str(name))
             else:
-                yield from findings(value, here)
+                yield from findings(value, inner)
     elif isinstance(data, list):
-        yield from _in_list(data, place)
-    elif isinstance(data, str) and (said := secret_in(data)):
-        yield _finding(place, said)
+        for index, item in enumerate(data):
+            option = data[index - 1] if index else None  # of a command in words
+            if isinstance(item, str) and str(option).startswith("--") and _is_secret(str(option), item):
+                yield _finding((*place, index), str(option))
+            else:
+                yield from findings(item, (*place, index))
+    elif isinstance(data, str) and (name := secret_in(data)):
+        yield _finding(place, name)
 
 
 def secret_in(text: str) -> str:
-    """What in a text looks like a secret, without the secret itself; "" if nothing does."""
-    if _KNOWN.search(text):
+    """Return a name for what looks like a secret in a text, without the secret itself; "" for none."""
+    if _TOKEN.search(text):
         return "a part of it"
     if _ADDRESS.search(text):
         return "the password in an address"
-    if any(_random(user) for user in _USER.findall(text)):
-        return "the user in an address"
-    if _SHORT.search(text):
-        return "the password of a command"
-    if _LOGIN.search(text):
-        return "what follows `login`"
-    said = (match for pattern in (_GIVEN, _OPTION) for match in pattern.finditer(text))
-    return next((name for name, value in (match.groups() for match in said) if _names_secret(name, value)), "")
+    pairs = ((match[1] or match[2], match[3]) for match in _GIVEN.finditer(text))
+    return next((name for name, value in pairs if _is_secret(name, value)), "")
 
 
-def _in_list(items: list[Any], place: FieldPath) -> Iterator[Finding]:
-    """Words of a command may be an option and its value."""
-    for index, item in enumerate(items):
-        before = items[index - 1] if index else None
-        if (
-            isinstance(item, str)
-            and isinstance(before, str)
-            and before.startswith("--")
-            and _names_secret(before, item)
-        ):
-            yield _finding((*place, index), before)
-        else:
-            yield from findings(item, (*place, index))
-
-
-def _names_secret(name: str, value: str) -> bool:
-    words = [word for word in re.split(r"[^A-Z0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).upper()) if word]
-    if not words or not value or _REFERENCE.match(value) or words in (["PWD"], ["OLDPWD"]):
-        return False
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _ALWAYS or last.endswith(("PASSWORD", "PASSWD", "APIKEY")):
-        return True
-    if last == "KEY":
-        return before in _KEYS or (bool(before) and _random(value))
-    if last == "TOKEN":
-        return before not in _OF_TEXT and not value.isdigit() and len(words) + len(value) > 1
-    return last in ("PAT", "ID", "CODE", "SIG", "SIGNATURE", "DSN", "WEBHOOK") and _random(value)
-
-
-def _random(value: str) -> bool:
-    """Whether a text has the look of something drawn by chance: long, unspaced, of letters and digits."""
-    value = value.strip("\"'")
-    mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
-    return len(value) >= 16 and mixed and not re.search(r"\s|/|\.(?:py|json|ya?ml|txt|pt|bin)$", value)
+def _is_secret(name: str, value: str) -> bool:
+    words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()).strip("_")
+    return bool(value) and _NAME.search(words) is not None and not _REFERENCE.match(value)
 
 
 def _finding(place: FieldPath, name: str) -> Finding:

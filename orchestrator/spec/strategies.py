@@ -27,18 +27,19 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
 _GRAPHS: Final[FieldPath] = ("train", "cuda_graphs")
 
 
-def spell_out(train: dict[str, Any]) -> tuple[dict[FieldPath, FieldPath], list[Finding]]:
-    """Puts a strategy's fields in the place of its word, in `train` itself.
+def spell_out(train: dict[str, Any], origins: dict[FieldPath, FieldPath]) -> list[Finding]:
+    """Replace a strategy's word by its fields, in `train` itself; an unknown word stays, for the check of the field.
 
-    A word that is none stays, for the check of the field.
+    Args:
+        origins: Gets the place of each of these fields.
 
     Returns:
-        Where each of these fields came from, and a finding for each that is given and differs.
+        A finding for each field that is given and differs.
     """
     fields = STRATEGIES.get(word) if isinstance(word := train.get("strategy"), str) else None
     if fields is None:
         _forget_unused_path(train)
-        return {}, []
+        return []
     place: FieldPath = ("train", "strategy")
     findings = []
     for name, value in fields.items():
@@ -46,10 +47,16 @@ def spell_out(train: dict[str, Any]) -> tuple[dict[FieldPath, FieldPath], list[F
             message = f"{word} means {name} {value}, but train.{name} is {train[name]}"
             findings.append(Finding((place, ("train", name)), message, f"remove strategy or {name}"))
     del train["strategy"]
-    moved: dict[FieldPath, FieldPath] = {("train", name): place for name in fields if name not in train}
+    origins.update({("train", name): origin(place, origins) for name in fields if name not in train})
     train.update(fields)
     _forget_unused_path(train)
-    return moved, findings
+    return findings
+
+
+def origin(place: FieldPath, origins: dict[FieldPath, FieldPath]) -> FieldPath:
+    """Return the place that set a field: of the innermost value around it that has one, or its own."""
+    lengths = (n for n in range(len(place), 0, -1) if place[:n] in origins)
+    return next(((*origins[place[:n]], *place[n:]) for n in lengths), place)
 
 
 def word_of(train: TrainConfig) -> str | None:

@@ -1,25 +1,21 @@
-"""What pydantic cannot see: fields of one run that contradict each other."""
+"""The rules that connect fields of one run: what pydantic cannot see field by field."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
-
 from dscampaign.jobs.shared.user_pattern import takes_too_long
-from dscampaign.orchestrator.errors import FieldPath, Finding, concerns, did_you_mean, dotted
+from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
 
-from . import batch_size, deepspeed_conflicts, deepspeed_sections, machine_checks, model_checks, rank_groups, strategies
-from .command_line import quoting_hint
-from .deepspeed_sections import key_of_deepspeed
-from .matrix import field_path
+from . import batch_size, deepspeed_conflicts, deepspeed_sections, model_checks, rank_groups, strategies
+from .gpu_count import unread_gres
 from .model import RunConfig, Spec
 from .normalize import section
-from .other_names import hint_for, meant, our_name
+from .slurm_section import option_meant, option_problem
 from .slurm_time import MINUTES_SECONDS
-from .yaml_source import number_hint, written
 
 _BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
@@ -37,18 +33,21 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    found = [*_train(config), *_batch(config, world_size), *machine_checks.check(config, world_size, local_gpus)]
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *_python(config)]
+    found += _local(config, world_size, local_gpus)
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     if config.deepspeed:  # what is made from `train` alone is right
         found += _deepspeed(config, world_size, gpus)
-    found += [*strategies.check(config, gpus), *rank_groups.check(config, world_size), *_rules(config)]
+    found += [*strategies.check(config, gpus), *_rules(config)]
+    if config.train.ranks_per_sample > 1:
+        found += rank_groups.check(config, world_size)
     if config.retry.allow and config.command is not None:
         hint = "leave it out: a command's own configuration cannot be changed from here"
         found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
-    return _first_causes(found)
+    return first_causes(found)
 
 
-def _first_causes(found: Sequence[Finding]) -> list[Finding]:
+def first_causes(found: Sequence[Finding]) -> list[Finding]:
     """Those that would stay if each misspelt name were the one that is meant, which is missing or has its default."""
     meant = {place for finding in found if finding.at_key for place in finding.places[1:]}
     return [finding for finding in found if finding.at_key or not concerns(finding, meant)]
@@ -80,23 +79,11 @@ def _misread(spec: Spec) -> Iterator[str]:
 def _seeds(spec: Spec) -> Iterator[str]:
     """Runs of one point that differ in their seed are its repeats only where the spec calls them so."""
     for name, values in spec.matrix.items():
-        if our_name(name.rpartition(".")[2]) == "seed" and isinstance(values, list) and len(values) > 1:
+        if name.rpartition(".")[2] in ("seed", "random_seed") and isinstance(values, list) and len(values) > 1:
             yield (
                 f"axis {name}: each seed is compared as a condition of its own; `repeats: {len(values)}` in its place "
                 "runs each point with as many seeds and gives it intervals over them"
             )
-
-
-def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
-    """What pydantic says about the content of a spec, or the values of one run, in the words of a spec."""
-    merged: dict[FieldPath, Finding] = {}
-    for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
-        place = finding.places[0]
-        # A field that takes text or a mapping has one error for each.
-        alternative = finding.message.removeprefix("expected ")
-        old = merged.get(place)
-        merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
-    return _first_causes(list(merged.values()))
 
 
 def _rules(config: RunConfig) -> Iterator[Finding]:
@@ -142,17 +129,13 @@ def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
         yield Finding(_train_fields("micro_batch"), "auto is for the built-in training", hint)
     if train.global_batch is None or world_size % train.ranks_per_sample:
         return
-    shares = train.data_parallel(world_size)
+    shares, grouped = train.data_parallel(world_size), train.ranks_per_sample
     try:
-        micro_batch = train.fixed_micro_batch or batch_size.default_micro_batch(train.global_batch, shares)
-        batch_size.accumulation(train.global_batch, micro_batch, shares)
-    except ValueError as error:
-        said = str(error)
-        if train.ranks_per_sample > 1:
-            said = said.replace(f"{shares} ranks", batch_size.sharers(world_size, train.ranks_per_sample))
-        message, _, hint = said.partition("; ")
+        micro_batch = train.fixed_micro_batch or 1
+        batch_size.accumulation(train.global_batch, micro_batch, shares, grouped)
+    except batch_size.IndivisibleError as error:
         places = (*_train_fields("micro_batch", "global_batch"), *_WORLD)
-        yield Finding(places if message.startswith("micro_batch") else places[1:], message, hint)
+        yield Finding(places if error.field == "micro_batch" else places[1:], error.message, error.hint)
 
 
 def _train_fields(*names: str) -> tuple[FieldPath, ...]:
@@ -215,107 +198,63 @@ def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
             yield from _autos(item, (*place, key))
 
 
-def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
-    kind, context = detail["type"], detail.get("ctx", {})
-    place: FieldPath = tuple(detail["loc"])
-    if kind == "missing":
-        return Finding((place,), f"{place[-1]} is required")
-    place = existing(place, data)
-    if kind == "extra_forbidden":
-        return _unknown(place)
-    if kind == "value_error":
-        return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
-    known = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    hint = _unlisted(kind, detail["input"]) or _to_compare(place, detail["input"])
-    hint = hint or _hint(kind, detail["input"], known, place)
-    return Finding((place,), _WORDS.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context), hint)
+def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
+    """Each rank needs a GPU of its own where this machine has any."""
+    wanted = config.local.parallel * ranks
+    if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
+        return
+    runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
+    places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
+    hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
+    message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
+    yield Finding(places if runs else places[::-1], message, hint)
 
 
-def _unknown(place: FieldPath) -> Finding:
-    """An unknown field. Of the field that was meant nothing more is said: one error for one cause."""
-    *section, name = map(str, place)
-    known = _fields(place[:-1])
-    if path := _elsewhere(section, name):
-        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"?', at_key=True)
-    ours = meant(name, known)
-    places = (place, (*place[:-1], ours)) if ours else (place,)
-    theirs = key_of_deepspeed(name) if section in ([], ["train"]) else None
-    otherwise = f'did you mean "{theirs}"?' if theirs else None
-    return Finding(places, "unknown field", hint_for(name, known, otherwise), at_key=True)
+def _slurm(config: RunConfig) -> Iterator[Finding]:
+    slurm = config.slurm
+    for name, value in (slurm.model_extra or {}).items():
+        if problem := option_problem(name, value):
+            places = (("slurm", name), option_meant(name))
+            yield Finding(tuple(filter(None, places)), *problem, at_key=True)
+    if slurm.signal_delay_s >= slurm.time_min * 60:
+        hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
+        message = (
+            f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
+        )
+        yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
+    given = slurm.model_fields_set
+    if config.executor == "slurm":
+        yield from _gpus(config)
+    memory = [name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if name in {*given, *(slurm.model_extra or {})}]
+    if len(memory) > 1:
+        yield Finding((("slurm", memory[1]),), f"is given together with {memory[0]}", "remove one of them")
 
 
-def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
-    if section:
-        return (name,) if section == ["train"] and name in Spec.model_fields else None
-    return ("matrix", name) if name in ("include", "exclude") else field_path(our_name(name))
+def _gpus(config: RunConfig) -> Iterator[Finding]:
+    slurm, asked = config.slurm, config.slurm.gpus_per_node
+    on_cpus = "gpus_per_node" in slurm.model_fields_set and asked == "0"
+    kind, colon, number = asked.rpartition(":")
+    if slurm.gres is not None:
+        unread = unread_gres(slurm.gres)
+        if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
+            message = f"{unread} does not say how many GPUs a node has"
+            hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
+            yield Finding((("slurm", "gres"), ("slurm", "gpus_per_node")), message, hint)
+        elif "gpus_per_node" in slurm.model_fields_set and not unread:
+            yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+    elif colon and not int(number):
+        message = f"asks for GPUs of the kind {kind}, and for none of them"
+        yield Finding((("slurm", "gpus_per_node"),), message, "write 0 for a run on CPUs")
+    ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
+    if slurm.gpus and ranks > slurm.gpus and config.command is None and shared:
+        places = (("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "gres"))
+        message = f"{ranks} ranks need as many GPUs, a node has {slurm.gpus}"
+        yield Finding(places, message, f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`")
 
 
-def _unlisted(kind: str, given: Any) -> str | None:
-    if kind not in ("dict_type", "model_type") or not isinstance(given, list) or not given:
-        return None
-    if all(isinstance(item, dict) and len(item) == 1 for item in given):
-        return "remove the dashes in front of its fields"
-    if all(isinstance(item, str) and "=" in item for item in given):
-        name, _, value = given[0].partition("=")
-        return f"remove the dashes, and write `{name.strip()}: {value.strip()}`"
-    return None
-
-
-def _to_compare(place: FieldPath, given: Any) -> str | None:
-    """Where several values of a field belong that takes one."""
-    key = ".".join(map(str, place))
-    return f"to compare several values, list them under `matrix`, as {key}" if _may_vary(key, given) else None
-
-
-def _may_vary(key: str, given: Any) -> bool:
-    return isinstance(given, list) and len(given) > 0 and field_path(key) is not None
-
-
-def _hint(kind: str, given: Any, known: Sequence[str], place: FieldPath) -> str | None:
-    """What to write instead of a value of the wrong type, or of a word that is none of those known."""
-    if kind == "string_type":
-        return quoting_hint(given)
-    if kind == "tuple_type" and isinstance(given, str):
-        return f"write {written([given], flow=True)}"
-    if kind in ("dict_type", "model_type") and place == ("deepspeed",) and isinstance(given, str):
-        return "write what the file holds below `deepspeed:`; YAML also takes it as JSON"
-    if kind in ("int_type", "float_type"):
-        return number_hint(given) if isinstance(given, str) else None
-    return did_you_mean(str(given), known, None)
-
-
-_WORDS: Final = {
-    "int_type": "expected a whole number",
-    "float_type": "expected a number",
-    "string_type": "expected text",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "dict_type": "expected a mapping of fields",
-    "model_type": "expected a mapping of fields",
-    "tuple_type": "expected a list",
-    "literal_error": "expected {expected}",
-    "greater_than": "expected more than {gt}",
-    "greater_than_equal": "expected at least {ge}",
-    "less_than": "expected less than {lt}",
-    "less_than_equal": "expected at most {le}",
-    "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
-}
-
-
-def existing(place: FieldPath, data: Any) -> FieldPath:
-    """The part of pydantic's place that is in the data: it ends in the name of a type where a field takes several."""
-    for length, part in enumerate(place):
-        if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
-            return place[:length]
-        data = data[part]  # type: ignore[index]
-    return place
-
-
-def _fields(place: FieldPath) -> list[str]:
-    sections = Spec.model_fields
-    for part in (part for part in place if not isinstance(part, int)):
-        annotation = sections[str(part)].annotation if str(part) in sections else None
-        kinds = (annotation, *getattr(annotation, "__args__", ()))  # such as `DatasetConfig | None`
-        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        sections = section.model_fields if section else {}
-    return list(sections)
+def _python(config: RunConfig) -> Iterator[Finding]:
+    """A program with its options would be looked for under all of these words."""
+    text = config.python or ""
+    if re.search(r"\s-|^[^/\s]+\s", text) and not Path(text).exists():
+        hint = "name the program alone; options have variables, such as `env: {PYTHONUNBUFFERED: 1}` for -u"
+        yield Finding((("python",),), f"{text} is more than the name of a program", hint)

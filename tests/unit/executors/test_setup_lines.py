@@ -10,7 +10,6 @@ import pytest
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, guarded, record_of
 from dscampaign.orchestrator.executors.slurm import SCRIPT, SlurmExecutor
-from dscampaign.orchestrator.spec.shell_lines import statements
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 ACTIVATE = 'activate() { false; export ENV="$1"; }'
@@ -73,7 +72,6 @@ def test_a_line_that_fails_ends_the_job_and_is_recorded(
 
 def test_nothing_is_added_where_there_is_no_set_up(tmp_path: Path) -> None:
     assert guarded(["", " "], tmp_path, "0") == guarded([], tmp_path, "0") == []
-    assert statements(("a", "b <<E", "E", "c")) == ((1, "a"), (2, "b <<E\nE"), (4, "c"))
 
 
 def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, tmp_path: Path) -> None:

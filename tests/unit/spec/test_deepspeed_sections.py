@@ -132,7 +132,7 @@ def test_an_optimizer_that_may_be_there_passes(tmp_path: Path, kind: str) -> Non
 @pytest.mark.parametrize(
     ("deepspeed", "strategy", "message"),
     [
-        ({"zero_optimization": {"overlap_comm": True}}, "fsdp2", "deepspeed has no effect with engine fsdp2"),
+        ({"zero_optimization": {"overlap_comm": True}}, "fsdp2", "deepspeed: has no effect with engine fsdp2"),
         (
             {"zero_optimization": {"offload_param": {"device": "cpu"}}},
             "zero1",
@@ -152,7 +152,7 @@ def test_ranks_that_an_axis_gives_to_no_whole_group_are_told_of_which_field(tmp_
     (found,) = problems(tmp_path, {}, train=train, matrix={"ranks_per_node": [5, 4]}, executor="local")
     assert (found.field, found.message) == (
         "matrix.ranks_per_node[0]",
-        "train.tensor_parallel 2 does not divide the 5 ranks of the run",
+        "train.tensor_parallel: 2 does not divide the 5 ranks of the run",
     )
 
 

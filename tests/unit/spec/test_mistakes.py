@@ -1,6 +1,5 @@
 """Mistakes in a spec are told once, where they are, in words of the spec."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -366,9 +365,6 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
         ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
         ("overlap_comm: true", "overlap_comm", 'did you mean "deepspeed.zero_optimization.overlap_comm"?'),
         ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
-        ("slurm: [{nodes: 1}, {partition: a}]", "slurm", "remove the dashes in front of its fields"),
-        ("matrix: [{lr: [1, 2]}]", "matrix", "remove the dashes in front of its fields"),
-        ("env: [A=b]", "env", "remove the dashes, and write `A: b`"),
         ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),
         ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),
         ("matrix: {lr: [1, 2], exclude: [{lr: '1'}]}", "matrix.exclude[0]", "write 1 without quotes"),
@@ -409,27 +405,6 @@ def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, 
 def test_an_address_of_a_data_set(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("wikitext", "https://huggingface.co/datasets/a/b"))
     assert (problem.field, problem.hint) == ("train.dataset", "write a/b")
-
-
-@pytest.mark.parametrize(
-    ("lines", "index", "words"),
-    [
-        ('["export A=(b c"]', 0, "unexpected"),
-        ('["module load cuda", "if true; then"]', 1, "unexpected end of file"),
-        ('["module load cuda", "export A=\'b"]', 1, "matching"),
-    ],
-)
-def test_lines_that_bash_cannot_read(tmp_path: Path, lines: str, index: int, words: str) -> None:
-    (problem,) = problems(tmp_path, f"{BUILT_IN}slurm: {{setup: {lines}}}\n")
-    assert problem.field == f"slurm.setup[{index}]"
-    assert words in problem.message
-
-
-@pytest.mark.parametrize("lines", [["if true; then", "module load cuda", "fi"], ["shopt -s extglob", "ls !(a|b)"]])
-def test_lines_that_are_one_script_for_bash_pass(tmp_path: Path, lines: list[str]) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"{BUILT_IN}slurm: {{setup: {json.dumps(lines)}}}\n", encoding="utf-8")
-    assert list(load_spec(path).slurm.setup) == lines
 
 
 def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:

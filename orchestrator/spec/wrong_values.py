@@ -1,0 +1,123 @@
+"""Values of a spec that no field takes, in the words of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
+
+from .command_line import quoting_hint
+from .deepspeed_sections import key_of_deepspeed
+from .forward_section import TOOLS
+from .matrix import field_path, fields_ending_in
+from .model import Spec
+from .other_names import hint_for, meant, our_name
+from .validate import first_causes
+from .yaml_source import number_hint, written
+
+_MESSAGES: Final = {
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "string_type": "expected text",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "dict_type": "expected a mapping of fields",
+    "model_type": "expected a mapping of fields",
+    "tuple_type": "expected a list",
+    "literal_error": "expected {expected}",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than": "expected less than {lt}",
+    "less_than_equal": "expected at most {le}",
+    "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
+}
+"""By pydantic's type of error."""
+_STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
+
+
+def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
+    """Return pydantic's errors in the content of a spec, or the values of one run."""
+    merged: dict[FieldPath, Finding] = {}
+    for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
+        place = finding.places[0]
+        # A field that takes text or a mapping has an error for each.
+        alternative = finding.message.removeprefix("expected ")
+        old = merged.get(place)
+        merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
+    return first_causes(list(merged.values()))
+
+
+def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
+    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
+    place: FieldPath = tuple(detail["loc"])
+    if kind == "missing":
+        return Finding((place,), f"{place[-1]} is required")
+    place = existing(place, data)
+    if kind == "extra_forbidden":
+        return _unknown(place)
+    if kind == "value_error":
+        return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
+    words = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
+    message = _MESSAGES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context)
+    return Finding((place,), message, _hint(kind, value, words, place))
+
+
+def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str | None:
+    key = ".".join(map(str, place))
+    if isinstance(value, list) and value and field_path(key) is not None and kind not in _STRUCTURED:
+        return f"to compare several values, list them under `matrix`, as {key}"
+    if kind == "string_type":
+        return quoting_hint(value)
+    if kind == "tuple_type" and isinstance(value, str):
+        lines = value.splitlines()
+        return f"write {written(lines, flow=True)}" if len(lines) == 1 else "write each line as an item: `- LINE`"
+    if place == ("deepspeed",) and isinstance(value, str):
+        return "write what the file holds below `deepspeed:`; YAML also takes it as JSON"
+    if kind in ("int_type", "float_type"):
+        return number_hint(value) if isinstance(value, str) else None
+    return did_you_mean(str(value), words, None)
+
+
+def _unknown(place: FieldPath) -> Finding:
+    """Return the finding of an unknown field; its further places are the fields that it hides."""
+    *section, name = map(str, place)
+    if path := _elsewhere(section, name):
+        return Finding((place, path), "unknown field", f'did you mean "{dotted(path)}"?', at_key=True)
+    fields = _fields(place[:-1])
+    ours = meant(name, fields)
+    places = (place, (*place[:-1], ours)) if ours else (place,)
+    theirs = key_of_deepspeed(name) if section in ([], ["train"]) else None
+    several = [] if section else fields_ending_in(name)
+    otherwise = f'did you mean "{theirs}"?' if theirs else f"write {' or '.join(several)}" if several else None
+    return Finding(places, "unknown field", hint_for(name, fields, otherwise), at_key=True)
+
+
+def _elsewhere(section: Sequence[str], name: str) -> FieldPath | None:
+    if section:
+        return (name,) if section == ["train"] and name in Spec.model_fields else None
+    if name in TOOLS:
+        return ("forward", name)
+    return ("matrix", name) if name in ("include", "exclude") else field_path(our_name(name))
+
+
+def existing(place: FieldPath, data: Any) -> FieldPath:
+    """Return the part of pydantic's place that is in the data: it may end in the name of a type."""
+    for length, part in enumerate(place):
+        if not (isinstance(data, Mapping) and part in data) and not (isinstance(data, list) and isinstance(part, int)):
+            return place[:length]
+        data = data[part]  # type: ignore[index]
+    return place
+
+
+def _fields(place: FieldPath) -> list[str]:
+    fields = Spec.model_fields
+    for part in (str(part) for part in place if not isinstance(part, int)):
+        annotation = fields[part].annotation if part in fields else None
+        kinds = (annotation, *getattr(annotation, "__args__", ()))  # such as `DatasetConfig | None`
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        fields = section.model_fields if section else {}
+    return list(fields)
