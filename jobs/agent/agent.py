@@ -94,7 +94,7 @@ class Agent:
         self._ends: dict[int, RankRecord] = {}
         self._launched: dict[str, Any] = {}
         self._folder = SharedFolder(self.run_paths.campaign_marker)
-        self.watch = Watch(payload, node, self._folder, self.progress, self._beat)
+        self._watch = Watch(payload, node, self._folder, self.progress, self._beat)
         self._copy: CodeCopy | None = None
         self._tell: Callable[..., None] = _nobody
         self._collector: Collector | None = None
@@ -105,7 +105,7 @@ class Agent:
 
     def run(self) -> int:
         """Run the attempt's part on this node; return the exit code for Slurm."""
-        self.watch.heed_signals()
+        self._watch.heed_signals()
         started_s = time.time()
         try:
             start = self._start()
@@ -170,7 +170,7 @@ class Agent:
         try:
             if start.search_from is not None:
                 search = Search(self.payload, self.node, self._launch, self._tell)
-                searched = search.run(start, self.watch.over)
+                searched = search.run(start, self._watch.over)
                 if searched.ended_by:
                     return None, searched.ended_by
                 start, self.payload = searched.start, searched.payload
@@ -183,7 +183,7 @@ class Agent:
         self._telemetry.start()
         forwarders.start(self.payload)
         if self.node.rank == 0 and not self.payload.train:
-            self._collector = Collector(self.payload, self.paths, self.watch.first_pid)
+            self._collector = Collector(self.payload, self.paths, self._watch.first_pid)
         ended = self._launch(self.payload, self.paths, start)
         self._telemetry.stop()
         if self._collector:
@@ -214,7 +214,7 @@ class Agent:
                 start_new_session=True,
                 umask=self._umask,
             )
-        ended_by = self.watch.follow(launcher, paths, start, self._collector)
+        ended_by = self._watch.follow(launcher, paths, start, self._collector)
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
         self._end_left_processes(paths)
         cleanup.clear_shared_memory(start.address, start.port)
@@ -223,7 +223,7 @@ class Agent:
             print(
                 f"ranks that had ended well {LINGER_S / 60:.0f} minutes ago were still there: killed", file=sys.stderr
             )
-            return 0, "stop" if self.watch.stop_asked else ""
+            return 0, "stop" if self._watch.stop_asked else ""
         return launcher.wait(), ended_by
 
     def _end_left_processes(self, paths: AttemptPaths) -> None:
@@ -257,12 +257,12 @@ class Agent:
             ended_s=ended_s,
             start_step=self._first_step(start) - 1,
             last_step=spool_steps.last_step(self.paths.metrics, self.payload.target_step),
-            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self.watch.gone_s, self._ends)),
+            ranks=self.progress.placed(evidence.rank_ends(self.paths, self.ranks, self._watch.gone_s, self._ends)),
             lines=evidence.gather_lines(self.paths, self.ranks, self.node.rank, self.payload.user_patterns),
             target_step=spool_steps.target_step(self.paths.metrics),
             step_reached=spool_steps.step_reached(self.paths.metrics, start.start_step or 0, self.payload.target_step),
             diverged_at=spool_steps.diverged_at(self.paths.metrics),
-            ending_s=self.watch.ending_s,
+            ending_s=self._watch.ending_s,
             **self._launched,
             workdir=self.payload.workdir if ended_by == evidence.NO_WORKDIR else "",
             **self._facts.end(),

@@ -336,7 +336,7 @@ def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
     """On this machine nobody else ends it, and it has the place of another run."""
     monkeypatch.setattr(shared_folder, "ENDED_WAIT_S", 0.0)
     waiting = agent.Agent(attempt.payload, Node.from_environment({}))
-    waiting.watch.on_term(signal.SIGTERM, None)
+    waiting._watch.on_term(signal.SIGTERM, None)
     waiting._folder.wait_for(lambda: False, "the folder is away")
     assert "gave up waiting: the folder is away" in capsys.readouterr().err
 
