@@ -1,4 +1,4 @@
-"""Why a job ended that this program did not start, by the same classifier: from logs, records and Slurm's word."""
+"""Diagnose the end of a job of anybody's with the campaign's classifier: from logs, records and Slurm's state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from dscampaign.orchestrator.failures.verdict import Sureness, Verdict, headline
 
 from .foreign_logs import END_LINES, Proof, Seen, SeenFile, Stream, gather
 
-_CANCELLED: Final = re.compile(r"\*\*\* JOB (\S+) ON (\S+) CANCELLED AT \S+ \*\*\*")
-_REQUEUED: Final = re.compile(r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT .* DUE TO JOB REQUEUE")
-"""Ends for which the classifier has no rule, as a line of a log is not Slurm's word; other ends are told by rules."""
-_ROOT: Final = re.compile(
-    r"Root Cause \(first observed failure\):.{0,300}?host +: (\S+).{0,100}?rank +: (\d+) .{0,100}?exitcode +: (-?\d+)",
-    re.DOTALL,
-)
+_BY_SLURM: Final = {
+    "CANCELLED": re.compile(r"\*\*\* JOB (\S+) ON (\S+) CANCELLED AT \S+ \*\*\*"),
+    "PREEMPTED": re.compile(r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT .* DUE TO JOB REQUEUE"),
+}
+"""slurmstepd's reports that the classifier takes from Slurm alone; other ends have rules."""
 _DEATHS: Final = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
@@ -38,13 +36,32 @@ _DEATHS: Final = {
     "Illegal instruction": signal.SIGILL,
     "Floating point exception": signal.SIGFPE,
 }
-_DIED: Final = "|".join(_DEATHS)
-_TASK: Final = re.compile(
-    rf"srun: error: (\S+): tasks? [\d,-]+: (?:Exited with exit code (\d+)|({_DIED})|(Out Of Memory))"
+_DIED: Final = f"(?P<death>{'|'.join(_DEATHS)})"
+_BY_TORCHRUN: Final = (
+    r"Root Cause \(first observed failure\):.{0,300}?host +: (?P<host>\S+).{0,100}?rank +: (?P<rank>\d+) "
+    r".{0,100}?exitcode +: (?P<code>-?\d+)"
 )
+_BY_SRUN: Final = (
+    r"srun: error: (?P<host>\S+): tasks? [\d,-]+: "
+    rf"(?:Exited with exit code (?P<code>\d+)|{_DIED}|(?P<starved>Out Of Memory))"
+)
+_ENDS: Final = tuple(
+    re.compile(pattern, re.DOTALL | re.MULTILINE)
+    for pattern in (
+        _BY_TORCHRUN,
+        _BY_SRUN,
+        r"(?:exits with return code =|exitcode *:) (?P<code>-?\d+)",
+        r"terminated with signal (?P<signal>SIG[A-Z]+)",
+        rf"^\S+: line \d+: +\d+ {_DIED}\b",
+        rf"^{_DIED}(?: \(core dumped\))?$",
+    )
+)
+"""Reports of a death: torchrun knows best, a shell least."""
 _SLURM_SPEAKS: Final = re.compile(r"(?:slurmstepd|srun): ")
-_CODE: Final = re.compile(r"exits with return code = (-?\d+)|exitcode *: (-?\d+)|terminated with signal (SIG[A-Z]+)")
-_SHELL: Final = re.compile(rf"^\S+: line \d+: +\d+ ({_DIED})\b|^({_DIED})(?: \(core dumped\))?$", re.MULTILINE)
+_MADE_UP: Final = ("memory.events", "outcome-0.json")
+"""Files of agents to which the classifier points: of other jobs they stand for the report of a launcher."""
+_FROM_OUTSIDE: Final = (FailureClass.TIME_LIMIT, FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.NODE)
+"""Ends that no rank of the job is to blame for."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,7 @@ class Explained:
     """Why a job ended; `kind` is None if nothing shows it.
 
     Attributes:
+        mistake: whether the same error at the same place, once more, is a mistake in the script.
         rank, node: of the process and machine that failed first, None if nothing names them.
     """
 
@@ -59,6 +77,8 @@ class Explained:
     sure: Sureness
     reason: str = ""
     rule: str = ""
+    hint: str = ""
+    mistake: bool = False
     proof: Proof | None = None
     rank: int | None = None
     node: str | None = None
@@ -66,21 +86,14 @@ class Explained:
     files: Sequence[SeenFile] = ()
 
 
-_MADE_UP: Final = ("memory.events", "outcome-0.json")
-"""What agents write, to which the classifier points: of other jobs it is made of what launchers tell."""
-
-_FROM_OUTSIDE: Final = (FailureClass.TIME_LIMIT, FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.NODE)
-"""Ends that no rank of the job is to blame for."""
-
-
 @dataclass(frozen=True)
-class _End:
-    """How the first process to end did, as a launcher, srun or a shell tells it."""
+class _Death:
+    """How the first process to end did, as a launcher, srun or a shell reports it."""
 
     number: int = 0
     rank: int | None = None
     host: str = ""
-    out_of_memory: bool = False
+    starved: bool = False
     proof: Proof | None = None
 
 
@@ -91,13 +104,13 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
         UserError: A path is missing or cannot be read, or a folder holds no logs.
     """
     seen = gather(paths)
-    end, view = _how_it_ended(seen), job.view if job and job.view.terminal else None
-    told = None if view else _slurms_words(seen)
-    ended = _ended(seen, end, told[0] if told else view)
+    death, view = _first_death(seen), job.view if job and job.view.terminal else None
+    by_log = None if view else _slurms_report(seen)
+    ended = _ended(seen, death, by_log[0] if by_log else view)
     verdict = _root_cause(ended)
     if verdict.sure is Sureness.UNSURE and verdict.line is None:
         verdict = _before_any_program(ended, seen) or verdict
-    found = _explained(verdict, ended, seen, end, told[1] if told else None)
+    found = _explained(verdict, ended, seen, death, by_log[1] if by_log else None)
     if found.kind is None and view and view.state == "COMPLETED":
         proof = Proof("slurm", None, None, f"{view.state} {view.exit_code}")
         found = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
@@ -107,58 +120,48 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
 
 def _root_cause(ended: Ended) -> Verdict:
     """The verdict; if somebody or the time limit ended a job that had failed before, why it had failed."""
-    verdict = _likeliest(ended)
+    verdict = classify(ended)
     if verdict.kind not in (FailureClass.CANCELLED, FailureClass.TIME_LIMIT):
         return verdict
-    earlier = _likeliest(replace(ended, job=None))
-    known = earlier.line is not None and earlier.rule and earlier.sure is not Sureness.UNSURE
+    earlier = classify(replace(ended, job=None))
+    known = earlier.line is not None and earlier.rule and (earlier.suspect or earlier.sure is not Sureness.UNSURE)
     return earlier if known else verdict
 
 
-def _likeliest(ended: Ended) -> Verdict:
-    """The verdict; a mistake that only one rank shows is called so: nobody tries this job again by itself."""
-    verdict = classify(ended)
-    if verdict.kind is not FailureClass.CRASH or verdict.suspect is None:
-        return verdict
-    return replace(verdict, kind=verdict.suspect, sure=Sureness.LIKELY)
-
-
 def _before_any_program(ended: Ended, seen: Seen) -> Verdict | None:
-    """What the shell of the batch script says of its own end; without Slurm's word, as if that fitted."""
+    """The message of the batch script's shell about its own end; without Slurm's exit code, as if that fitted."""
     job = ended.job or JobView("", 0, "", "FAILED")
     alone = replace(ended, outcomes=(), agent_lines=_lines(enumerate(seen.streams)), known_last_step=ended.last_step)
     for code in [ended.job.exit_code] if ended.job else ("127:0", "126:0", "2:0"):
-        verdict = _likeliest(replace(alone, job=job._replace(exit_code=code)))
+        verdict = classify(replace(alone, job=job._replace(exit_code=code)))
         if verdict.line and verdict.line.file != "slurm":
             return verdict
     return None
 
 
-def _explained(verdict: Verdict, ended: Ended, seen: Seen, end: _End, slurm: Proof | None) -> Explained:
+def _explained(verdict: Verdict, ended: Ended, seen: Seen, death: _Death, slurm: Proof | None) -> Explained:
     kind: FailureClass | None = verdict.kind
     line, reason = verdict.line, verdict.reason
     clues = [*ended.errors, *ended.log_clues]
     if verdict.sure is Sureness.UNSURE and (line is None or line.file == "slurm"):
         own = (clue for clue in clues if ends_a_program(clue.text) and not _SLURM_SPEAKS.match(clue.text))
-        last = next((clue for clue in own if not (end.number and clue.is_cascade)), None)
+        last = next((clue for clue in own if not (death.number and clue.is_cascade)), None)
         kind, reason, line = (FailureClass.CRASH, headline(last.text), last.line) if last else (None, "", None)
     proof = _proof(line, seen, slurm) if line else None
     made_up = not seen.outcomes and (kind is None or (line is not None and line.file in _MADE_UP))
-    if made_up and end.proof and (end.number or end.out_of_memory):
-        kind, proof = verdict.kind, end.proof
-        who = "a process" if end.rank is None else f"rank {end.rank}"
-        reason = f"{who} was killed by {signal.Signals(end.number).name}" if end.number else reason
+    if made_up and death.proof and (death.number or death.starved):
+        kind, proof = verdict.kind, death.proof
+        who = "a process" if death.rank is None else f"rank {death.rank}"
+        reason = f"{who} was killed by {signal.Signals(death.number).name}" if death.number else reason
     if kind is FailureClass.CANCELLED and ended.job:
         by = ended.job.cancelled_by
         reason = "the job was cancelled" + (f" by user {by}" if by is not None else "")
-    clue = next((clue for clue in clues if line and _place(clue.line) == _place(line)), Clue(LogLine("", 0, "")))
-    rank = end.rank if clue.rank is None and kind not in _FROM_OUTSIDE else clue.rank
-    host = verdict.host or clue.host or end.host
-    return Explained(kind, verdict.sure, reason, verdict.rule, proof, rank, host or None)
-
-
-def _place(line: LogLine) -> tuple[str, int]:
-    return line.file, line.number
+    at = (line.file, line.number) if line else None
+    clue = next((clue for clue in clues if (clue.line.file, clue.line.number) == at), Clue(LogLine("", 0, "")))
+    rank = death.rank if clue.rank is None and kind not in _FROM_OUTSIDE else clue.rank
+    host = verdict.host or clue.host or death.host
+    mistake = verdict.suspect is not None or bool(verdict.place)
+    return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, mistake, proof, rank, host or None)
 
 
 def _proof(line: LogLine, seen: Seen, slurm: Proof | None) -> Proof:
@@ -171,55 +174,41 @@ def _proof(line: LogLine, seen: Seen, slurm: Proof | None) -> Proof:
     return Proof(file, line.number or None, None, line.text)
 
 
-# -- what Slurm and launchers tell in a log ---------------------------------------------------------------------
+# -- reports of Slurm and of launchers in a log -------------------------------------------------------------------
 
 
-def _slurms_words(seen: Seen) -> tuple[JobView, Proof] | None:
-    """Of a job that was cancelled or requeued, what slurmstepd wrote into the log; rules know the other ends."""
+def _slurms_report(seen: Seen) -> tuple[JobView, Proof] | None:
     for stream, first, text in seen.ends:
-        for pattern, state in ((_CANCELLED, "CANCELLED"), (_REQUEUED, "PREEMPTED")):
-            if said := pattern.search(text):
-                at = first + text.count("\n", 0, said.start())
-                return JobView("", 0, said[1], state, nodes=said[2]), stream.proof(at)
+        for state, pattern in _BY_SLURM.items():
+            if match := pattern.search(text):
+                at = first + text.count("\n", 0, match.start())
+                return JobView("", 0, match[1], state, nodes=match[2]), stream.proof(at)
     return None
 
 
-def _how_it_ended(seen: Seen) -> _End:
-    """The first death that is told of; torchrun knows best, a shell least."""
-    ends = list(seen.ends)
-    for pattern in (_ROOT, _TASK, _CODE, _SHELL):
-        for stream, first, text in ends:
-            if said := pattern.search(text):
-                last = said.end() if pattern is _ROOT else said.start()
-                proof = stream.proof(first + text.count("\n", 0, last))
-                return replace(_end(pattern, said, stream), proof=proof)
-    return _End()
+def _first_death(seen: Seen) -> _Death:
+    for pattern in _ENDS:
+        for stream, first, text in seen.ends:
+            if match := pattern.search(text):
+                proof = stream.proof(first + text.count("\n", 0, match.end()))
+                return _death({name: value for name, value in match.groupdict().items() if value}, stream, proof)
+    return _Death()
 
 
-def _end(pattern: re.Pattern[str], said: re.Match[str], stream: Stream) -> _End:
-    if pattern is _ROOT:
-        return _End(_signal(int(said[3])), int(said[2]), said[1])
-    if pattern is _TASK:
-        number = int(_DEATHS[said[3]]) if said[3] else _signal(int(said[2] or 0))
-        return _End(number, None, said[1], out_of_memory=bool(said[4]))
-    if pattern is _CODE:
-        name = said[3]
-        number = getattr(signal, name, 0) if name else _signal(int(said[1] or said[2]))
-        return _End(int(number), stream.rank, stream.host)
-    return _End(int(_DEATHS[said[1] or said[2]]), stream.rank, stream.host)
-
-
-def _signal(code: int) -> int:
-    """The signal that an exit code stands for, 0 for none."""
+def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
+    code = int(fields.get("code", 0))
     number = -code if code < 0 else code - 128
-    return number if number in _DEATHS.values() else 0
+    named = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), 0)
+    number = int(named) or (number if number in _DEATHS.values() else 0)
+    rank = int(fields["rank"]) if "rank" in fields else None if "host" in fields else stream.rank
+    return _Death(number, rank, fields.get("host", stream.host), "starved" in fields, proof)
 
 
 # -- the classifier's evidence ------------------------------------------------------------------------------------
 
 
-def _ended(seen: Seen, end: _End, job: JobView | None) -> Ended:
-    outcomes = seen.outcomes or list(_outcomes(seen, end, job))
+def _ended(seen: Seen, death: _Death, job: JobView | None) -> Ended:
+    outcomes = seen.outcomes or list(_outcomes(seen, death, job))
     return Ended(
         job,
         outcomes,
@@ -236,8 +225,8 @@ def _lines(streams: Iterable[tuple[int, Stream]]) -> tuple[LogLine, ...]:
     return tuple(line for place, one in streams for line in pick(one.name(place), one.texts))
 
 
-def _outcomes(seen: Seen, end: _End, job: JobView | None) -> Iterator[NodeOutcome]:
-    """What agents would have written: one record for each node that a log names, or one for all."""
+def _outcomes(seen: Seen, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
+    """The records that agents would have written: one for each node that a log names, or one for all."""
     if not seen.streams and not seen.ranks:
         return
     ended_s = (job.ended_s if job else None) or max((r.error["ts"] for r in seen.ranks if r.error), default=0.0) + 60.0
@@ -245,20 +234,20 @@ def _outcomes(seen: Seen, end: _End, job: JobView | None) -> Iterator[NodeOutcom
     for place, stream in enumerate(seen.streams):
         hosts[stream.host].append((place, stream))
     for node_rank, (host, streams) in enumerate(hosts.items() or [("", [])]):
-        dies_here = host in ("", end.host) or not end.host
+        dies_here = host in ("", death.host) or not death.host
         steps = [read.step for _, one in streams for text in one.texts[-END_LINES:] if (read := read_line(text))]
         yield NodeOutcome(
             generation=1,
             job_id=job.job_id if job else "",
             node_rank=node_rank,
             host=host,
-            launcher_exit=256 - end.number if end.number and dies_here else 1,
+            launcher_exit=256 - death.number if death.number and dies_here else 1,
             ended_by="",
             started_s=0.0,
             ended_s=ended_s,
             start_step=0,
             last_step=max(steps, default=None),
-            ranks=(seen.ranks if not node_rank else ()) or (RankEnd(end.rank or 0, None, None),),
+            ranks=(seen.ranks if not node_rank else ()) or (RankEnd(death.rank or 0, None, None),),
             lines=_lines(streams),
-            oom_kills=int(end.out_of_memory and dies_here),
+            oom_kills=int(death.starved and dies_here),
         )

@@ -11,16 +11,20 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
 from dscampaign.jobs.shared.documents import Unreadable
-from dscampaign.jobs.shared.layout import AttemptPaths
+from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
+from dscampaign.jobs.shared.payload_array import read_payload
 from dscampaign.orchestrator.errors import UserError
+from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.formatting import printable
 
 FILE_BYTES: Final = 8 << 20
@@ -96,6 +100,18 @@ class Seen:
         """The last lines of each stream, and the index of the first of them."""
         for stream in self.streams:
             yield stream, max(0, len(stream.texts) - END_LINES), "\n".join(stream.texts[-END_LINES:])
+
+
+def files_of(job: OneJob) -> list[Path]:
+    """Return the files that a job wrote to; if it is a campaign's, also the folder of its attempt."""
+    logs = [log for log in job.logs if log.is_file()]
+    task = job.view.job_id.partition("_")[2]
+    for batch in dict.fromkeys(log.parent for log in logs if task and payloads_file(log.parent).exists()):
+        with suppress(OSError, ValueError, Distrusted):
+            path = payloads_file(batch)
+            payload = read_payload(open_trusted(path, batch.parents[2]), path, int(task))
+            return [Path(payload.attempt_dir), *logs]
+    return logs
 
 
 def gather(paths: Sequence[Path]) -> Seen:

@@ -41,6 +41,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
       campaign diagnose --job 4711 -o json | jq -r .class
     """
     from dscampaign.orchestrator.campaign.diagnosis import explain
+    from dscampaign.orchestrator.campaign.foreign_logs import files_of
     from dscampaign.orchestrator.executors.one_job import find_job
 
     job = find_job(job_id) if job_id else None
@@ -48,8 +49,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
         raise UserError("nothing to diagnose", "`campaign diagnose LOG...`, `campaign diagnose --job ID`, or both")
     if not paths and job and not job.view.terminal:
         raise UserError(f"job {job_id} has not ended: {job.view.state}", "name its logs to see what they show so far")
-    logs = [log for log in job.logs if log.is_file()] if job else []
-    found = explain(paths or logs, job)
+    found = explain(paths or (files_of(job) if job else []), job)
     if form == TABLE:
         echo_page("\n".join(_lines(found, page_for(sys.stdout))))
     else:
@@ -74,7 +74,10 @@ def _document(found: Explained) -> dict[str, Any]:
 
 
 def _next(found: Explained) -> str:
-    return found.kind.policy.by_hand if found.kind else UNKNOWN
+    if found.kind is None:
+        return UNKNOWN
+    again = " The same error at the same place is a mistake in the script." if found.mistake else ""
+    return found.kind.policy.by_hand + again
 
 
 def _lines(found: Explained, page: Page) -> Iterator[str]:

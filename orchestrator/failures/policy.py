@@ -273,7 +273,7 @@ class FailureClass(StrEnum):
         shows="anything else: an error that no rule matches, a likely mistake that one rank alone shows, an unreachable"
         " hub, a rank killed by a signal, an end without any record",
         follows="resumes after a wait; an error that comes back at the same place fails",
-        by_hand="Start it again once. The same error at the same place is a mistake in the script.",
+        by_hand="Start it again once.",
         budgets=(Budget.CRASH,),
         may_hide_hang=True,
     )

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent.evidence import RankEnd
+from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import foreign_logs
 from dscampaign.orchestrator.cli import diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 from dscampaign.tests.support.policy_world import log_lines, outcome
 
@@ -133,6 +136,10 @@ worker-2: [rank8]: RuntimeError: CUDA error: uncorrectable ECC error encountered
 worker-1: [rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited
 """
 
+PORT = """\
+[rank0]: torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: \
+29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
+"""
 LIMIT = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-26T10:00:00 DUE TO TIME LIMIT ***\n"
 CANCELLED = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-26T10:00:00 ***\n"
 STEPS = "step 1 loss 2.3\nstep 2 loss 2.2\n"
@@ -142,12 +149,12 @@ ENDS: list[tuple[str, str, str | None, int | None, int | None, str | None]] = [
     ("torchrun-segfault", STEPS + ELASTIC.format(code=-11), "gpu_fault", 22, 3, "gpu-17.cluster"),
     ("torchrun-killed", STEPS + ELASTIC.format(code=-9), "crash", 22, 3, "gpu-17.cluster"),
     ("deepspeed-nccl-timeout", DEEPSPEED_HANG, "hang", 2, 5, None),
-    ("lightning-mistake", LIGHTNING_MISTAKE, "deterministic", 8, None, None),
+    ("lightning-mistake", LIGHTNING_MISTAKE, "crash", 8, None, None),
     ("mistake-behind-a-progress-bar", BAR, "deterministic", 4, None, None),
-    ("crlf", LIGHTNING_MISTAKE.replace("\n", "\r\n"), "deterministic", 8, None, None),
+    ("crlf", LIGHTNING_MISTAKE.replace("\n", "\r\n"), "crash", 8, None, None),
     ("hub-outage", HUB, "crash", 4, None, None),
     ("disk-full", DISK, "storage", 5, 0, None),
-    ("srun-label", SRUN_LABELS, "deterministic", 9, 1, "n4"),
+    ("srun-label", SRUN_LABELS, "crash", 9, 1, "n4"),
     ("srun-label-later", SRUN_LABELS.replace("reading the data", "step 3 loss 2.1"), "crash", 9, 1, "n4"),
     ("torchrun-tee", TEE, "host_oom", 5, 2, None),
     ("pdsh", PDSH, "gpu", 4, 8, "worker-2"),
@@ -160,7 +167,8 @@ ENDS: list[tuple[str, str, str | None, int | None, int | None, str | None]] = [
     ("srun-oom", STEPS + "srun: error: n1: task 0: Out Of Memory\n", "host_oom", 3, None, "n1"),
     ("oom-kill", STEPS + "slurmstepd: error: Detected 1 oom_kill event in StepId=77.0.\n", "host_oom", 3, None, None),
     ("shell-segfault", STEPS + "/var/s/job77: line 9:  42 Segmentation fault      python t.py\n", "gpu_fault", 3, None, None),
-    ("no-command", "/var/s/job77/slurm_script: line 9: conda: command not found\n", "deterministic", 1, None, None),
+    ("no-command", "/var/s/job77/slurm_script: line 9: conda: command not found\n", "crash", 1, None, None),
+    ("port-in-use", PORT, "crash", 1, 0, None),
     ("no-command-but-training", "x: line 9: nvidia-smi: command not found\n" + STEPS, None, None, None, None),
     ("an-error-nobody-knows", STEPS + "Traceback (most recent call last):\nfoo.BarError: baz\n", "crash", 4, None, None),
     ("in-good-order", STEPS + "done\n", None, None, None, None),
@@ -186,12 +194,21 @@ def test_a_log_tells_why_the_job_ended(
     proof = found["proof"] or {"file": str(log), "line": None}
     assert (found["class"], found["rank"], found["node"]) == (kind, rank, node)
     assert (proof["file"], proof["line"]) == (str(log), line)
-    assert found["next"] == (FailureClass(kind).policy.by_hand if kind else diagnose.UNKNOWN)
+    assert found["next"].startswith(FailureClass(kind).policy.by_hand if kind else diagnose.UNKNOWN)
     assert main(["diagnose", str(log)]) == (0 if kind else 1)
     page = capsys.readouterr().out
     assert page.startswith(f"{kind.replace('_', ' ')}:" if kind else "unknown: nothing")
     assert line is None or f"{log}:{line}" in page
     assert sorted(tmp_path.iterdir()) == [log]
+
+
+@pytest.mark.parametrize(("text", "mistake"), [(LIGHTNING_MISTAKE, True), (PORT, False), (HUB, False)])
+def test_only_an_error_of_the_script_may_be_a_mistake_in_it(
+    tmp_path: Path, capsys: Output, text: str, mistake: bool
+) -> None:
+    (tmp_path / "a.log").write_text(text)
+    found = diagnosed(capsys, tmp_path / "a.log")
+    assert ("is a mistake in the script" in found["next"]) is mistake
 
 
 def test_advice_for_people_without_a_campaign_names_no_field_of_a_spec() -> None:
@@ -330,6 +347,26 @@ def test_slurm_is_asked_about_a_job(
     slurm.answers("sacct", "")
     assert main(["diagnose", "--job", "77"]) == 2
     assert "Slurm knows no job 77" in capsys.readouterr().err
+
+
+def test_the_job_of_a_campaign_leads_to_the_folder_of_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    """Its batch log says nothing; the record of the rank does."""
+    slurm, campaign = FakeSlurm(tmp_path / "bin"), CampaignPaths(tmp_path, "c")
+    monkeypatch.setenv("PATH", f"{slurm.folder}:{os.environ['PATH']}")
+    attempt, batch = campaign.run("r").attempt(1), campaign.batch("t1")
+    attempt.ranks.mkdir(parents=True)
+    batch.mkdir(parents=True)
+    write_payloads(payloads_file(batch), [make_payload(tmp_path)])
+    error = {"type": "builtins.ModuleNotFoundError", "message": "No module named 'x'", "ts": 10.0}
+    attempt.rank_record(0).write_text(json.dumps({"state": "failed", "pid": 1, "exit": 1, "error": error}))
+    log = batch / "77_0_log.err"
+    log.write_text("")
+    slurm.answers("scontrol", SCONTROL.format(state="FAILED", code="1:0", log=log).replace("=77", "=77_0"))
+    slurm.answers("sacct", "", "Slurm accounting storage is disabled\n", 1)
+    found = diagnosed(capsys, "--job", "77_0")
+    assert (found["class"], found["proof"]["file"]) == ("deterministic", str(attempt.rank_record(0)))
 
 
 def test_a_job_that_runs_is_not_judged_without_its_logs(
