@@ -1,4 +1,4 @@
-"""How this program talks to its two databases: addresses, locks, journal, time-outs."""
+"""Addresses, locks, journal and time-outs of the two databases."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def sqlite_file(text: str, folder: Path) -> Path | None:
 
 
 def without_password(url: URL) -> str:
-    """The address with nothing that could be a secret, fit for logs, job scripts and payloads.
+    """Return the address without any secret, fit for logs, job scripts and payloads.
 
-    The password then comes from ~/.pgpass. Of the options, only those that are known to hold none are kept.
+    The password then comes from ~/.pgpass. Only options that are known to hold no secret are kept.
     """
     secret = [name for name in url.query if name not in _HARMLESS_OPTIONS]
     plain = url.set(drivername=url.get_backend_name())  # as it is typed: which driver it is, nobody needs to know
@@ -107,7 +107,7 @@ def _hides_password(url: URL, text: str) -> bool:
 
 
 def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
-    """Makes the engine of a parsed address, or of a SQLite file that may only be read; connects to nothing yet."""
+    """Make the engine of a parsed address, or of a SQLite file that may only be read; connect to nothing yet."""
     common: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json, "pool_size": 1, "max_overflow": 4}
     if read_only is not None:
         engine = create_engine(url, creator=read_only.connect, poolclass=NullPool, hide_parameters=True)
@@ -127,14 +127,14 @@ def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
 
 @contextmanager
 def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
-    """Holds the lock beside a SQLite file that every writer holds; the kernel lets go of it when the process dies.
+    """Hold the lock beside a SQLite file that every writer holds; the kernel releases it when the process dies.
 
     SQLite 3.7.0 to 3.51.2 can corrupt a database when one connection writes while another one, right after its commit,
     moves the log back into the file. BEGIN IMMEDIATE does not cover that moment; a lock held until the commit has
     returned does.
 
     Raises:
-        StoreBusy: Another writer held it for all that time.
+        StoreBusy: another writer held it for all that time.
     """
     path = Path(f"{url.database}-writer")
     fd = open_private(path, os.O_RDWR | os.O_CREAT, closed=True)
@@ -169,11 +169,7 @@ def _postgres_settings() -> dict[str, Any]:
 
 
 def _require_utf8(connection: Any, _record: object) -> None:
-    """Refuse a database that cannot hold every text. The server tells its encoding when it takes a connection.
-
-    Raises:
-        StoreError: It is one.
-    """
+    """Raise StoreError for a database that cannot hold every text."""
     encoding = connection.info.parameter_status("server_encoding")
     if encoding not in ("UTF8", None):
         message = f"the PostgreSQL database {connection.info.dbname} has the encoding {encoding}; a store needs UTF8"
@@ -181,9 +177,9 @@ def _require_utf8(connection: Any, _record: object) -> None:
 
 
 def _limit_waits(connection: Connection) -> None:
-    """Bounds how long a transaction waits, and how long a client that was stopped in the midst of one keeps its locks.
+    """Limit how long a transaction waits, and how long a client that was stopped within it keeps its locks.
 
-    Said in each transaction: a pooler refuses settings of a connection.
+    In each transaction: a pooler refuses settings of a connection.
     """
     lock_ms = BUSY_TIMEOUT_S * 1000
     limits = {"lock_timeout": lock_ms, "idle_in_transaction_session_timeout": 2 * lock_ms}

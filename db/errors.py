@@ -1,14 +1,14 @@
-"""What can go wrong with the store, in words a user can act on. Importing this costs nothing."""
+"""Errors of the store, with hints for the user. Importing this costs nothing."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked.
+    """The store cannot do its work.
 
     Args:
-        message: What happened, without any password.
-        hint: What to do about it; empty when there is nothing useful to say.
+        message: the reason, without any password.
+        hint: the remedy; "" if there is none.
     """
 
     retryable = False
@@ -38,16 +38,11 @@ class StoreIncomplete(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """This user may read the database, not write it, or must not run what others may have written into it."""
+    """This user may read the database, not write it, or must not run commands that others may have written into it."""
 
 
 class SchemaMismatch(StoreError):
-    """The database was made by another version of this program.
-
-    Args:
-        found: The revision the database has, None when it has no schema.
-        wanted: The revision this program needs.
-    """
+    """The database was made by another version of this program: it has the revision `found`, None for no schema."""
 
     def __init__(self, found: str | None, wanted: str) -> None:
         super().__init__(
@@ -65,7 +60,7 @@ AWAY = (StoreUnreachable, StoreMissing, StoreIncomplete, StoreReadOnly)
 
 
 class StaleWrite(StoreError):
-    """Somebody else changed what this write relied on: drop it and look again."""
+    """Another process changed a row that this write relied on: drop it and look again."""
 
 
 class StaleLease(StaleWrite):

@@ -1,4 +1,4 @@
-"""What the store knows of the GPUs of an attempt, as plain values. Standard library only."""
+"""Records of the GPUs of an attempt. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POWER_CAPPED = 0x4
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """A GPU of an attempt, as its agent found it; None where the driver does not say.
+    """A GPU of an attempt, as its agent found it; None if the driver does not report a figure.
 
     Attributes:
         node_rank: the node's number in the job, from 0.
@@ -43,16 +43,16 @@ class GpuDevice:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment; None where its driver does not say.
+    """One GPU at one moment; None if its driver does not report a figure.
 
     Attributes:
-        span_s: seconds that it stands for: since the sample before.
+        span_s: seconds since the sample before.
         util_pct, mem_util_pct: share of the time in which a kernel ran, and in which memory was read or written.
         power_w: at this moment.
         power_avg_w: mean over the last second.
         energy_j: a counter; it began when the driver was loaded.
         throttle: bits of NVML's clock event reasons.
-        ecc_errors: uncorrected ones since the driver was loaded.
+        ecc_errors: uncorrected errors since the driver was loaded.
     """
 
     attempt_id: int
@@ -84,17 +84,17 @@ WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What one GPU did over a time in which it was sampled. Means are over time; None where nothing is known.
+    """The use of one GPU over a sampled time. Means are over time; None if nothing is known.
 
     Attributes:
         from_s, to_s: the first and the last sample.
         power_w, power_peak_w: mean and highest of the momentary power.
         power_avg_w, power_avg_peak_w: mean and highest of the power over one second.
-        energy_j: what its counter says it took between the first and the last sample.
-        slowed, power_capped: shares of the time in which its clocks were held down because something is wrong (heat,
-            the hardware's own brakes), and by its power limit.
-        ecc_errors: uncorrected ones that came while it was sampled.
-        sampled_s: the time that its samples stand for.
+        energy_j: growth of its counter between the first and the last sample.
+        slowed, power_capped: shares of the time in which its clocks were held down by a fault (heat, the hardware's own
+            brakes), and by its power limit.
+        ecc_errors: uncorrected errors of that time.
+        sampled_s: the time that its samples cover.
     """
 
     node_rank: int
@@ -121,11 +121,11 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class TokenEnergy:
-    """What the steps from one to another took of all GPUs, and how many tokens they trained on.
+    """The energy of all GPUs from one step to another, and the tokens between.
 
     Attributes:
-        first_step, last_step: those whose ends bound the time, so that the first one's own work is not part of it.
-        energy_j: of all that happened in between, saving and evaluating too.
+        first_step, last_step: their ends bound the time, so the first one's own work is not part of it.
+        energy_j: of the whole time, saving and evaluating included.
     """
 
     first_step: int
@@ -142,13 +142,13 @@ class TokenEnergy:
 
 @dataclass(frozen=True)
 class AttemptGpus:
-    """What the GPUs of an attempt did.
+    """The use of GPUs by an attempt.
 
     Attributes:
         gpus: by node and number, over the whole attempt.
-        per_token: None where it cannot be told honestly: too few steps, too short, or a GPU without its counter.
+        per_token: None if it is not known: too few steps, too short, or a GPU without its counter.
         timed: as ``gpus``, but of the samples from the end of the warm-up to that of the last step, and without energy.
-            GPUs without any are left out. Empty where nobody asked.
+            GPUs without any are left out. Empty unless asked for.
     """
 
     attempt_id: int
@@ -158,7 +158,7 @@ class AttemptGpus:
 
     @property
     def energy_j(self) -> float | None:
-        """Of all GPUs together; None if one does not say."""
+        """Energy of all GPUs together; None if one is unknown."""
         return total(gpu.energy_j for gpu in self.gpus)
 
     @property
@@ -180,12 +180,12 @@ def j_per_token(attempts: Iterable[AttemptGpus]) -> float | None:
 
 
 def highest(values: Iterable[float | None]) -> float | None:
-    """The largest that is known; None where none is."""
+    """Return the largest known value, None without any."""
     return max((value for value in values if value is not None), default=None)
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum; None where one is missing, or where there are none."""
+    """Return the sum; None if a value is missing, or without values."""
     found: Sequence[float | None] = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if known and len(known) == len(found) else None

@@ -62,18 +62,15 @@ def store_doubt(path: Path) -> Distrusted | None:
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """A file that belongs to a data base."""
+    """Return a file that belongs to a database."""
     return path.with_name(path.name + suffix)
 
 
 class ReadOnlyFile:
-    """Opens the file as one that nobody changes, where no log lies beside it: else SQLite would have to make one.
+    """Opens the file as unchanging if no log lies beside it: else SQLite would have to make one.
 
-    That holds only while no writer comes, so `check` is asked after each transaction.
-
-    Args:
-        path: the data base.
-        doubt: why it is not written, if not for want of the right to.
+    That holds only while no writer comes: call `check` after each transaction. `doubt` is the reason not to write it,
+    if this user has the right to.
     """
 
     def __init__(self, path: Path, doubt: Distrusted | None = None) -> None:
@@ -103,7 +100,7 @@ class ReadOnlyFile:
             raise StoreBusy(f"{self.path} changed while it was read", hint="try again")
 
     def refusal(self) -> StoreReadOnly:
-        """The error of a command that would write."""
+        """Return the error of a command that would write."""
         if self._doubt:
             hint = f"{self._doubt.hint}, or --store; status, report and the like work"
             return StoreReadOnly(f"nothing is run from {self.path}: {self._doubt}", hint)
@@ -119,7 +116,7 @@ class ReadOnlyFile:
 
     @property
     def owner(self) -> str:
-        """The name of the user whose file it is."""
+        """The name of the file's owner."""
         return user_name(self.path.stat().st_uid)
 
     def _has_log(self) -> bool:

@@ -14,13 +14,13 @@ ended, the reconciler has a note under the same name: why."""
 
 
 def thinning_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of an attempt that was thinned: one step in how many stayed, and figures from before; empty of all others."""
+    """Return the record of the thinning of an attempt, with figures from before; empty if it was not thinned."""
     found = evidence.get(THINNED)
     return found if isinstance(found, Mapping) else {}
 
 
 def kept_every(evidences: Iterable[Mapping[str, Any]]) -> int:
-    """Of a run's steps, one in how many is left, by the evidence of its attempts; 1 where it was not thinned."""
+    """Return N for a run that was thinned to one step in N, by the evidence of its attempts; 1 if it was not."""
     return max((int(thinning_of(one).get("keep_every", 1)) for one in evidences), default=1)
 
 
@@ -115,8 +115,8 @@ class RunRow:
     """A run.
 
     `generation` is the newest attempt's, 0 before the first; budgets count the attempts whose `retry_epoch` is the
-    run's own. `code` is the hash of what its next attempt runs: "live" for the files as they then are, "" for a program
-    that is installed.
+    run's own. `code` is the hash of the code of its next attempt: "live" for the files as they then are, "" for a
+    program that is installed.
     """
 
     id: int
@@ -173,11 +173,11 @@ class AttemptRow:
     """One try at a run.
 
     `start_step` is the number of steps done when it began, `last_step` the highest step it reported; `spool_offset`
-    is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, what was
-    changed of the configuration so that it fits into memory; `memory_key` and `predicted_gb` say where the memory
-    ledger finds its like, and the peak that was predicted from them. `code` names what it ran, as far as that is known:
-    a hash, "live", or the version of this program with the hash of its trainer. `phase` is what it was last seen doing,
-    "" before it began, since `phase_since_s`; `node_list` is in Slurm's words, such as `n[1-4]`.
+    is the number of bytes of its spool that the store already holds. `changes` names, separated by blanks, the changes
+    of the configuration that make it fit into memory; `memory_key` leads to like attempts in the memory ledger, and
+    `predicted_gb` is the peak that was predicted from them. `code` is the code that it ran, if known: a hash, "live",
+    or the version of this program with the hash of its trainer. `phase` is its last known activity, "" before it began,
+    since `phase_since_s`; `node_list` is in Slurm's words, such as `n[1-4]`.
     """
 
     id: int
@@ -234,7 +234,7 @@ class RunLatest:
 
 
 class RunStatus(NamedTuple):
-    """What a status page shows of one run: light, because there may be ten thousand."""
+    """A run on a status page: light, because there may be ten thousand."""
 
     run_id: int
     name: str
@@ -305,7 +305,7 @@ class MetricRow:
 
 @dataclass(frozen=True)
 class EventRow:
-    """Something that happened, and why."""
+    """An event, with its reason."""
 
     id: int
     campaign_id: int
@@ -332,11 +332,11 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class MemoryObservation:
-    """What one attempt's memory looked like: a line of the memory ledger.
+    """The memory of one attempt: a line of the memory ledger.
 
     `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
-    a micro-batch that did not fit. `per_sample_gb` is what one more sample of the micro-batch costs, where that was
-    measured. `peak_allocated_gb` is what tensors took at the peak, `peak_reserved_gb` what the allocator then held.
+    a micro-batch that did not fit. `per_sample_gb` is the cost of one more sample of the micro-batch, if it was
+    measured. `peak_allocated_gb` is the memory of tensors at the peak, `peak_reserved_gb` that of the allocator.
     """
 
     key: str
@@ -352,7 +352,7 @@ class MemoryObservation:
 
     @property
     def peak_gb(self) -> float | None:
-        """The peak that predictions are about: what tensors took; of a script that does not say, what it held."""
+        """The peak that predictions are about: the memory of tensors, else that of the allocator."""
         return self.peak_reserved_gb if self.peak_allocated_gb is None else self.peak_allocated_gb
 
 
@@ -363,17 +363,17 @@ UNKNOWN: Final = "?"
 
 
 def memory_observation_key(memory_key: str, device: str = "", torch: str = "") -> str:
-    """The key of an observation: an attempt's memory key, its device and its version of PyTorch."""
+    """Return the key of an observation: an attempt's memory key, its device and its version of PyTorch."""
     return "|".join([memory_key, *(part.replace("|", "/")[:_MAX_KEY_PART] or UNKNOWN for part in (device, torch))])
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Who may reconcile, until when, and what the last pass learned (database time, epoch seconds).
+    """The right to reconcile, its end, and the results of the last pass (database time, epoch seconds).
 
     Attributes:
         asked_s, heard_s: when the executor was last asked about jobs, and when it last answered.
-        trouble: what was in the way of the last pass, "" for nothing.
+        trouble: the obstacle of the last pass, "" for none.
     """
 
     name: str

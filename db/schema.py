@@ -64,15 +64,11 @@ class StateType(TypeDecorator[StrEnum]):
         self.states = states
 
     def process_bind_param(self, value: StrEnum | str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Checks the value, then stores its text.
-
-        Raises:
-            ValueError: The value is not one of the states.
-        """
+        """Check the value, then store its text; raises ValueError if it is not one of the states."""
         return None if value is None else str(self.states(value))
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
-        """Reads the text back as a state; a dictionary's own method, since status pages read ten thousand."""
+        """Read the text back as a state; a dictionary's own method, since status pages read ten thousand."""
         return {str(state): state for state in self.states}.get
 
 
@@ -92,12 +88,7 @@ class CauseType(TypeDecorator[Cause]):
 
 
 class StorableText(TypeDecorator[str]):
-    """Text from outside, made such that every database takes it: see `storable.text`.
-
-    Args:
-        length: Characters of a VARCHAR; None for TEXT.
-        longest: Characters that are kept, by default the column's; None for all.
-    """
+    """Text from outside that every database takes, see `storable.text`, cut to `longest` or the column's length."""
 
     impl = Text
     cache_ok = True
@@ -107,11 +98,11 @@ class StorableText(TypeDecorator[str]):
         self.length, self.longest = length, length or longest
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:  # noqa: ARG002
-        """What the database has for it: the plain type, for a dialect's descriptor of TEXT may be VARCHAR."""
+        """Return the plain type: a dialect's descriptor of TEXT may be VARCHAR."""
         return String(self.length) if self.length else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Makes it storable."""
+        """Make it storable."""
         return None if value is None else text(value, self.longest)
 
 

@@ -1,4 +1,4 @@
-"""Where runs and attempts stand, and what is wanted of them: the words that the store keeps, and sets of them."""
+"""States of runs and attempts, values of `desired`, and sets of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     PENDING = "pending"
     QUEUED = "queued"
@@ -47,7 +47,7 @@ class Cause:
 
 
 class Stage(StrEnum):
-    """Which part of a campaign a run is: all of it, where the spec has no `screen` section."""
+    """The part of a campaign that a run belongs to; without a `screen` section there is only one."""
 
     SCREENING = "screening"
     FULL = "full"
@@ -76,12 +76,12 @@ DECIDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.HE
 
 
 def shown_state(state: RunState, desired: str) -> str:
-    """A run's state, or that it is to end and has not ended yet."""
+    """Return a run's state, or CANCELLING from the request to cancel it until it has ended."""
     return CANCELLING if desired not in WANTED and state in UNSETTLED_RUN else state
 
 
 class AttemptState(StrEnum):
-    """Where one attempt stands; an `intent` may or may not have reached Slurm."""
+    """The state of one attempt; an `intent` may or may not have reached Slurm."""
 
     INTENT = "intent"
     QUEUED = "queued"

@@ -1,4 +1,4 @@
-"""What every database takes of the text, numbers and JSON that jobs write. Standard library only."""
+"""Makes text, numbers and JSON from jobs acceptable to every database. Standard library only."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 
 
 def text(value: str, longest: int | None = None) -> str:
-    """Text without NUL and without halves of surrogate pairs, cut to so many characters."""
+    """Return text without NUL and without halves of surrogate pairs, cut to so many characters."""
     if longest is not None and len(value) > longest:
         value = value[: longest - len(_CUT)] + _CUT
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def to_json(value: object) -> str:
-    """JSON that every database takes and every reader reads.
+    """Return JSON that every database takes and every reader reads.
 
-    Numbers that are not finite or above 64 bits become text, text is made storable, and what is nested deeper than
-    ``MAX_DEPTH`` is left out.
+    Numbers that are not finite or above 64 bits become text, text is made storable, and levels beyond ``MAX_DEPTH`` are
+    left out.
     """
     try:
         found = _ENCODER.encode(value)
@@ -55,12 +55,12 @@ def to_json(value: object) -> str:
 
 
 def is_whole(value: object, least: int = 0, most: int = MAX_WHOLE) -> TypeGuard[int]:
-    """Whether it is a whole number in a range."""
+    """Return whether it is a whole number in a range."""
     return type(value) is int and least <= value <= most
 
 
 def is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a moment in seconds since 1970."""
+    """Return whether it is a moment in seconds since 1970."""
     return type(value) in (int, float) and 0 <= value <= MAX_TIME_S  # type: ignore[operator]
 
 

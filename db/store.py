@@ -65,8 +65,6 @@ _READ_ROLE: Final = (
 
 
 class _Identity(NamedTuple):
-    """Which file a path leads to."""
-
     device: int
     inode: int
 
@@ -83,20 +81,19 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, create: bool = False, check_schema: bool = True) -> Store:
-        """Opens the database at an address.
+        """Open the database at an address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
         Args:
-            url: `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
-            create: Make the SQLite file (mode 0600) with its tables when there is none. Tables of a Postgres
-                database are made by `upgrade` alone.
-            check_schema: False for `upgrade`, which must open what others may not.
+            url: the address.
+            create: make the SQLite file (mode 0600) with its tables if there is none; `upgrade` makes those of
+                PostgreSQL.
+            check_schema: False for `upgrade`, which opens databases that others may not.
 
         Raises:
-            StoreMissing: There is no such SQLite file.
-            StoreUnreachable: The database does not answer; trying again is safe.
-            SchemaMismatch: The database was made by another version.
-            StoreError: The address is wrong, or who it logs in as, the file is no database, or others could replace one
-                that is created.
+            StoreMissing: there is no such SQLite file.
+            StoreUnreachable: the database does not answer; trying again is safe.
+            SchemaMismatch: the database was made by another version.
+            StoreError: the address or the login is wrong, the file is no database, or others could replace a new one.
         """
         parsed = parse_url(url)
         path = Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
@@ -118,7 +115,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one moment of the database and writes nothing."""
+        """Open a transaction that sees one moment of the database and writes nothing."""
         if self.is_sqlite:
             options: dict[str, Any] = {BEGIN: "BEGIN"}
         else:
@@ -133,12 +130,12 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that commits when the block ends and leaves nothing behind when it raises.
+        """Open a transaction that commits when the block ends and leaves nothing behind when it raises.
 
         Raises:
-            StaleWrite: A row that must be unique was there already.
-            StoreReadOnly: This user may, or should, only read the file.
-            StoreUnreachable: The database broke off; nothing was written, or (lost while it committed) everything.
+            StaleWrite: a row that must be unique was there already.
+            StoreReadOnly: this user may, or should, only read the file.
+            StoreUnreachable: the database broke off; nothing was written, or (lost while it committed) everything.
         """
         self.check_writable()
         self._check_file()
@@ -154,31 +151,31 @@ class Store:
             yield conn
 
     def now(self, conn: Connection) -> float:
-        """The database's clock in epoch seconds: the one clock that all hosts share."""
+        """Return the database's clock in epoch seconds: the one clock that all hosts share."""
         return database_now(conn)
 
     def version(self) -> str | None:
-        """The schema revision that the database has, None when it has no schema."""
+        """Return the schema revision of the database, None if it has no schema."""
         with self.read() as conn:
             return read_version(conn)
 
     @property
     def is_writable(self) -> bool:
-        """Whether this user may write it, and nobody else: what it records may be run."""
+        """Whether this user, and nobody else, may write it: commands that it records may be run."""
         return self._read_only is None
 
     def check_writable(self) -> None:
-        """Raises StoreReadOnly if this user may, or should, only read the SQLite file."""
+        """Raise StoreReadOnly if this user may, or should, only read the SQLite file."""
         if self._read_only:
             raise self._read_only.refusal()
 
     def check_schema(self) -> None:
-        """Raises SchemaMismatch unless the database has the schema that this program needs."""
+        """Raise SchemaMismatch unless the database has the schema that this program needs."""
         with self.read() as conn:
             check_version(conn)
 
     def close(self) -> None:
-        """Closes every connection. The store may be used again and then connects anew."""
+        """Close every connection. The store may be used again and then connects anew."""
         self._engine.dispose()
 
     def _prepare_file(self, path: Path, create: bool) -> None:
@@ -200,11 +197,11 @@ class Store:
                     create_tables(conn)
 
     def _check_file(self) -> None:
-        """SQLite goes on happily in a file that was deleted, and all that it writes is lost.
+        """Make sure that the file is still the one that was opened: SQLite would go on in a deleted one.
 
         Raises:
-            StoreMissing: The file is not the one that was opened.
-            StoreUnreachable: Nobody can tell.
+            StoreMissing: it is not.
+            StoreUnreachable: it cannot be looked at.
         """
         if self._file is None:
             return
@@ -227,7 +224,7 @@ class Store:
 
     @contextmanager
     def _named_file_errors(self) -> Iterator[None]:
-        """For what the store itself does with the files of SQLite; an OSError of a caller's is none of the store's."""
+        """Convert errors of the store with SQLite's files; an OSError of a caller's stays as it is."""
         try:
             yield
         except PermissionError as error:
@@ -265,7 +262,7 @@ class Store:
         return StoreUnreachable(message, hint=what_next(message, folder))
 
     def _without_grant(self, message: str) -> StoreError:
-        """What PostgreSQL keeps from a login that may only read, or that lacks a grant of this version."""
+        """Return the error of a login that may only read, or that lacks a grant of this version."""
         adds = or_(*(func.has_any_column_privilege(name, "INSERT") for name in metadata.tables))
         with suppress(DBAPIError), self._engine.connect() as conn:
             if not conn.execute(select(adds)).scalar_one():
@@ -274,15 +271,14 @@ class Store:
 
 
 def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | None:
-    """Writes a part of a transaction that may fail alone.
+    """Write a part of a transaction that may fail alone.
 
     Returns:
-        What the store, or the code that speaks to it, has against the part, of which nothing is left then; None once
-        it is written.
+        The store's objection to the part, of which nothing is left then; None once it is written.
 
     Raises:
-        Exception: What is not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a
-            file cannot be read.
+        Exception: not the part's fault: the database broke off, the login lacks a grant, the lease is lost, a file
+            cannot be read.
     """
     driver = conn.dialect.loaded_dbapi
     try:
@@ -302,12 +298,12 @@ def refusal(conn: Connection, write: Callable[[], object]) -> BaseException | No
 
 
 def database_now(conn: Connection) -> float:
-    """The database's clock, epoch seconds: one time for many rows."""
+    """Return the database's clock, epoch seconds: one time for many rows."""
     return float(conn.execute(select(now_s(conn))).scalar_one())
 
 
 def now_s(conn: Connection) -> ColumnElement[float]:
-    """The database's clock as an expression, epoch seconds."""
+    """Return the database's clock as an expression, epoch seconds."""
     if conn.dialect.name == "sqlite":
         return literal_column("(julianday('now') - 2440587.5) * 86400.0", Float)
     # Not now(): that is when the transaction began, which may be long before it got its lock.
@@ -315,13 +311,13 @@ def now_s(conn: Connection) -> ColumnElement[float]:
 
 
 def insert_into(conn: Connection, target: Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT that can say what happens on a conflict, in the words of the connection's database."""
+    """Return an INSERT of the connection's dialect, which has a clause for conflicts."""
     found: sqlite.Insert | postgresql.Insert = dialect_of(conn.dialect.name).insert(target)
     return found
 
 
 def dialect_of(database: str) -> ModuleType:
-    """SQLAlchemy's words for a database; that of the other one would cost a tenth of the start of `campaign status`."""
+    """Return SQLAlchemy's dialect; that of the other database would cost a tenth of the start of `campaign status`."""
     if database == "sqlite":
         from sqlalchemy.dialects import sqlite
 
@@ -338,7 +334,7 @@ def check_version(conn: Connection) -> None:
 
 
 def read_version(conn: Connection) -> str | None:
-    """The schema revision that a database has, None when it has no schema."""
+    """Return the schema revision of a database, None if it has no schema."""
     if conn.dialect.name == "sqlite":
         known = inspect(conn).has_table(_VERSION.name)
     else:  # SQLAlchemy's own question costs more, and a thousand agents ask it every five seconds
@@ -349,17 +345,17 @@ def read_version(conn: Connection) -> str | None:
 
 
 def create_tables(conn: Connection) -> None:
-    """Makes all tables of the newest schema in a database that has none."""
+    """Make all tables of the newest schema in a database without any."""
     metadata.create_all(conn, checkfirst=False)
     conn.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
     conn.execute(insert(_VERSION).values(version_num=HEAD))
 
 
 def _create_file(path: Path) -> None:
-    """Makes an empty file for the user alone, unless there is one.
+    """Make an empty file for the user alone, unless there is one.
 
-    One that is there is never opened: closing it would drop all locks that this process holds on it through SQLite, by
-    a rule of POSIX, and another process would take the log that we write for left over, and delete it.
+    An existing one is never opened: closing it would drop all locks that this process holds on it through SQLite, by a
+    rule of POSIX, and another process would take the log that we write for left over, and delete it.
     """
     with suppress(FileExistsError):
         os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, closed=True))

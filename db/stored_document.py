@@ -1,4 +1,4 @@
-"""JSON objects of the store that are read only where somebody asks what they hold.
+"""JSON objects of the store that are parsed only on access.
 
 The configuration of a run is a kilobyte of text and ten of Python objects, and a pass over ten thousand runs needs that
 of a few.
@@ -14,11 +14,7 @@ from sqlalchemy import JSON, ColumnElement, Dialect, Text, TypeDecorator, cast, 
 
 
 class StoredDocument(Mapping[str, Any]):
-    """A JSON object, parsed at the first look into it.
-
-    Args:
-        text: the object, as the store has it.
-    """
+    """A JSON object, parsed at the first access; `text` is its JSON."""
 
     __slots__ = ("_found", "text")
 
@@ -39,7 +35,7 @@ class StoredDocument(Mapping[str, Any]):
         return repr(self._parsed())
 
     def __deepcopy__(self, memo: object) -> dict[str, Any]:
-        """A dictionary of its own: what `dataclasses.asdict` shall give for a row."""
+        """Return a dictionary of its own, for `dataclasses.asdict` of a row."""
         return {**json.loads(self.text)}
 
     def _parsed(self) -> dict[str, Any]:
@@ -53,17 +49,17 @@ EMPTY: Final = StoredDocument("{}")
 
 
 class DocumentType(TypeDecorator[Mapping[str, Any]]):
-    """A column of JSON objects, each of which is a `StoredDocument` when it is read."""
+    """A column of JSON objects, read as `StoredDocument`."""
 
     impl = JSON
     cache_ok = True
 
     def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Has the database hand out text, which no driver parses."""
+        """Select text, which no driver parses."""
         return type_coerce(cast(column, Text), self)
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
-        """Writes JSON; what is a document already goes as it is, so one that stands in two rows is encoded once."""
+        """Write JSON; a document goes as it is, so one that stands in two rows is encoded once."""
         encode = self.impl_instance.bind_processor(dialect)
         assert encode is not None
 
@@ -75,5 +71,5 @@ class DocumentType(TypeDecorator[Mapping[str, Any]]):
         return bound
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
-        """Wraps the text."""
+        """Wrap the text."""
         return lambda text: EMPTY if text == "{}" else None if text is None else StoredDocument(text)

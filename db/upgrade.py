@@ -1,4 +1,4 @@
-"""Bringing a database's schema up to date. The only place that imports Alembic."""
+"""Upgrades a database's schema. The only place that imports Alembic."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
-    """Makes a database's tables, or applies the migrations that they lack, all in one transaction.
+    """Make tables, or apply missing migrations, in one transaction; return the revision before and after.
 
-    Args:
-        store: Opened with `check_schema=False`.
-
-    Returns:
-        The revision before and after.
+    The store is opened with `check_schema=False`.
 
     Raises:
-        StoreUnreachable: The database broke off; it is as it was before.
+        StoreUnreachable: the database broke off; it is as it was before.
     """
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do
@@ -40,7 +36,7 @@ def upgrade(store: Store) -> tuple[str | None, str]:
 
 
 def migrations() -> Config:
-    """Alembic's configuration, without a file: the migrations are part of the package."""
+    """Return Alembic's configuration, without a file: the migrations are part of the package."""
     config = Config()
     config.set_main_option("script_location", str(files(__package__).joinpath("migrations")))
     return config

@@ -19,13 +19,13 @@ MAX_BYTES: Final = 32 << 20
 
 
 def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:
-    """Replaces ``path`` by a file that holds ``text``; a crash leaves the old file or the new one.
+    """Replace ``path`` by a file with this text; a crash leaves the old file or the new one.
 
     Args:
-        path: the file; who may read it follows from its folder, see `private_files`.
-        text: what it shall hold.
+        path: the file; its folder decides who may read it, see `private_files`.
+        text: the content.
         closed: for the user alone (mode 0600) in any case.
-        sync_folder: False where many files go into one folder, and `sync_dir` follows the last.
+        sync_folder: False if many files go into one folder, and `sync_dir` follows the last.
     """
     temporary = _write_temporary(path, text, closed=closed)
     temporary.replace(path)
@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder
 
 
 def create_exclusively(path: Path, text: str) -> bool:
-    """Creates ``path`` with ``text`` unless it exists; True for the one caller that created it.
+    """Create ``path`` with ``text`` unless it exists; return True to the one caller that created it.
 
     A hard link is the only creation that is both exclusive and complete on every NFS version: O_EXCL would show an
     empty file to a reader that comes between creation and write.
@@ -53,14 +53,14 @@ def create_exclusively(path: Path, text: str) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
+    """Return the JSON object in ``path``; None if the file is absent, unreadable or not (yet) an object."""
     with contextlib.suppress(OSError, ValueError):
         return load_json(path)
     return None
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in ``path``; None if there is no such file.
+    """Return the JSON object in ``path``; None if there is no such file.
 
     Raises:
         ValueError: it holds something else.
@@ -83,7 +83,7 @@ def load_json(path: Path) -> dict[str, Any] | None:
 
 
 def sync_dir(path: Path) -> None:
-    """Makes a rename in ``path`` survive a crash of the machine."""
+    """Make a rename in ``path`` survive a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -107,15 +107,9 @@ def _write_temporary(path: Path, text: str, *, closed: bool = False) -> Path:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """One process at a time: waits until no other is in here with the same file.
+    """Wait until no other process is in here with the same file, which is made if necessary.
 
     A file system without locks lets everyone in.
-
-    Args:
-        path: made if it is not there; it stays.
-
-    Raises:
-        OSError: it cannot be made.
     """
     with open(path, "w", opener=open_private) as lock:
         with contextlib.suppress(OSError):

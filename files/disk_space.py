@@ -1,4 +1,4 @@
-"""Whether a disk takes more: how much is free, and whether anything can be written at all."""
+"""Checks whether a disk has room, and whether anything can be written at all."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ _PROBE_BYTES: Final = 1 << 20
 
 
 def require_space(folder: Path, needed_bytes: float, purpose: str) -> None:
-    """Raises OSError, ENOSPC with the figures, unless so much is free on a folder's disk."""
+    """Raise OSError, ENOSPC with the figures, unless so much is free on a folder's disk."""
     if (free := shutil.disk_usage(folder).free) < needed_bytes:
         figures = f"it needs {needed_bytes / _GB:.2f} GB, {free / _GB:.2f} GB free"
         raise OSError(errno.ENOSPC, f"No space left on device {purpose}: {figures}", str(folder))
 
 
 def try_writing(folder: Path) -> None:
-    """Writes a little, to hear why nothing more can be written.
-
-    Raises:
-        OSError: with the reason.
-    """
+    """Write a little; raises OSError with the reason why nothing more can be written."""
     path = folder / ".probe.tmp"
     try:
         with open(path, "wb", opener=open_private) as file:

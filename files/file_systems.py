@@ -1,4 +1,4 @@
-"""On what kind of file system a path lies. Importing this costs nothing."""
+"""Kinds of file systems. Importing this costs nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ LOCAL: Final = frozenset(
 
 
 def file_system(path: Path, mountinfo: str | None = None) -> str:
-    """The kind of file system that a path lies on, such as `ext4` or `nfs4`; "" where that cannot be said.
+    """Return the kind of file system of a path, which need not exist, such as `ext4` or `nfs4`; "" if it is unknown.
 
-    Args:
-        path: It need not exist.
-        mountinfo: The text of /proc/self/mountinfo, read when not given.
+    `mountinfo` is the text of /proc/self/mountinfo, read by default.
     """
     if mountinfo is None:
         try:
@@ -34,10 +32,5 @@ def file_system(path: Path, mountinfo: str | None = None) -> str:
 
 
 def on_local_disk(path: Path, mountinfo: str | None = None) -> bool:
-    """Whether a file lies on a file system known to be local.
-
-    Args:
-        path: The file; it need not exist.
-        mountinfo: As above.
-    """
+    """Return whether a file, which need not exist, lies on a file system known to be local."""
     return file_system(path, mountinfo) in LOCAL

@@ -1,8 +1,8 @@
-"""Folders and files of one user: nobody else gets in, or a group may read, where the folder above was opened to it.
+"""Makes folders and files for one user alone, or readable for a group if the folder above was opened to it.
 
-Whom a folder is open to stands in its own mode. One that `campaign share` has opened has the group as its own, the
-set-group-ID bit, and `r-x` for the group; what is made in it later is opened likewise, by whichever process makes it.
-Everything else is closed, whatever the umask and whatever access control list the folder above hands down.
+A folder's own mode records to whom it is open. `campaign share` gives it the group, the set-group-ID bit, and `r-x` for
+the group; any process then makes new files in it likewise. Everything else is closed, whatever the umask and the access
+control list of the folder above.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def drop_lists(place: str | Path | int) -> None:
 
 
 def is_opened(folder: Path) -> bool:
-    """Whether the folder is this user's, and was opened to a group."""
+    """Return whether the folder is this user's, and was opened to a group."""
     found = folder.stat()
     return found.st_mode & _OPENED == _OPENED and found.st_uid == os.geteuid()
 
 
 def make_folder(folder: Path, *, closed: bool = False) -> None:
-    """Makes a folder, unless it is there: for the user alone, or open as the one above it.
+    """Make a folder, unless it exists: for the user alone, or open as the one above it.
 
     Args:
-        folder: its parent is there.
-        closed: For the user alone in any case.
+        folder: its parent exists.
+        closed: for the user alone in any case.
 
     Raises:
         OSError: it cannot be made, or is something else.
@@ -60,20 +60,20 @@ def make_folder(folder: Path, *, closed: bool = False) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for the user alone; one that is there stays as it is."""
+    """Make a folder, and missing ones above it, for the user alone; an existing one stays as it is."""
     missing = [place for place in (folder, *folder.parents) if not place.is_dir()]
     for place in reversed(missing):
         make_folder(place, closed=True)
 
 
 def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
-    """Makes a folder, and those between it and ``base`` that are missing, each as `make_folder` does.
+    """Make a folder, and missing ones between it and ``base``, each as `make_folder` does.
 
-    A shared folder that is away leaves an empty mount point, and what is created there is lost to everyone else: so
-    what must be there already is never created.
+    A shared folder that is away leaves an empty mount point, and files that are created there are lost to everyone
+    else: so ``base`` is never created.
 
     Raises:
-        FileNotFoundError: ``base`` is not there.
+        FileNotFoundError: ``base`` does not exist.
         ValueError: ``folder`` is not below ``base``.
     """
     place = base
@@ -83,16 +83,7 @@ def make_below(base: Path, folder: Path, *, closed: bool = False) -> None:
 
 
 def open_private(path: str | Path, flags: int, *, closed: bool = False) -> int:
-    """An opener, as `open` takes one: a file that it makes is the user's alone, or may be read as its folder may.
-
-    Args:
-        path: the file.
-        flags: of `os.open`.
-        closed: For the user alone in any case.
-
-    Returns:
-        A file descriptor.
-    """
+    """Open a file as an opener of `open`; a new file is the user's alone if `closed`, else open as its folder."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         if flags & os.O_CREAT and not closed and is_opened(Path(path).parent):
@@ -104,14 +95,14 @@ def open_private(path: str | Path, flags: int, *, closed: bool = False) -> int:
 
 
 def open_file(path: str | Path | int) -> None:
-    """Lets the group of a file of this user's read it, and nobody write to it."""
+    """Let the group of a file of this user's read it, and nobody write to it."""
     found = os.stat(path)  # noqa: PTH116 - of an open file too
     drop_lists(path)  # else the group's bits of the mode would be a list's mask
     os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700 | 0o040 | (0o010 if found.st_mode & stat.S_IXUSR else 0))  # noqa: PTH101
 
 
 def close_file(path: Path) -> None:
-    """Takes a file back for this user alone."""
+    """Close a file to all but this user."""
     drop_lists(path)
     path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o700)
 

@@ -1,4 +1,4 @@
-"""Reading files that jobs write: nobody waits for a pipe or a device that lies in a file's place."""
+"""Opens files that jobs write: a pipe or a device in a file's place keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OF_ONE_FILE: Final = frozenset(
 
 
 def open_regular(path: Path) -> FileIO:
-    """Opens a file to read its bytes, without a buffer.
+    """Open a file to read its bytes, without a buffer.
 
     Raises:
-        FileNotFoundError: It is not there.
-        OSError: It cannot be opened, or is a folder, a pipe or a device.
+        FileNotFoundError: it does not exist.
+        OSError: it cannot be opened, or is a folder, a pipe or a device.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -35,5 +35,5 @@ def open_regular(path: Path) -> FileIO:
 
 
 def concerns_one_file(error: OSError) -> bool:
-    """Whether an error is that of one file or folder; others may be the file system's, for all that lies on it."""
+    """Return whether an error is that of one file or folder; others may be the file system's, for all its files."""
     return error.errno in _OF_ONE_FILE

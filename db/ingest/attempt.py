@@ -66,24 +66,21 @@ def drain_attempt(
     renew_lease: Callable[[], None] = lambda: None,
     stretches: float = inf,
 ) -> bool:
-    """Take into the store what it does not hold yet of an attempt's spools.
+    """Take all new lines of an attempt's spools into the store; return whether some were left.
 
     Args:
-        store: The store.
-        spools: The spools.
-        seen: What the store was seen to have of each spool, by `Spool.number`; one that has just that size is left
-            alone. The store is asked where this is not given.
-        renew_lease: Called before each spool and each stretch of it, which together may outlast a lease. What it raises
-            ends this. Agents act under no lease.
-        stretches: How many to take of each spool at most.
-
-    Returns:
-        Whether something was left of one.
+        store: the store.
+        spools: the spools.
+        seen: the store's known position in each spool, by `Spool.number`; a spool of just that size is left alone. By
+            default the store is asked.
+        renew_lease: called before each spool and each stretch of it, which together may outlast a lease. An exception
+            from it ends this. Agents act under no lease.
+        stretches: the most to take of each spool.
 
     Raises:
-        StoreUnreachable: The store did not answer; what was not taken is not lost.
-        LookupError: There is no such attempt.
-        OSError, StoreError: A spool cannot be read, or the login may not write its rows; the others were taken.
+        StoreUnreachable: the store did not answer; the lines are not lost.
+        LookupError: there is no such attempt.
+        OSError, StoreError: a spool cannot be read, or the login may not write its rows; the others were taken.
     """
     failed: OSError | StoreError | None = None
     left = False

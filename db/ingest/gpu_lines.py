@@ -37,19 +37,13 @@ class GpuBatch(Batch):
 
 
 def parse(chunk: bytes, offset: int) -> GpuBatch:
-    """Reads the complete lines of a stretch; a last line without its newline is left for later.
-
-    Args:
-        chunk: The bytes.
-        offset: Where in the file they begin.
-    """
+    """Read the complete lines of a stretch at an offset; a last line without its newline is left for later."""
     batch = GpuBatch()
     take_lines(chunk, offset, batch, _take)
     return batch
 
 
 def _take(line: bytes, batch: GpuBatch) -> str | None:
-    """Adds a line to the batch; returns what is wrong with it, if anything."""
     if not line:  # the writer closed a line that had broken off
         return None
     try:

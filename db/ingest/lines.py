@@ -97,12 +97,7 @@ class MetricBatch(Batch):
 
 
 def parse(chunk: bytes, offset: int) -> MetricBatch:
-    """Reads the complete lines of a stretch of a spool; a last line without its newline is left for later.
-
-    Args:
-        chunk: The bytes.
-        offset: Where in the spool they begin.
-    """
+    """Read the complete lines of a stretch at an offset; a last line without its newline is left for later."""
     batch = MetricBatch()
     for block in _blocks(chunk):
         rows = _plain(block)
@@ -116,13 +111,13 @@ def parse(chunk: bytes, offset: int) -> MetricBatch:
 
 
 def take_lines(block: bytes, offset: int, batch: B, take: Callable[[bytes, B], str | None]) -> None:
-    """Reads complete lines one by one into a batch, and sets aside what cannot be taken.
+    """Read complete lines one by one into a batch, and set aside bad ones.
 
     Args:
-        block: The lines; a last one without its newline is left out.
-        offset: Where in the spool the batch begins.
-        batch: What was read before.
-        take: Adds a line to the batch; returns what is wrong with it, if anything.
+        block: the lines; a last one without its newline is left out.
+        offset: of the batch in the spool.
+        batch: the lines before.
+        take: adds a line to the batch; returns the fault of a bad one.
     """
     for line in block.split(b"\n")[:-1]:
         if why := take(line, batch):
@@ -133,7 +128,7 @@ def take_lines(block: bytes, offset: int, batch: B, take: Callable[[bytes, B], s
 
 
 def take_event(row: dict[str, Any], batch: Batch) -> str | None:
-    """Adds a line that tells of something to the batch; returns what is wrong with it, if anything."""
+    """Add an event to the batch; return the fault of a bad one."""
     name, ts_s = row.pop("event"), row.pop("ts", None)
     if not (isinstance(name, str) and _is_name(name) and len(name) <= _MAX_EVENT):
         return "an event without a name"
@@ -151,7 +146,7 @@ def _blocks(chunk: bytes) -> Iterator[bytes]:
 
 
 def _plain(block: bytes) -> list[dict[str, float]] | None:
-    """The block's lines, or None unless each of them is one flat object of numbers with a step, and no event.
+    """Return the block's lines, or None unless each of them is one flat object of numbers with a step, and no event.
 
     As many objects as lines, none of them nested, every line's end between two braces and none inside a string
     (a raw newline there is no JSON): then no line can have borrowed from its neighbour.
@@ -173,7 +168,6 @@ def _plain(block: bytes) -> list[dict[str, float]] | None:
 
 
 def _take(line: bytes, batch: MetricBatch) -> str | None:
-    """Adds a line to the batch; returns what is wrong with it, if anything."""
     try:
         row = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):

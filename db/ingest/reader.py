@@ -1,4 +1,4 @@
-"""The next bytes of a file that somebody appends lines to. A line that is too long is given up, with all its rest."""
+"""Reads on in a file that another process appends lines to. A line that is too long is given up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dscampaign.files.regular_files import open_regular
 
 @dataclass(frozen=True)
 class Stretch:
-    """What was read.
+    """Bytes of a file.
 
     Attributes:
         chunk: bytes that begin with a line; the last line may lack its end.
         skipped: bytes before them, of a line that was given up.
         size: of the whole file.
-        more: whether as much was read as was asked for: there may be more.
+        more: whether there may be more.
     """
 
     chunk: bytes
@@ -27,19 +27,19 @@ class Stretch:
 
     @property
     def endless(self) -> bool:
-        """Whether it is all one line, longer than what is read at once: it has to be given up."""
+        """Whether it is all one line, too long to be read at once: it has to be given up."""
         return self.more and not self.skipped and b"\n" not in self.chunk
 
 
 def read_on(path: Path, offset: int, max_bytes: int) -> Stretch | None:
-    """Reads on from an offset: that of a line, or within one that was given up.
+    """Read on from an offset: that of a line, or within one that was given up.
 
     Returns:
-        What was read; None when there is no file. The size is that of now: opening a file makes a network file system
-        ask for it again.
+        None if there is no file. The size is the present one: opening a file makes a network file system ask for it
+        again.
 
     Raises:
-        OSError: It cannot be read, or is no regular file.
+        OSError: it cannot be read, or is no regular file.
     """
     before = min(offset, 1)  # the byte that tells whether a line begins here
     try:

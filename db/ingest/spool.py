@@ -1,8 +1,8 @@
-"""From a spool into the store: any number of callers, every line once.
+"""Takes spools into the store: any number of callers, every line once.
 
-The store counts the bytes of a spool that it holds. One transaction moves that offset, if it still is what was read,
-and inserts what the bytes between say: whoever comes second finds the offset moved and inserts nothing, and a crash
-leaves either all of it or none.
+The store counts the bytes of a spool that it holds. One transaction moves that offset, if it has not moved, and inserts
+the lines between: a second caller finds the offset moved and inserts nothing, and a crash leaves either all of it or
+none.
 
 An offset that cannot be right, because the file is shorter or no line begins there, is set back to 0, and the file is
 read again: lines that the store holds change nothing.
@@ -41,15 +41,15 @@ _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What one call did.
+    """The result of one call.
 
     Attributes:
-        lines: Complete lines taken from the spool, the bad ones among them.
-        new_offset: Bytes of the spool that the store now holds.
-        rejected: Lines set aside with an event.
-        events: Lines that became events.
-        caught_up: No complete line was left when the spool was read.
-        stale: Another caller took these lines first; nothing was written.
+        lines: complete lines taken from the spool, bad ones included.
+        new_offset: bytes of the spool that the store now holds.
+        rejected: lines set aside with an event.
+        events: lines that became events.
+        caught_up: no complete line was left when the spool was read.
+        stale: another caller took these lines first; nothing was written.
     """
 
     lines: int
@@ -62,10 +62,10 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class Source:
-    """Whose spool it is, and how many of its bytes the store holds.
+    """The attempt of a spool, and how many of its bytes the store holds.
 
     Attributes:
-        known: For a spool that is read again, its events in the store: each as `_identities` has it.
+        known: of a spool that is read again, its events in the store: each as `_identities` has it.
     """
 
     campaign_id: int
@@ -86,13 +86,12 @@ class Source:
 
 
 class Spool(ABC, Generic[B]):
-    """A file that an attempt appends lines to, and what becomes of them. A subclass is one sink.
+    """A file that an attempt appends lines to. A subclass is one sink.
 
     Args:
-        attempt_id: The attempt that writes the file.
-        path: The file; one that does not exist yet counts as empty.
-        number: Under which `node_spool` counts the bytes that the store holds: the rank of the node that writes it, or
-            a negative number of its own.
+        attempt_id: the attempt that writes the file.
+        path: the file; one that does not exist yet counts as empty.
+        number: the key of its offset in `node_spool`: the rank of the node that writes it, or a negative number.
     """
 
     stored_offset: ClassVar[ColumnElement[int]] = func.coalesce(schema.node_spool.c.spool_offset, 0)
@@ -103,22 +102,18 @@ class Spool(ABC, Generic[B]):
 
     @abstractmethod
     def parse(self, chunk: bytes, offset: int) -> B:
-        """The complete lines of a stretch that begins at an offset."""
+        """Return the complete lines of a stretch that begins at an offset."""
 
     @abstractmethod
     def insert(self, conn: Connection, source: Source, batch: B) -> None:
-        """Puts them into their tables."""
+        """Insert the lines into their tables."""
 
     def newest_row(self, batch: B) -> Select[Any] | CompoundSelect[Any] | None:  # noqa: ARG002 - for those that override it
         """Return a query for what the last line of a batch left in the store; None if nothing tells."""
         return None
 
     def source(self, store: Store) -> Source:
-        """Whose spool it is.
-
-        Raises:
-            LookupError: There is no such attempt.
-        """
+        """Return the source; raises LookupError if there is no such attempt."""
         attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
         of_node = and_(read.attempt_id == attempt.id, read.node_rank == self.number)
         joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
@@ -148,18 +143,18 @@ class Spool(ABC, Generic[B]):
 def ingest(
     store: Store, spool: Spool[Any], source: Source | None = None, /, *, max_bytes: int = MAX_BYTES
 ) -> IngestResult:
-    """Takes the next stretch of a spool into the store. Call it again until `caught_up`.
+    """Take the next stretch of a spool into the store. Call it again until `caught_up`.
 
     Args:
-        store: The store.
-        spool: The spool.
-        source: What the store was seen to have; it is asked where this is not given.
-        max_bytes: How much to take at most, in one transaction.
+        store: the store.
+        spool: the spool.
+        source: the store's known position; by default it is asked.
+        max_bytes: the most to take, in one transaction.
 
     Raises:
-        StoreUnreachable: The store did not answer; nothing was taken, and nothing is lost.
-        LookupError: There is no such attempt.
-        OSError: The spool cannot be read.
+        StoreUnreachable: the store did not answer; nothing was taken, and nothing is lost.
+        LookupError: there is no such attempt.
+        OSError: the spool cannot be read.
     """
     source = source or spool.source(store)
     nothing = IngestResult(0, source.offset, 0, 0, caught_up=True)
@@ -199,20 +194,9 @@ def drain(
     renew_lease: Callable[[], None],
     stretches: float = inf,
 ) -> bool:
-    """Take what a spool holds, or leave the rest to another caller who is at it.
+    """Take all new lines of a spool, or leave the rest to another caller who is at it; return whether some were left.
 
-    Args:
-        store: The store.
-        spool: The spool.
-        seen: What the store was seen to have of it: nothing is done if the file has just that size.
-        renew_lease: Called before the file is looked at, and before each stretch; what it raises ends this.
-        stretches: How many to take at most.
-
-    Returns:
-        Whether something was left.
-
-    Raises:
-        StoreUnreachable, LookupError, OSError: As of `ingest`.
+    Arguments are those of `attempt.drain_attempt`; raises as `ingest`.
     """
     renew_lease()
     found = read_on(spool.path, 0, 0)
@@ -228,9 +212,9 @@ def drain(
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:
-    """Puts lines into their tables; returns those that are set aside.
+    """Insert lines into their tables; return those that are set aside.
 
-    Where the store refuses some of them they are halved until only that line is left out which it does not take.
+    If the store refuses some of them they are halved until only the refused line is left out.
     """
     why = refusal(conn, partial(spool.insert, conn, source, batch))
     if why is None:
@@ -244,13 +228,11 @@ def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: 
 
 
 def _middle(lines: bytes) -> int:
-    """Where the line begins that is nearest to the middle; 0 where there is only one."""
     half = len(lines) // 2
     return lines.find(b"\n", half, len(lines) - 1) + 1 or lines.rfind(b"\n", 0, half) + 1
 
 
 def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: Path) -> None:
-    """One event for each bad line, and one for all that are too many to name."""
     for line in bad[:_NAMED_BAD_LINES]:
         data = {"offset": line.offset, "bytes": line.length, "text": line.prefix}
         source.tell(conn, "spool.corrupt", f"{line.why} at byte {line.offset} of {path.name}", data)
@@ -306,7 +288,6 @@ def _told(spool: Spool[Any], source: Source) -> Select[Any]:
 
 
 def _knowing(conn: Connection, spool: Spool[Any], source: Source) -> Source:
-    """Return the source with its events in the store, if its spool is read again."""
     if conn.execute(_told(spool, source).limit(1)).first() is None:
         return source
     row = schema.events.c
@@ -320,6 +301,5 @@ def _knowing(conn: Connection, spool: Spool[Any], source: Source) -> Source:
 def _identities(
     kind: str, message: str, data: Mapping[str, Any], ts_s: float | None
 ) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    """Return what identifies an event without a time of its own, and with it."""
     same = (kind, text(message, MAX_TEXT), to_json({**data}))
     return same, (*same, ts_s)

@@ -1,7 +1,7 @@
-"""Writing steps in bulk, the one place that hands rows to the driver itself: every step of every run passes here.
+"""Writes steps in bulk, the one place that hands rows to the driver itself: every step of every run passes here.
 
-A step that comes again (a line of evaluation after the line of training) fills in what is missing: the first value of
-a column counts. The newest figures of a run do the opposite: the last value counts.
+A step that comes again (a line of evaluation after the line of training) fills in missing values: the first value of a
+column counts. The newest figures of a run do the opposite: the last value counts.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _POSTGRES_TYPES: Final = {BigInteger: "int8", Float: "float8", Integer: "int4", 
 
 
 def insert_steps(conn: Connection, attempt_id: int, steps: Steps) -> None:
-    """Inserts steps, or completes those that are there."""
+    """Insert steps, or complete existing ones."""
     _upsert(conn, step_metric, [(attempt_id, step, *_values(row)) for step, row in steps.items()])
 
 
 def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
-    """Inserts the values whose names have no column of their own; those that are there stay."""
+    """Insert the values whose names have no column of their own; existing ones stay."""
     names = set().union(*steps.values()) - _OWN_PLACE
     rows = [
         (attempt_id, step, name, None if math.isnan(row[name]) else row[name])
@@ -64,18 +64,18 @@ def insert_extras(conn: Connection, attempt_id: int, steps: Steps) -> None:
 
 
 def insert_gpu_samples(conn: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Inserts samples of GPUs, each a row of ``gpu_sample``, none of them twice; those that are there stay."""
+    """Insert samples of GPUs, each a row of ``gpu_sample``, none of them twice; existing ones stay."""
     _upsert(conn, gpu_sample, rows)
 
 
 def upsert_latest(conn: Connection, key: tuple[int, int, int], step: int, newest: Mapping[str, float]) -> None:
-    """Moves a run's newest figures on, unless a higher attempt or step is there already.
+    """Move a run's newest figures on, unless a higher attempt or step is there already.
 
     Args:
-        conn: A write transaction.
-        key: Run id, attempt id and generation.
-        step: The highest that the attempt reported.
-        newest: What it reported last by each name.
+        conn: a write transaction.
+        key: run id, attempt id and generation.
+        step: the attempt's highest.
+        newest: the last reported value of each name.
     """
     row = dict(zip(run_latest.c.keys(), (*key, step, *_values(newest)), strict=True))
     conn.execute(_moved_on(conn.dialect.name), row)
