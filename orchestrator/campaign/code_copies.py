@@ -34,9 +34,9 @@ class Code:
     """The code that new attempts of a run would use.
 
     Attributes:
-        hash: of the copy; LIVE for the files as they are when an attempt starts, "" for a program that is installed.
-        tree, copy: what is copied, and what the copy holds; None for nothing.
-        why: why nothing is copied, "" where the spec says so.
+        hash: of the copy; LIVE for the files as they are when an attempt starts, "" for an installed program.
+        tree, copy: the files to copy, and the content of the copy; None for nothing.
+        why: the reason why nothing is copied, "" if the spec asks for it.
     """
 
     hash: str
@@ -53,7 +53,7 @@ class CodeCopies:
         dir: the campaign's `dir`.
         spec: the campaign's spec.
         workdir: the folder in which attempts start.
-        make: whether to copy; else this only says what would be.
+        make: whether to copy; else this only looks.
     """
 
     dir: Path
@@ -92,7 +92,7 @@ class CodeCopies:
 
     @property
     def seen(self) -> tuple[Code, ...]:
-        """All that was asked for."""
+        """All codes that `of` returned."""
         return tuple(self._known.values())
 
     def _code(self, folder: Path, script: Path | None, config: RunConfig) -> Code:
@@ -133,12 +133,12 @@ def _refuse(doubt: Distrusted | None) -> None:
 
 
 def has_code(row: RunRow) -> bool:
-    """Whether a run has begun, and so keeps the code that it has."""
+    """Return whether a run has begun, and so keeps its code."""
     return bool(row.generation and is_copy(row.code))
 
 
 def changed_files(older: str, code: Code, dir: Path) -> list[str]:
-    """What differs between an older copy and the code; nothing where the older one cannot be read."""
+    """Return the files that differ between an older copy and the code; none if the older one cannot be read."""
     try:
         before = CopyPaths(dir / Beside.CODE / older).read().files
     except (DamagedCopy, OSError):
@@ -148,7 +148,7 @@ def changed_files(older: str, code: Code, dir: Path) -> list[str]:
 
 
 def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
-    """Makes the copy, unless one is there that no agent found damaged.
+    """Make the copy, unless there is one that no agent found damaged.
 
     First beside its place, then renamed: a half copy has no name that anybody looks for.
     """
@@ -173,7 +173,7 @@ def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
 
 
 def _publish(draft: Path, manifest: CodeCopy, place: CopyPaths) -> None:
-    """Gives a finished copy its name. A damaged one of that name goes; another process may have been faster."""
+    """Give a finished copy its name in place of a damaged one; another process may have been faster."""
     manifest.write(place.manifest)
     if place.damaged.exists() and place.folder.exists():
         damaged = draft.with_name(f"{draft.name}.damaged")
@@ -199,7 +199,6 @@ def _copy_file(root: Path, path: str, draft: Path) -> None:
 
 
 def _link(link: Path, target: Path) -> None:
-    """A link in the copy to what was left out, unless it is there."""
     with suppress(FileExistsError, NotADirectoryError):
         make_private(link.parent)
         link.symlink_to(target)

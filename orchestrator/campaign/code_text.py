@@ -1,4 +1,4 @@
-"""Says in words what code runs use, and which of them ran other code than the others. Pure."""
+"""Describes the code of runs, and finds runs with other code than the rest. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _RUNS: Final = 3
 
 
 def codes_text(codes: Iterable[str | None]) -> str:
-    """The codes of one run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
+    """Return the codes of one run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
     known = [code for code in codes if code]
     return " → ".join(code for before, code in zip(["", *known], known, strict=False) if code != before)
 
 
 def mixed_code(runs: Iterable[tuple[str, str]]) -> str:
-    """A sentence about runs, by name and code, that did not all run the same; "" where they did, as far as is known."""
+    """Return a sentence about runs, by name and code, that ran different code; "" if all known codes are the same."""
     names: dict[str, list[str]] = {}
     for name, code in runs:
         if code:
@@ -32,7 +32,7 @@ def mixed_code(runs: Iterable[tuple[str, str]]) -> str:
 
 
 def describe(codes: Iterable[Code]) -> list[str]:
-    """One line for each code: what is copied, what is left out, what is used in place."""
+    """Return one line for each code: its files, those that are left out, or why it is used in place."""
     lines = []
     for code in codes:
         if code.why:
@@ -47,5 +47,5 @@ def describe(codes: Iterable[Code]) -> list[str]:
 
 
 def shown(paths: Sequence[str]) -> str:
-    """A few paths, in any encoding."""
+    """Return a few paths as text, in any encoding."""
     return some([os.fsencode(path).decode(errors="replace") for path in paths], _PATHS)

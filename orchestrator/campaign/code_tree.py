@@ -59,9 +59,9 @@ class CodeTree:
 
     Attributes:
         root: the folder.
-        files: what is copied, by paths below it.
-        left_out: files and whole folders that are not, by paths below it; the copy links to them.
-        narrowed_from: the work tree around it, of which nothing else is copied; None where it is all.
+        files: paths below it to copy.
+        left_out: paths of other files and whole folders below it; the copy links to them.
+        narrowed_from: the work tree around it, of which nothing else is copied; None if it is the whole tree.
     """
 
     root: Path
@@ -70,7 +70,7 @@ class CodeTree:
     narrowed_from: Path | None = None
 
     def manifest(self, folder: Path) -> CodeCopy:
-        """What a copy at `folder` holds, or would hold: then it is the root itself. Raises OSError."""
+        """Return the content of a copy at `folder`, or of one to come if that is the root. Raises OSError."""
         reads = sorted({name for path in self.files if path.endswith(".py") for name in _names_read(folder / path)})
         prints = {path: fingerprint(folder, path) for path in self.files}
         return CodeCopy(os.fspath(self.root), prints, tuple(reads))
@@ -191,7 +191,7 @@ def _readable(place: Path) -> bool:
 
 
 def work_tree(folder: Path) -> Path | None:
-    """The work tree around a folder, spelt as the folder is; None outside of one, or without git."""
+    """Return the work tree around a folder, spelt as the folder is; None outside of one, or without git."""
     top, up = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-cdup")
     if not top or up is None:
         return None
@@ -200,7 +200,7 @@ def work_tree(folder: Path) -> Path | None:
 
 
 def _git_listing(root: Path) -> _Listing | None:
-    """What git lists in a work tree; None if it does not answer. Repositories within are looked into."""
+    """Return the files of a work tree, also of repositories within; None if git does not answer."""
     listing = _Listing()
     ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
     for paths, which in (
@@ -220,7 +220,6 @@ def _git_listing(root: Path) -> _Listing | None:
 
 
 def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) -> None:
-    """Adds what a repository in the repository lists; one that is not checked out, or none, is left out."""
     inner = _git_listing(root / nested) if work_tree(root / nested) == root / nested else None
     if inner is None:
         listing.left_out.append(nested)
@@ -230,7 +229,6 @@ def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) ->
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git says; None if it fails, does not answer, or is not there."""
     command = ["git", "-C", os.fspath(folder), *arguments]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as in a hook of git's
     try:
@@ -270,7 +268,7 @@ def _is_a_tool_s(folder: Path) -> bool:
 
 
 def has_module(folder: Path, command: Sequence[str]) -> bool:
-    """Whether the module that a command names lies in a folder."""
+    """Return whether the module that a command names lies in a folder."""
     top = command[1].split(".")[0] if len(command) > 1 else ""
     return (folder / top).is_dir() or (folder / f"{top}.py").is_file()
 

@@ -20,14 +20,14 @@ class _Run(Protocol):
 
 @dataclass(frozen=True)
 class RunCounts:
-    """How many runs are in each state; `early` of those that completed did so before their target step."""
+    """Runs by state; `early` of the completed ones did so before their target step."""
 
     states: Mapping[RunState, int]
     early: int = 0
 
     @classmethod
     def of(cls, runs: Iterable[_Run]) -> Self:
-        """Counts these runs."""
+        """Count these runs."""
         known = list(runs)
         return cls(Counter(run.state for run in known), sum(run.early for run in known))
 
@@ -38,15 +38,15 @@ class RunCounts:
 
     @property
     def completed(self) -> int:
-        """Those that completed, early or not."""
+        """Completed runs, early or not."""
         return self.states.get(RunState.COMPLETED, 0)
 
     @property
     def note(self) -> str:
-        """What follows the number of completed ones: ` (2 early)`."""
+        """The note behind the number of completed runs: ` (2 early)`."""
         return f" ({self.early:,} early)" if self.early else ""
 
     def document(self) -> dict[str, Any]:
-        """For `--json`: every state, also those without a run."""
+        """Return the counts for `--json`: every state, also those without a run."""
         counts = {str(state): self.states.get(state, 0) for state in RunState}
         return {"counts": counts, "completed_early": self.early}

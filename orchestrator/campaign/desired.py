@@ -1,4 +1,4 @@
-"""Changes of a campaign's desired state: submit, cancel, retry. A pass of the reconciler does the rest."""
+"""Changes a campaign's desired state: submit, cancel, retry. A pass of the reconciler does the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_st
 
 @dataclass(frozen=True)
 class Submission:
-    """A spec that was read, checked and expanded, with the text that goes into the store."""
+    """A checked and expanded spec, with its text for the store."""
 
     spec: Spec
     text: str
@@ -57,20 +57,20 @@ class Submission:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What later commands go by, as a campaign's provenance keeps it; None for what the spec leaves out."""
+        """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
         sections = {"screen": self.spec.screen, "retention": self.spec.retention}
         said = {name: one.model_dump(exclude_none=True) if one else None for name, one in sections.items()}
         return {"objective": self.spec.objective, "loss_margin": self.spec.loss_margin, **said}
 
     def codes(self, *, make: bool) -> CodeCopies:
-        """The copies of the code of its runs; `make`: not only looked up, but made."""
+        """Return the copies of the code of its runs; `make`: not only looked up, but made."""
         return CodeCopies(self.dir, self.spec_path, self.workdir, make)
 
 
 def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow | None, SpecDiff]:
-    """What submitting would change; `store` is None if there is none yet.
+    """Return the effect of submitting; `store` is None if there is none yet.
 
-    Raises UserError if the spec contradicts what the campaign already did, see `merge`.
+    Raises UserError if the spec contradicts the campaign's past, see `merge`, or its folder cannot be used.
     """
     if store is None:
         _require_usable(submission, None, None)
@@ -83,10 +83,10 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
 
 
 def record(store: Store, submission: Submission) -> CampaignRow:
-    """Records the runs of the spec as desired; idempotent. The folder of a new campaign is made here.
+    """Record the runs of the spec as desired; idempotent. The folder of a new campaign is made here.
 
     Raises:
-        UserError: as of `compare`.
+        UserError: as `spec_diff`.
         Unreachable: the campaign is known, but its folder is away, or cannot be written.
     """
     with store.read() as conn:
@@ -122,7 +122,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
 
 
 def _attempts(store: Store, campaign: CampaignRow) -> Iterator[AttemptRow]:
-    """The campaign's attempts, read only once they are asked for."""
+    """Yield the campaign's attempts; the store is read on demand."""
     with store.read() as conn:
         yield from queries.attempts(conn, campaign.id)
 
@@ -135,7 +135,7 @@ def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None,
 
 
 def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submission) -> set[int]:
-    """Ids of the runs that have saved checkpoints, that the spec changes, and of which none is left in the folder."""
+    """Return the ids of the changed runs that had saved checkpoints, of which none is left in the folder."""
     paths, same = CampaignPaths(submission.dir, submission.spec.name), {run.config_hash for run in submission.runs}
     if not paths.runs.is_dir():  # it is away: nobody knows
         return set()
@@ -165,9 +165,9 @@ def _require_usable(submission: Submission, store: Store | None, campaign: Campa
 
 
 def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Marks these runs, or all, as cancelled; returns those that are still to end, whoever asked for it first.
+    """Mark these runs, or all, as cancelled; return those that are still to end, also if they were marked before.
 
-    One that has failed is marked too: a larger budget, or another measurement of memory, would have it tried again.
+    A failed run is marked too: a larger budget, or another measurement of memory, would have it tried again.
     """
     with store.write() as conn:
         found = cancellation_of(_chosen(conn, campaign, names))
@@ -196,10 +196,10 @@ def what_retries(
     cancelled: bool = False,
     unnamed: bool = True,
 ) -> Retry:
-    """Which of these runs can be retried, or which of all failed or are held; with `cancelled` also those that were.
+    """Return the runs to retry: of these, or of all that failed or are held; with `cancelled` also cancelled ones.
 
-    Of all, those stay as they are that the spec no longer names, or that the screening left out. Without `unnamed`, so
-    do the former of these.
+    Of all, runs that the spec no longer names or that the screening left out stay; without `unnamed`, the former stay
+    in any case.
     """
     with store.read() as conn:
         return _what_retries(conn, campaign, names, cancelled=cancelled, unnamed=unnamed)
@@ -216,10 +216,10 @@ def _what_retries(
 
 
 def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    """Marks these runs, or all that failed or are held, for retry with fresh budgets; returns those that this changes.
+    """Mark these runs, or all that failed or are held, for retry with fresh budgets; return those that this changes.
 
-    They get the code as it is now. Where they are held for variables that this shell lacks, the campaign goes on
-    without these. Raises UserError if a named run cannot be retried, or its code cannot be copied.
+    They get the present code. If they are held for variables that this shell lacks, the campaign goes on without these.
+    Raises UserError if a named run cannot be retried, or its code cannot be copied.
     """
     spec, origin = Path(campaign.provenance.get("spec", "")), Origin.of(campaign.provenance)
     copies = CodeCopies(Path(campaign.dir), spec, Path(origin.workdir), make=True)
@@ -253,13 +253,13 @@ def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | 
 
 
 def _code_now(run: RunRow, copies: CodeCopies) -> str:
-    """The code of a run that is retried: as it is now, unless its script cannot be read from this machine."""
+    """Return the present code of a run, or its own if the script cannot be read from this machine."""
     code = copies.of(run_config(run))
     return run.code if code.why and has_code(run) else code.hash
 
 
 def _go_on_without(conn: Connection, campaign: CampaignRow, retried: Sequence[RunRow]) -> None:
-    """Forgets the variables that runs were held for, now that the user has retried them without."""
+    """Forget the variables that runs were held for: the user has retried them without."""
     fresh = queries.campaign_by_id(conn, campaign.id) or campaign
     origin = Origin.of(fresh.provenance)
     held = [run.cause for run in retried if run.has_cause(CauseCode.MISSING_VARIABLES)]
@@ -282,7 +282,7 @@ def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | No
 
 
 def check_kept(campaign: CampaignRow) -> None:
-    """Raises UserError for a campaign of which a part may be gone."""
+    """Raise UserError for a campaign that is being removed."""
     if campaign.desired == REMOVED:
         raise UserError(f"campaign {campaign.name} is being removed", f"`campaign rm {campaign.name}` finishes it")
 
@@ -345,7 +345,6 @@ def _user() -> str:
 
 
 def _git_state(folder: Path) -> str:
-    """What `git describe` says of the folder that holds the spec; "" outside of a repository."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

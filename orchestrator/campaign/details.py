@@ -1,4 +1,4 @@
-"""All that the store knows about a campaign or a run."""
+"""Reads the details of a campaign or a run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RunDetails:
 
 
 def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
-    """Reads the details of a campaign."""
+    """Read the details of a campaign."""
     status = read_status(store, campaign)
     with store.read() as conn:
         events = queries.events(conn, campaign.id, limit=RECENT_EVENTS)
@@ -73,7 +73,7 @@ def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
 
 
 def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
-    """Reads the details of a run."""
+    """Read the details of a run."""
     status = read_status(store, campaign)
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))

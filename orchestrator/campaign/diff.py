@@ -1,6 +1,6 @@
 """Compares a spec's runs with the stored ones: new, kept, changed or removed. Pure.
 
-A run is recognised by the hash of its experiment, so it keeps its name and its results when the matrix grows around it.
+The hash of its experiment identifies a run, so it keeps its name and its results when the matrix grows around it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class SpecDiff:
-    """What submitting a spec changes.
+    """The effect of submitting a spec.
 
     Attributes:
-        keep: stored runs that the spec still names, with what it says of them now.
+        keep: stored runs that the spec still names, with their present form in the spec.
         replace: stored runs of the same name whose experiment was changed before anything came of them.
         drop: stored runs that the spec no longer names.
     """
@@ -50,10 +50,10 @@ class SpecDiff:
 
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
-    """Compares the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.
+    """Compare the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.
 
-    A run that is given more steps is kept, whatever its digest now is, where its last checkpoint is also one of the
-    longer run: then it goes on from there.
+    A run that is given more steps is kept, even with another digest, if its last checkpoint is also one of the longer
+    run: then it goes on from there.
 
     Raises UserError if a run that has started or finished would become another experiment under the same name, or one
     with a checkpoint would resume on another number of ranks.
@@ -83,12 +83,12 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
 
 
 def unchanged(row: RunRow, run: Run) -> bool:
-    """Whether the store has just what the spec asks for; False also where it says the same in other words."""
+    """Return whether the store has the very text that the spec asks for."""
     return isinstance(row.config, StoredDocument) and row.config.text == run.stored_text
 
 
 def desired_again(row: RunRow) -> RunRow:
-    """The row once the spec names its run again: if it was cancelled for its absence, it starts with fresh budgets."""
+    """Return the row once the spec names its run again: cancelled for its absence, it gets fresh budgets."""
     if row.desired not in UNNAMED:
         return row
     absent, row = row.desired == ABSENT, replace(row, desired="run")
@@ -118,9 +118,9 @@ def asked_again(row: RunRow, run: Run) -> RunRow:
 
 
 def _longer_now(row: RunRow, run: Run) -> RunRow:
-    """The row with the steps that the spec now gives its run; pending, with fresh budgets, where it had ended before.
+    """Return the row with the steps in the spec; pending, with fresh budgets, if it had ended before.
 
-    Fewer steps than a completed run has made are those that it has.
+    Fewer steps than a completed run has made change nothing.
     """
     steps, had = run.target_step, row.target_step
     if steps is None or had is None or (steps <= had and row.state is RunState.COMPLETED):
@@ -133,10 +133,10 @@ def _longer_now(row: RunRow, run: Run) -> RunRow:
 
 
 def as_kept(row: RunRow, run: Run) -> RunRow:
-    """The row of a stored run that the spec still names, as submitting the spec leaves it.
+    """Return the row of a stored run that the spec still names, as submitting the spec leaves it.
 
-    Its configuration is what the spec says, unless it has completed. Then it is what its results were measured with;
-    only how many checkpoints stay is still to be decided.
+    Its configuration is that of the spec, unless it has completed. Then it is the one that its results were measured
+    with; only the number of checkpoints that stay may change.
     """
     row = _longer_now(asked_again(accepted_again(desired_again(row), run), run), run)
     if unchanged(row, run):
@@ -149,9 +149,9 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
 
 
 def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
-    """Whether a run of the same name is the same experiment with more steps, or was made such before.
+    """Return whether a run of the same name is the same experiment with more steps, now or before.
 
-    Its steps so far are those of the longer run, too, where the learning rate of each is: with a constant one.
+    Its steps so far are also those of the longer run if the learning rate of each is: with a constant one.
     """
     before, after = run_config(row) if row.config else None, run.config
     if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
@@ -164,7 +164,7 @@ def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
 
 
 def _renamed(run: Run, taken: set[str]) -> Run:
-    """A new run must not take the name of a kept one that the grown matrix would now name otherwise."""
+    """Rename a new run that would take the name of a kept one."""
     return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
 
 
@@ -183,7 +183,7 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int
 
 
 def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Collection[int]) -> str:
-    """Why a run that is given more steps does not go on from its last checkpoint; "" where there are none to add."""
+    """Return why a run that is given more steps does not go on from its last checkpoint; "" without more steps."""
     more = (run.target_step or 0) > (row.target_step or 0) and run.config.command is None
     if not more or not any(change.startswith(_STEPS) for change in differing):
         return ""
@@ -200,7 +200,7 @@ def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Coll
 
 
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
-    """Refuses because only as many ranks as wrote a checkpoint can load it: the run would restart from step 0."""
+    """Refuse: only as many ranks as wrote a checkpoint can load it, and the run would restart from step 0."""
     for row, run in changed:
         differing = _experiment_changes(row.config, run)
         if differing and all(change.startswith(_RANKS) for change in differing):
@@ -212,7 +212,7 @@ def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
 
 
 def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:
-    """The fields beside the experiment's that change a compared figure; only the built-in trainer heeds them."""
+    """Return the fields beside the experiment's that change a compared figure; only the built-in trainer uses them."""
     given = config if isinstance(config, Mapping) else config.model_dump(include={"command", "train"})
     train = given.get("train") or {}
     known = {name: train.get(name, TrainConfig.model_fields[name].default) for name in MEASURES}
@@ -220,7 +220,7 @@ def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The fields that differ, as `train.lr: 0.001 → 0.01`."""
+    """Return the fields that differ, as `train.lr: 0.001 → 0.01`."""
     old, new = _fields(before), _fields(after)
     return [f"{name}: {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
 

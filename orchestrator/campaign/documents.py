@@ -1,4 +1,4 @@
-"""The JSON documents about campaigns and runs. Keys are only ever added: scripts rely on them."""
+"""JSON documents about campaigns and runs. Keys are only ever added: scripts rely on them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SPEED: Final = "script.speed"
 
 
 def finite(value: Any) -> Any:
-    """A value as strict JSON can hold it: NaN and the infinities become their names."""
+    """Return a value as strict JSON can hold it: NaN and the infinities become their names."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields and their values, with dots in the names of nested ones."""
+    """Yield fields and their values, with dots in the names of nested ones."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from flat_fields(value, f"{prefix}{name}.")
@@ -53,7 +53,7 @@ def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def columns_of(documents: Sequence[Mapping[str, Any]]) -> tuple[list[str], Iterator[list[Any]]]:
-    """Documents as the rows of a table, with the names of its columns: all fields that one of them has."""
+    """Return documents as the rows of a table, with the names of its columns: all fields of any document."""
     flat = [dict(flat_fields(document)) for document in documents]
     names = dict.fromkeys(name for row in flat for name in row)
     nested = {name.rpartition(".")[0] for name in names}  # of a figure that some rows lack as a whole
@@ -62,7 +62,7 @@ def columns_of(documents: Sequence[Mapping[str, Any]]) -> tuple[list[str], Itera
 
 
 class Documents(Sequence[dict[str, Any]]):
-    """Documents of many rows, each made when it is asked for: all together take far more memory than the rows."""
+    """Documents of many rows, each made on access: all together take far more memory than the rows."""
 
     def __init__(self, rows: Sequence[Any], make: Callable[[Any], dict[str, Any]]) -> None:
         self._rows, self._make = rows, make
@@ -75,7 +75,7 @@ class Documents(Sequence[dict[str, Any]]):
 
 
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
-    """Where a campaign stands, with all its runs or the chosen ones."""
+    """Return the status of a campaign, with all its runs or the chosen ones."""
     status = read_status(store, campaign)
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
@@ -102,7 +102,6 @@ def status_document(store: Store, campaign: CampaignRow, chosen: Selection | Non
 
 
 def _activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]:
-    """Where a run is, what it was last seen doing since when, when it last reported, how long it will still take."""
     return {
         "job_id": row.job_id,
         "node_list": row.node_list or "",
@@ -114,7 +113,7 @@ def _activity_document(row: RunStatus, status: CampaignStatus) -> dict[str, Any]
 
 
 def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
-    """A campaign with its newest events."""
+    """Return a campaign with its newest events."""
     campaign = facts.status.campaign
     return {
         "campaign": campaign.name,
@@ -131,7 +130,7 @@ def campaign_document(facts: CampaignDetails) -> dict[str, Any]:
 
 
 def run_document(facts: RunDetails) -> dict[str, Any]:
-    """A run with its attempts, checkpoints and events."""
+    """Return a run with its attempts, checkpoints and events."""
     present = [row for row in facts.attempts if row.config_hash == facts.run.config_hash]
     return {
         "campaign": facts.campaign.name,
@@ -150,7 +149,7 @@ def run_document(facts: RunDetails) -> dict[str, Any]:
 
 
 def batch_of(run: RunRow) -> dict[str, int | None]:
-    """A run's batch arithmetic as its spec asks for it, before any attempt made the micro-batch smaller."""
+    """Return a run's batch arithmetic by its spec, before any attempt made the micro-batch smaller."""
     config = deepcopy(run.config)  # a copy, so that the row does not keep what was read
     train = config.get("train", {})
     nodes = 1 if config.get("executor") == "local" else config.get("slurm", {}).get("nodes", 1)
@@ -162,19 +161,19 @@ def batch_of(run: RunRow) -> dict[str, int | None]:
 
 
 def forwards_document(events: Sequence[EventRow]) -> dict[str, dict[str, str]]:
-    """By tool, the id and the address or folder that the run's newest attempt has there."""
+    """Return, by tool, the id and the address or folder of the run's newest attempt there."""
     return _forwarded({str(e.data.get("tool")): e.data for e in events if e.kind == OPENED_ELSEWHERE})
 
 
 def speed_document(events: Sequence[EventRow], attempt_id: int) -> dict[str, float] | None:
-    """The figures that the attempt reported of its speed, None where it did not. A script may report anything."""
+    """Return the attempt's reported figures of speed, None without any. A script may report anything."""
     reports = [event.data for event in events if event.kind == _SPEED and event.attempt_id == attempt_id]
     figures = {name: float(value) for name, value in reports[-1].items() if _is_number(value)} if reports else {}
     return figures if "tokens_per_s" in figures else None
 
 
 def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
-    """The GPUs of an attempt."""
+    """Return the GPUs of an attempt."""
     if used is None:
         return None
     return {
@@ -188,7 +187,7 @@ def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
 
 
 def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
-    """What all attempts of a run took together, and what a token cost; None was not sampled."""
+    """Return the energy of all attempts of a run, and that of a token; None was not sampled."""
     attempts = list(used)
     whole = total(one.energy_j if one else None for one in attempts)
     return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}

@@ -1,4 +1,4 @@
-"""How long a run and a campaign will still take: from their own pace, and none rather than a wrong one. Pure."""
+"""Estimates how long a run and a campaign still take, from their own pace. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ALIKE = 2.0
 
 
 def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:
-    """Seconds until the run's target step, at its pace since that step and time: evaluations and saves included.
+    """Return the seconds until the run's target step, at its pace since a step: evaluations and saves included.
 
     Args:
-        run: it.
-        since: an earlier step of its newest attempt, and when that was, by the clock of the node.
+        run: the run.
+        since: an earlier step of its newest attempt, and its time by the clock of the node.
         now_s: the store's clock.
     """
     if run.state is not RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
@@ -44,11 +44,11 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
 def campaign_left_s(
     runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
 ) -> float | None:
-    """Seconds until all runs are over if as many run at once as now; None if that cannot be said.
+    """Return the seconds until all runs are over if as many run at once as now; None if unknown.
 
     Args:
         runs: all of the campaign.
-        left_s: by run id, what is known of those that run.
+        left_s: by run id, the estimates of running runs.
         spent_s: by run id, the seconds of its ended attempts.
         now_s: the store's clock.
     """
@@ -74,7 +74,7 @@ def campaign_left_s(
 def _paces(
     runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
 ) -> dict[str, float]:
-    """By condition, the median of seconds a step over whole runs: starts, restarts and evaluations included."""
+    """Return, by condition, the median of seconds a step over whole runs: starts and restarts included."""
     found = defaultdict(list)
     for run in runs:
         whole_s = None
@@ -88,9 +88,9 @@ def _paces(
 
 
 def _usual_s(paces: Mapping[str, float]) -> float | None:
-    """The pace of a condition of which nothing is known; None where they differ too much to say.
+    """Return the pace for a condition without a known one; None if the known ones differ too much.
 
-    Among many, the slowest and the fastest quarter count for nothing: some run was always retried, or had a slow node.
+    Among many, the slowest and the fastest quarter do not count: some run was always retried, or had a slow node.
     """
     ordered = sorted(paces.values())
     ends = len(ordered) // 4
@@ -99,7 +99,7 @@ def _usual_s(paces: Mapping[str, float]) -> float | None:
 
 
 def _needed_s(run: RunStatus, paces: Mapping[str, float], usual_s: float | None, now_s: float) -> float | None:
-    """How long a run without a pace of its own takes if it is like the others; None for one that surely is not."""
+    """Return the time of a run without a pace of its own if it is like the others; None for one that surely is not."""
     pace_s = paces.get(run.condition, usual_s)
     if pace_s is None:
         return None

@@ -23,7 +23,7 @@ _TYPED: Final = ("command line", "environment")
 
 
 class PlaceOptions(NamedTuple):
-    """The options `--dir` and `--store` of a command; None where they are not given."""
+    """The options `--dir` and `--store` of a command; None if they are not given."""
 
     dir: str | None = None
     store: str | None = None
@@ -45,7 +45,7 @@ class Location:
     def of(
         cls, place: PlaceOptions, given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
     ) -> Location:
-        """Resolves the settings of options and of a spec; raises UserError as `resolve` does."""
+        """Resolve the settings of options and of a spec; raises UserError as `resolve` does."""
         here, there = resolve(place._asdict(), given), None
         if spec is not None:
             typed = {"dir": str(here.dir) if place.dir else None, "store": place.store}
@@ -59,7 +59,7 @@ class Location:
         return self.words[0] if self.words else None
 
     def open(self, *, create: bool = False) -> Store:
-        """Opens the store; `create` makes a missing SQLite file.
+        """Open the store; `create` makes a missing SQLite file.
 
         Raises StoreError if it does not exist, does not respond, or belongs to another version.
         """
@@ -79,7 +79,7 @@ class Location:
 
     @property
     def beside_spec(self) -> str:
-        """How to use the store that the command would use in the spec's folder, where there is none here; else ""."""
+        """The hint for a store that exists beside the spec, and not here; else ""."""
         if self.spec is None or self.there is None or self._source_of("store").startswith(_TYPED):
             return ""
         here, there = self.file, _file(self.there.store, self.spec.parent.absolute())
@@ -92,7 +92,7 @@ class Location:
 
     @property
     def _elsewhere(self) -> str:
-        """How to name a store that may be elsewhere, where neither a spec nor a setting named any; else ""."""
+        """The hint for a store that may be elsewhere, if neither a spec nor a setting names one; else ""."""
         if self.spec is not None or not self._by_default:
             return ""
         return "`campaign submit SPEC` creates one; if yours is elsewhere, name its spec file, or give --dir or --store"
@@ -105,7 +105,7 @@ class Location:
         return next((one.source for one in self.settings.origins if one.name == name), "default")
 
     def open_if_any(self) -> Store | None:
-        """Opens the store; None where a SQLite file has yet to be made, or who made it died before it had tables."""
+        """Open the store; None if a SQLite file has yet to be made, or its maker died before it had tables."""
         from dscampaign.db.errors import SchemaMismatch, StoreMissing
 
         try:
@@ -119,7 +119,7 @@ class Location:
 
 
 def locate(place: PlaceOptions, words: Sequence[str | None] = ()) -> Location:
-    """Resolves options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
+    """Resolve options and arguments; a spec file as the first argument stands for its campaign, `dir` and `store`.
 
     Raises UserError if the spec or a configuration file cannot be read.
     """
@@ -144,7 +144,7 @@ def _spelt(place: Path, spec_folder: Path) -> str:
 
 
 def _peek(path: Path) -> dict[str, str | None]:
-    """Name, dir and store of a spec, which need not be valid: a campaign runs on while its spec is being edited."""
+    """Return name, dir and store of a spec that need not be valid: campaigns run on while their specs are edited."""
     from dscampaign.orchestrator.spec.yaml_source import load
 
     data = load(path.read_text(encoding="utf-8"), str(path)).data

@@ -22,13 +22,13 @@ _BLOCK = 1 << 16
 
 
 class LogStream(Protocol):
-    """Where a log is shown: a stream of bytes, or a terminal's stand-in for one."""
+    """A stream of bytes, or a terminal's stand-in for one."""
 
     def write(self, data: bytes, /) -> object:
-        """Takes the next bytes."""
+        """Take the next bytes."""
 
     def flush(self) -> None:
-        """Shows all of them."""
+        """Show all of them."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Wanted:
     def of(
         cls, store: Store, campaign: CampaignRow, run: RunRow, *, rank: int, launcher: bool, generation: int | None
     ) -> Wanted:
-        """Finds the attempt, by default the newest; raises UserError if the run has no such attempt or rank."""
+        """Find the attempt, by default the newest; raises UserError if the run has no such attempt or rank."""
         with store.read() as conn:
             rows = queries.attempts(conn, campaign.id, run.id)
         row = next((row for row in reversed(rows) if generation in (None, row.generation)), None)
@@ -87,7 +87,7 @@ class Wanted:
 
 
 def newest_log(wanted: Wanted) -> Path:
-    """The rank's log if there is one, else the launcher's or the batch job's; raises UserError if there is none."""
+    """Return the rank's log, else the launcher's or the batch job's; raises UserError if there is none."""
     found = next(_candidates(wanted), None)
     if found is None:
         before = f"; the attempt before it is --attempt {wanted.before}" if wanted.before else ""
@@ -106,10 +106,7 @@ def newest_log(wanted: Wanted) -> Path:
 def await_attempt(
     store: Store, campaign: CampaignRow, run: RunRow, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
-    """Waits while the run has no active attempt but will get one.
-
-    `say` is called once with what is waited for.
-    """
+    """Wait while the run has no active attempt but will get one; call `say` once with the reason."""
     said = False
     while True:
         with store.read() as conn:
@@ -124,7 +121,7 @@ def await_attempt(
 
 
 def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) -> int:
-    """Copies a log from an offset, or its last lines; returns the offset of its end."""
+    """Copy a log from an offset, or its last lines; return the offset of its end."""
     with path.open("rb") as log:
         log.seek(offset if lines is None else _start_of_last(log, lines))
         shutil.copyfileobj(log, out, _BLOCK)
@@ -133,7 +130,7 @@ def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) ->
 
 
 def _start_of_last(log: BinaryIO, lines: int) -> int:
-    """Where the last lines of a log begin, found from its end, a block at a time: a line may have none."""
+    """Return the offset of the last lines of a log, read from its end, a block at a time."""
     end = log.seek(0, os.SEEK_END)
     log.seek(max(0, end - 1))
     open_end = log.read(1) not in (b"", b"\n")
@@ -154,7 +151,7 @@ def _start_of_last(log: BinaryIO, lines: int) -> int:
 def follow_log(
     wanted: Wanted, lines: int | None, out: LogStream, *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Copies a log as it grows until the attempt ends; waits for one that is not there yet.
+    """Copy a log as it grows until the attempt ends; wait for one that does not exist yet.
 
     Raises UserError if the attempt ended without a log.
     """

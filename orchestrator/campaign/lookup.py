@@ -16,14 +16,14 @@ from .selection import Selection
 
 
 def open_campaign(place: PlaceOptions, name: str | None) -> tuple[Store, CampaignRow]:
-    """Opens the store where `locate` finds it, and the campaign as `find` does."""
+    """Open the store at the place that `locate` returns, and find the campaign as `find` does."""
     where = locate(place, [name])
     opened = where.open()
     return opened, find(opened, where.name)
 
 
 def open_runs(place: PlaceOptions, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
-    """As `open_campaign`, with the runs that were named, as `find_with_runs`."""
+    """Open the store and find campaign and runs, as `find_with_runs`."""
     opened, campaign, chosen = open_selection(place, words)
     return opened, campaign, names_of(opened, campaign, chosen) or []
 
@@ -31,7 +31,7 @@ def open_runs(place: PlaceOptions, words: Sequence[str]) -> tuple[Store, Campaig
 def open_selection(
     place: PlaceOptions, words: Sequence[str], chosen: Selection | None = None
 ) -> tuple[Store, CampaignRow, Selection]:
-    """As `open_campaign`, of `[NAME] [RUN...]`, with what was chosen there and otherwise."""
+    """Open the store and find the campaign of `[NAME] [RUN...]`; add the runs to the selection."""
     where = locate(place, words)
     opened = where.open()
     campaign, patterns = _find_with_patterns(opened, where.words)
@@ -40,7 +40,7 @@ def open_selection(
 
 
 def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str] | None:
-    """The runs that were chosen, None where that was left out; raises UserError as `Selection.of`."""
+    """Return the names of the selected runs, None without a selection; raises UserError as `Selection.of`."""
     if not chosen:
         return None
     with store.read() as conn:
@@ -48,10 +48,10 @@ def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str
 
 
 def find(store: Store, name: str | None, verb: str = "explain") -> CampaignRow:
-    """The campaign of that name, or the only one.
+    """Return the campaign of that name, or the only one.
 
-    Raises UserError if there is none, or no name for one of several; it says where there is a run of that name, with
-    what to do with it there: `THIS` is the command that asks.
+    Raises UserError if there is none, or no name for one of several. Its hint names a campaign with a run of that name,
+    and a command for it: `THIS` is the present command.
     """
     known = _known(store)
     if name in known:
@@ -69,19 +69,19 @@ def find(store: Store, name: str | None, verb: str = "explain") -> CampaignRow:
 
 
 def campaigns_with_run(store: Store, name: str) -> list[str]:
-    """The campaigns that have a run of that name."""
+    """Return the campaigns that have a run of that name."""
     with store.read() as conn:
         found = queries.list_campaigns(conn)
         return [campaign.name for campaign in found if queries.run_by_name(conn, campaign.id, name)]
 
 
 def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
-    """The campaign of that name, or all of the store; raises UserError as `find`."""
+    """Return the campaign of that name, or all of the store; raises UserError as `find`."""
     return [find(store, name)] if name else list(_known(store).values())
 
 
 def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
-    """Resolves `[NAME] [RUN...]`; the name may be omitted if there is only one campaign, a run may be a pattern.
+    """Resolve `[NAME] [RUN...]`; the name may be omitted if there is only one campaign, a run may be a pattern.
 
     Raises UserError as `find`, or if a run does not exist.
     """
@@ -90,7 +90,7 @@ def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, lis
 
 
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
-    """Resolves `[NAME] RUN`; the run may be omitted if the campaign has only one.
+    """Resolve `[NAME] RUN`; the run may be omitted if the campaign has only one.
 
     Raises UserError as `find_with_runs`, or if it is not one run.
     """

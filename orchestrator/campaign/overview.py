@@ -1,4 +1,4 @@
-"""All campaigns of a store, each in one line: whose it is, how far, what it used. Reads no metrics."""
+"""All campaigns of a store, each in one line: user, progress, hours. Reads no metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .counts import RunCounts
 
 @dataclass(frozen=True)
 class CampaignOverview:
-    """A campaign, how long ago something last happened to it, and whether its ranks have GPUs, as far as is known."""
+    """A campaign, the time since its last activity, and whether its ranks have GPUs, as far as is known."""
 
     campaign: CampaignRow
     totals: CampaignTotals
@@ -32,12 +32,12 @@ class CampaignOverview:
 
     @property
     def user(self) -> str:
-        """Who submitted it last; "" of one that an earlier version recorded."""
+        """The user who submitted it last; "" if an earlier version recorded it."""
         return str(self.campaign.provenance.get("user", ""))
 
     @property
     def device_hours(self) -> float:
-        """What its attempts have used until now: hours of GPUs, or of ranks that have none."""
+        """The hours of its attempts until now: of GPUs, or of ranks without any."""
         used = self.totals.rank_seconds.items()
         return sum(seconds * _devices_per_rank(self.campaign.executor, asked) for asked, seconds in used) / 3600
 
@@ -48,7 +48,7 @@ class CampaignOverview:
 
 
 def read_overview(store: Store) -> list[CampaignOverview]:
-    """All campaigns, the most recently active first."""
+    """Return all campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
         found, totals, on_gpus = queries.list_campaigns(conn), campaign_totals(conn, now_s), with_gpus(conn)
@@ -65,13 +65,13 @@ def read_overview(store: Store) -> list[CampaignOverview]:
 
 
 def hour_unit(rows: Sequence[CampaignOverview]) -> str:
-    """What the time of all of them can be called."""
+    """Return the unit of the hours of all of them."""
     kinds = {row.on_gpus for row in rows}
     return "device-hours" if len(kinds) > 1 else "rank-hours" if kinds == {False} else "GPU-hours"
 
 
 def _devices_per_rank(executor: str, asked: Asked) -> float:
-    """GPUs that an attempt holds for each of its ranks; where it asks for none, or nobody knows, each rank counts."""
+    """Return the GPUs of an attempt for each of its ranks; 1 if it asks for none, or the number is unknown."""
     if asked.gpus_per_node is None:
         return 1.0
     gpus = gpus_of_node(asked.gpus_per_node, asked.gres)

@@ -1,4 +1,4 @@
-"""Which places in a campaign's folder this program made: those of the layout whose names the store records."""
+"""Classifies the places in a campaign's folder that this program made: names of the layout that the store records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan: what submitting a spec would change, and what the next pass would then submit. Changes nothing."""
+"""The plan: the effect of submitting a spec, and of the next pass. Changes nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
 
 
 class Sign(StrEnum):
-    """What happens to a run."""
+    """The effect on a run."""
 
     CREATE = "+"
     RESUBMIT = "~"
@@ -63,7 +63,7 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run, what would happen to it, and why.
+    """A run with the effect on it, and the reason.
 
     Attributes:
         run: None for one that the spec no longer names.
@@ -72,7 +72,7 @@ class PlannedRun:
         changes: made so that the attempt fits into memory, see `memory.config_changes`.
         differing: settings that the spec changes, as `train.lr: 0.001 → 0.01`.
         predicted_gb: peak memory of a rank, None if like runs have not measured enough.
-        usable_gb: memory that a rank could use where they ran.
+        usable_gb: memory that a rank could use on the nodes of like runs.
         params: the point of one that the spec no longer names.
     """
 
@@ -107,7 +107,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class ScreeningPlan:
-    """What a campaign does in two stages, and what that costs.
+    """The two stages of a campaign, and their cost.
 
     Attributes:
         steps: of a screening run.
@@ -126,11 +126,11 @@ class ScreeningPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a campaign with what would happen to them.
+    """All runs of a campaign with the effect on each.
 
-    If the executor could not be reached, `trouble` says so: resubmissions may be missing. `notes` say which limits
-    change, what code runs use, and what stands in the way of all of them. `likely_gpu_hours` is what the submitted
-    full runs will train for, by the speed of their screening runs; None unless all of them were screened.
+    `trouble` is set if the executor could not be reached: resubmissions may be missing. `notes` name changed limits,
+    the code of runs, and obstacles of all of them. `likely_gpu_hours` is the time that the submitted full runs will
+    train for, by the speed of their screening runs; None unless all of them were screened.
     """
 
     campaign: str
@@ -177,12 +177,12 @@ class Plan:
 
 
 def most_gpu_hours(run: Run) -> float:
-    """What an attempt of a run on Slurm can use within its time limit."""
+    """Return the most that an attempt of a run on Slurm can use within its time limit."""
     return run.config.slurm.most_gpu_hours
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Makes the plan; `store` is None if there is none yet. Raises UserError as `spec_diff`."""
+    """Make the plan; `store` is None if there is none yet. Raises UserError as `spec_diff`."""
     campaign, change = spec_diff(store, submission)
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
@@ -223,7 +223,6 @@ def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> Screeni
 
 
 def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedRun]) -> float | None:
-    """What the full runs that start now will train for, by the speed of their points' screening runs."""
     starting = [item.run for item in planned if item.run and item.starts and item.run.stage is Stage.FULL]
     rows = {point_of(run.params): row for row, run in change.keep if run.stage is Stage.SCREENING}
     with store.read() as conn:
@@ -245,7 +244,6 @@ def _uncounted(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:
-    """That runs which have begun keep their code, where it has changed since."""
     pairs = [(row, codes[run.config_hash]) for row, run in change.keep if has_code(row)]
     older = {row.code: code for row, code in pairs if row.code != code.hash}
     if older:
@@ -258,7 +256,7 @@ def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Cod
 
 
 def _differing(row: RunRow, run: Run) -> tuple[str, ...]:
-    """The settings of a run that the spec changes; a default that a new version brings is no change."""
+    """Return the settings of a run that the spec changes; a default that a new version brings is no change."""
     if unchanged(row, run):
         return ()
     now = run.stored_config
@@ -312,7 +310,7 @@ def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator
 
 
 def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
-    """Starts a run that is new to the store where the ledger says; for the others the policy has decided that."""
+    """Start a new run at the size of the ledger; for the others the policy has decided that."""
     run, micro, why = item.run, item.micro_batch, item.why
     if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
         choice = start_micro_batch(run.global_batch, run.data_parallel, micro, ledger)
@@ -332,7 +330,7 @@ def _with_needs(item: PlannedRun) -> PlannedRun:
 def _decided(
     store: Store, campaign: CampaignRow, submission: Submission, change: SpecDiff
 ) -> tuple[dict[int, Submit], Unreachable | None]:
-    """What the next pass would submit of the kept runs, by run id. `local.parallel` does not count here."""
+    """Return the next pass' submissions of the kept runs, by run id. `local.parallel` does not count here."""
     # as submitting the spec would leave it
     provenance = {**campaign.provenance, **submission.rules}
     limits = submission.spec.limits.model_dump(exclude_none=True)

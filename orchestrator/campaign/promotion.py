@@ -1,4 +1,4 @@
-"""The spec of one longer run, made from a condition of a campaign: its settings fixed, everything else as it was."""
+"""Makes the spec of one longer run from a condition of a campaign."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Promotion:
     Attributes:
         name: of the new campaign.
         run: its only run.
-        fixed: what the condition set, as `train.zero_stage: 3`.
-        notes: what depends on the number of steps, and what to look at before it is submitted.
+        fixed: the settings of the condition, as `train.zero_stage: 3`.
+        notes: effects of the number of steps, and points to check before it is submitted.
     """
 
     name: str
@@ -55,15 +55,15 @@ class Promotion:
 def promote(
     campaign: CampaignRow, condition: str, row: RunRow, steps: int, out: Path, *, step_s: float | None = None
 ) -> Promotion:
-    """Makes the spec; writes nothing.
+    """Make the spec; write nothing.
 
     Args:
-        campaign: its text as it was submitted is what is changed.
+        campaign: the source of the text, as it was submitted.
         condition: name.
         row: the condition's first run.
         steps: optimizer steps of the new run.
-        out: where the spec will be: from another folder, its inputs are named by whole paths.
-        step_s: seconds of a step that the condition was measured with.
+        out: the path of the spec: from another folder, its inputs are named by whole paths.
+        step_s: measured seconds of a step of the condition.
 
     Raises:
         SpecError: the result is no valid spec.
@@ -88,7 +88,7 @@ def promote(
 
 
 def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) -> Point:
-    """The point with values as the spec has them: a run knows them with variables and paths filled in."""
+    """Return the point with values as in the spec: those of a run have variables and paths filled in."""
     written, _ = points(raw.get("matrix") or {})
     filled, _ = points(with_inputs_of(raw, folder).get("matrix") or {})
     for point, known in zip(written, filled, strict=True):
@@ -104,7 +104,7 @@ def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
 
 
 def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
-    """Command and environment, with what in braces only the matrix has had a value for."""
+    """Fill values of the matrix into the placeholders of command and environment."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
     texts = {name: env_text(value) for name, value in own.items() if name not in _STAY and isinstance(value, Scalar)}
 
@@ -129,7 +129,6 @@ def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:
 
 
 def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
-    """What depends on how long the run is, and what is otherwise than in the condition."""
     before, train, slurm = run_config(row), run.config.train, run.config.slurm
     steps, was = train.steps or 0, before.train.steps or row.target_step
     if was and steps <= was:

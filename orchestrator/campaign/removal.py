@@ -1,4 +1,4 @@
-"""Removes a campaign that is over: its files first, then its rows in the store. A second call finishes a first."""
+"""Removes a settled campaign: its files first, then its rows in the store. A second call finishes a first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class Removal:
-    """What would go.
+    """The files and rows to delete.
 
     Attributes:
         size_bytes: of its files; None if its folder is gone already.
@@ -67,13 +67,13 @@ class Removal:
 
 
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:
-    """What removing a campaign would take away.
+    """Return the effect of removing a campaign.
 
-    Where its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left.
+    If its user has deleted its folder, no pass can settle it any more: then it is enough that no job is left.
 
     Raises:
         UserError: it is not settled, or has an attempt that may have a job.
-        Unreachable: its folder is away, or nobody can tell whether a job is left.
+        Unreachable: its folder is away, or it is unknown whether a job is left.
     """
     with store.read() as conn:
         fresh = queries.campaign_by_id(conn, campaign.id) or campaign
@@ -99,7 +99,6 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _measured(folder: Path, parts: CampaignParts) -> tuple[int | None, tuple[Kept, ...]]:
-    """The bytes of what goes, None if the folder is gone, and what stays."""
     if folder.is_symlink():
         return 0, (Kept(folder, "a symbolic link"),)
     if not folder.exists():
@@ -114,11 +113,11 @@ def _measured(folder: Path, parts: CampaignParts) -> tuple[int | None, tuple[Kep
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
-    """Makes sure that none of these attempts has a job: their agents would wait for the folder, or begin without it.
+    """Make sure that none of these attempts has a job: their agents would wait for the folder, or begin without it.
 
     Raises:
         UserError: one has.
-        Unreachable: nobody can tell.
+        Unreachable: that is unknown.
     """
     if not active:
         return
@@ -143,11 +142,11 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
 
 
 def remove(store: Store, campaign: CampaignRow) -> Removal:
-    """Removes a campaign; returns what went. Killed anywhere, it is finished by a second call.
+    """Remove a campaign; return the deleted parts. Killed anywhere, it is finished by a second call.
 
     Raises:
         LeaseHeld: a reconciler is at work on it.
-        UserError, Unreachable: as of `removal_of`, now that nobody else acts for it; OSError: a file cannot be removed.
+        UserError, Unreachable: as `removal_of`, now that nobody else acts for it; OSError: a file cannot be removed.
     """
     with acting_for(store, campaign) as writer:
         found = removal_of(store, campaign)
@@ -165,9 +164,9 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
-    """Attempts by id, as many at a time as one transaction may remove: one may have millions of rows, and others write.
+    """Split attempts into pieces for one transaction each: one may have millions of rows, and others write.
 
-    Those that never reported a step have hardly any.
+    Attempts that never reported a step have hardly any.
     """
     with store.read() as conn:
         reported = {row.id for row in queries.attempts_of(conn, attempt_ids) if row.last_step is not None}
@@ -176,7 +175,7 @@ def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _remove_folder(found: Removal, writer: FencedWriter) -> list[Kept]:
-    """Remove what is the campaign's; return what stays. The marker goes last: until then it names the folder's owner.
+    """Remove the campaign's places; return those that stay. The marker goes last: it names the folder's owner.
 
     Raises:
         OSError: a file of the campaign cannot be removed.

@@ -35,13 +35,13 @@ class Selection:
         return bool(self.states or self.patterns)
 
     def of(self, runs: Iterable[_SomeRun], campaign: str) -> list[_SomeRun]:
-        """These runs of the campaign. Raises UserError for a name or pattern that none of its runs has."""
+        """Return these runs of the campaign. Raises UserError for a name or pattern without a run."""
         known = list(runs)
         named = self._named(known, campaign) if self.patterns else {run.name for run in known}
         return [run for run in known if run.name in named and (not self.states or run.state in self.states)]
 
     def none(self, campaign: str) -> str:
-        """That there is no such run: `no run of sweep is failed or held`."""
+        """Return that there is no such run: `no run of sweep is failed or held`."""
         which = f" that matches {' or '.join(self.patterns)}" if self.patterns else ""
         return f"no run of {campaign}{which} is {' or '.join(state for state in RunState if state in self.states)}"
 

@@ -1,4 +1,4 @@
-"""A run as a self-contained batch script, to inspect or to run by hand."""
+"""Writes a run as a self-contained batch script, to inspect or to run by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_dela
 
 
 def render_run(submission: Submission, run: Run) -> str:
-    """The script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
+    """Return the script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
     payload, paths = _payload(submission, run)
     resources = job_request.resources(run.config)
     values: dict[str, Value] = {
@@ -47,7 +47,7 @@ def render_run(submission: Submission, run: Run) -> str:
 
 
 def render_reconciler(submission: Submission, store: str, script: Path, time: str) -> str:
-    """A job that reconciles the campaign until every run is settled; it resubmits `script` before its own time limit.
+    """Return a job that reconciles the campaign until it is settled; it resubmits `script` before its time limit.
 
     `store` is a URL without a password, `time` the limit of one such job in Slurm's form.
     """
@@ -86,7 +86,6 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
 
 
 def _options(resources: Mapping[str, Any]) -> Iterator[str]:
-    """Options of sbatch, as in the campaign; a flag has no value."""
     asked = {name.replace("_", "-"): value for name, value in resources.items() if name not in _HANDLED}
     asked |= resources.get("additional_parameters", {})
     for name, value in asked.items():
@@ -105,14 +104,14 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
 
 
 def _allocator(payload: Payload) -> Iterator[str]:
-    """What an agent adds where neither the spec nor what was set up has chosen."""
+    """Yield the settings that an agent adds if neither the spec nor the set-up has chosen."""
     if added := launch.allocator_default(payload, payload.env):
         chosen = "".join(f"${{{name}-}}" for name in added)
         yield f'[ -n "{chosen}" ] || export {" ".join(f"{name}={value}" for name, value in added.items())}'
 
 
 def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
-    """Shell lines that write the configuration files, so that the script needs no other file."""
+    """Yield shell lines that write the configuration files, so that the script needs no other file."""
     again = f"{paths.dir} holds an earlier run of this script: move it away to train again"
     yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
     folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))

@@ -43,7 +43,7 @@ NO_METRICS: Final = (
 
 
 def no_metrics(names: Sequence[str], campaign: str = "") -> str:
-    """What to do about runs that ended without a word of any step; in short, where a `campaign` is given."""
+    """Return the advice for runs that ended without reporting any step; in short if a `campaign` is given."""
     others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
     brief = f"no metrics were reported, see `campaign explain {campaign} {names[0]}`"
     return f"{names[0]}{others}: {brief if campaign else NO_METRICS}"
@@ -112,7 +112,7 @@ class CampaignStatus:
 
     @property
     def silent(self) -> list[str]:
-        """Runs that completed without a word of any step."""
+        """Runs that completed without reporting any step."""
         return [run.name for run in self.runs if run.state is RunState.COMPLETED and run.step is None]
 
     @property
@@ -129,7 +129,7 @@ class CampaignStatus:
 
     @property
     def seen_now(self) -> bool:
-        """Whether somebody has just looked: what runs were doing long ago says nothing."""
+        """Whether a pass has just looked: older activities of runs are out of date."""
         return self.reconciler is not None and self.reconciler.expires_s > self.now_s - LOOKED_S
 
 
@@ -153,13 +153,13 @@ class ConditionStatus:
 
 
 def conditions_of(runs: Sequence[RunStatus]) -> list[ConditionStatus]:
-    """The conditions of a campaign, worst first."""
+    """Return the conditions of a campaign, worst first."""
     groups = alike(runs, lambda run: run.condition)
     return sorted((ConditionStatus(runs[0].condition, tuple(runs)) for runs in groups), key=lambda c: c.badness)
 
 
 def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
-    """The runs that failed or are held, those of one cause together, the largest group first."""
+    """Return the runs that failed or are held, grouped by cause, the largest group first."""
     troubled = [run for run in status.runs if run.state in TROUBLED]
     rule = status.rules
     groups = alike(
@@ -169,7 +169,7 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
 
 
 def run_longest(runs: Sequence[RunStatus]) -> list[RunStatus]:
-    """The few whose attempts have run for the longest time; none where there is only one."""
+    """Return the few whose attempts have run for the longest time; none if only one runs."""
     running = [run for run in runs if run.state is RunState.RUNNING and run.started_s is not None]
     return heapq.nsmallest(LONGEST, running, key=lambda run: run.started_s or 0.0) if len(running) > 1 else []
 
@@ -179,7 +179,7 @@ def _rank(state: RunState) -> int:
 
 
 def read_status(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> CampaignStatus:
-    """Reads a campaign's status in one transaction; the limits are those of the chosen runs that run longest."""
+    """Read a campaign's status in one transaction; the limits are those of the chosen runs that run longest."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
         longest = chosen.of(rows, campaign.name) if chosen else rows

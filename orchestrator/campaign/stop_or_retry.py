@@ -1,4 +1,4 @@
-"""What stopping or retrying comes to: which runs it changes, which it leaves, and how that is said. Pure."""
+"""The effect of stopping or retrying: changed runs, unchanged runs, and both in words. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dscampaign.orchestrator.formatting import count
 
 @dataclass(frozen=True)
 class Cancellation:
-    """Runs that are to end, ended ones that are not to be tried again, and those to which nothing happens."""
+    """Runs to end, ended runs that are not to be tried again, and runs that stay as they are."""
 
     ending: Sequence[RunRow]
     given_up: Sequence[RunRow]
@@ -22,7 +22,7 @@ class Cancellation:
 
     @property
     def text(self) -> str:
-        """What a cancellation does: `cancelling 3 runs`, and to which runs it does less or nothing."""
+        """The effect in words: `cancelling 3 runs`, and the runs with less or no effect."""
         nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
         lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
         lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
@@ -36,7 +36,7 @@ class Cancellation:
 
 
 def cancellation_of(runs: Sequence[RunRow]) -> Cancellation:
-    """What cancelling these runs does."""
+    """Return the effect of cancelling these runs."""
     tried = (RunState.FAILED, RunState.SCREENED)
     given_up = [run for run in runs if run.state in tried and run.desired in WANTED]
     chosen = {run.id for run in given_up}
@@ -46,21 +46,21 @@ def cancellation_of(runs: Sequence[RunRow]) -> Cancellation:
 
 @dataclass(frozen=True)
 class Retry:
-    """Runs that a retry begins again, and those that it leaves as they are."""
+    """Runs that a retry begins again, and runs that it leaves as they are."""
 
     again: Sequence[RunRow]
     left: Sequence[RunRow]
 
     @property
     def text(self) -> str:
-        """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and what stays as it is."""
+        """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and the runs that stay."""
         number = len(self.again)
         again = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
         return again + (f"\nleft as they are: {_counted(self.left)}" if self.left else "")
 
     @property
     def may_follow(self) -> str | None:
-        """What to type after the campaign's name for those that it leaves, and which these are; None for nothing."""
+        """The arguments behind the campaign's name for the runs that it leaves, and a description; None for nothing."""
         left = [run for run in self.left if run.state in RETRYABLE_RUN]
         if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
             return "--all, for those that were cancelled"
@@ -76,28 +76,21 @@ class Retry:
 
 
 def _counted(runs: Iterable[RunRow]) -> str:
-    """`2 failed, 1 cancelling`."""
     shown = ("no longer in the spec" if run.desired in UNNAMED else shown_to_user(run) for run in runs)
     return ", ".join(f"{number:,} {what}" for what, number in Counter(shown).items())
 
 
 def retry_of_all(runs: Sequence[RunRow], *, cancelled: bool) -> Retry:
-    """Of a campaign's runs those that failed or are held; with `cancelled` also those that were.
+    """Return the runs of a campaign that failed or are held; with `cancelled` also cancelled ones.
 
-    Those stay as they are that the spec no longer names, or that the screening left out.
+    Runs that the spec no longer names or that the screening left out stay as they are.
     """
     states = (RunState.FAILED, RunState.HELD, *([RunState.CANCELLED] if cancelled else []))
     return _retry([run for run in runs if run.state in states and run.desired not in UNNAMED], runs)
 
 
 def retry_of_named(runs: Sequence[RunRow], early: Collection[int], *, unnamed: bool) -> Retry:
-    """Of the runs that the user chose those that can be retried.
-
-    Args:
-        runs: as chosen.
-        early: ids of those that completed early.
-        unnamed: also those that the spec no longer names.
-    """
+    """Return the chosen runs that can be retried; `early` are the ids of those that completed early."""
     possible = (run for run in runs if run.state in RETRYABLE_RUN or run.id in early)
     return _retry([run for run in possible if unnamed or run.desired not in UNNAMED], runs)
 
@@ -108,5 +101,5 @@ def _retry(again: Sequence[RunRow], runs: Iterable[RunRow]) -> Retry:
 
 
 def shown_to_user(run: RunRow) -> str:
-    """A run's state as the user is told it."""
+    """Return a run's state as the user sees it."""
     return str(shown_state(run.state, run.desired))
