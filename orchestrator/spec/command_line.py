@@ -1,4 +1,4 @@
-"""The `command` of a spec: its words, and what its first word may be."""
+"""The `command` of a spec: its words, and the programs that it may start with."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|
 """Words that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
 _DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
 _LITERAL: Final = re.compile(r"'[^']*'|\\.", re.DOTALL)
-"""What of a word a shell leaves as it is."""
-_LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun)")
+"""The part of a word that a shell leaves as it is."""
+_LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun|accelerate)")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
 _START: Final = "start with a Python script or `-m MODULE`, which deepspeed launches; shell lines belong in `setup`"
 _HEAD: Final = 256
@@ -31,10 +32,10 @@ _HEAD: Final = 256
 
 
 def words_of(value: Any) -> Any:
-    """The words of a command; one given as text is split as a shell does.
+    """Return the words of a command; one given as text is split as a shell does.
 
     Raises:
-        Hint: It has none, it needs a shell, or it starts with what deepspeed takes the place of.
+        Hint: It has none, it needs a shell, or it starts with a program that deepspeed replaces.
     """
     words = split(value) if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not words or words[0] == "":
@@ -42,6 +43,8 @@ def words_of(value: Any) -> Any:
     first = str(words[0])
     if _LAUNCHER.fullmatch(first):
         raise Hint(f"starts with {first}", "start with the script, which deepspeed launches; see also `python`")
+    if variable := _ASSIGNMENT.fullmatch(first):
+        raise Hint(f"starts with {first}, but no shell reads it", f"write `env: {{{variable[1]}: {variable[2]}}}`")
     if first.startswith("-") and first != "-m":
         raise Hint(f"starts with the option {first}", _START)
     if first == "-m" and len(words) == 1:
@@ -50,7 +53,7 @@ def words_of(value: Any) -> Any:
 
 
 def split(text: str) -> list[str]:
-    """Splits a command as a shell does.
+    """Split a command as a shell does.
 
     Raises:
         Hint: A quote is not closed, or a word is one that only a shell understands.
@@ -64,34 +67,38 @@ def split(text: str) -> list[str]:
     for word in _RAW.findall(text):
         if _SHELL.fullmatch(word):
             hint = "remove it: the logs keep all output; as an argument, write the command as a list of words"
+            if words[0] == "cd":
+                hint = f"write `workdir: {words[1]}`, and start the command with the script"
+            elif word in ("&&", ";", "||") or word.endswith(";"):
+                hint = "lines to run before the script belong in `setup`"
             raise Hint(f"contains {word}, but no shell reads it", hint)
     return words
 
 
 def shell_word(command: Any) -> tuple[str, str] | None:
-    """What a shell would expand in a command, and what to write instead; None for nothing.
+    """Return the part of a command that a shell would expand, and a hint; None for none.
 
-    In text, what stands in single quotes or behind a backslash is meant as it is, and so is a quoted `~`; in a list of
-    words `$$NAME` is `$NAME`, and a `~` is the script's own to expand.
+    In text, single quotes, a backslash and a quoted `~` keep a part as it is; in a list of words `$$NAME` is `$NAME`,
+    and a `~` is the script's own to expand.
     """
     if isinstance(command, str):
         words = [_LITERAL.sub("", word) for word in _RAW.findall(command)]
-        found = next(filter(None, map(dollar_form, words)), None) or next(filter(None, map(home_form, words[1:])), None)
-        meant = "put it in single quotes if it is meant as it is"
+        form = next(filter(None, [*map(dollar_form, words), *map(home_form, words[1:])]), None)
+        literal = "put it in single quotes if it is meant as it is"
     else:
         texts = [word for word in command if isinstance(word, str)]
-        found = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
-        meant = "write $$ for a dollar that is meant"
-    if found is None:
+        form = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
+        literal = "write $$ for a dollar that is meant"
+    if form is None:
         return None
-    hint = f"write the value itself, or read the variable in the script; {meant}"
-    return f"{found} is not expanded: no shell reads it", hint
+    hint = f"write the value itself, or read the variable in the script; {literal}"
+    return f"{form} is not expanded: no shell reads it", hint
 
 
-def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
-    """What is wrong with the file that a command starts with, and a hint; None where nothing is, or nobody can say.
+def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None:
+    """Return the error in the file that a command starts with, and a hint; None for none.
 
-    A node of a cluster may have what an absolute path names, though this machine has not.
+    A node of a cluster may have the file of an absolute path, though this machine does not.
     """
     first = str(words[0])
     if first == "-m" or "{" in first or _LAUNCHER.fullmatch(first):
@@ -101,34 +108,33 @@ def script_problem(words: list[Any], folder: Path) -> tuple[str, str] | None:
     script = folder / expanded(first)
     if script.exists():
         return None if _is_python(script) else (f"{first} is not a Python script", _START)
-    if first.endswith(".py"):
-        return f"no such script: {script}", _FOLDERS
-    if "/" not in first or first.endswith(".sh"):
+    if first.endswith(".sh") or ("/" not in first and not first.endswith(".py")):
         return f"{first} is not a Python script", _START
-    return None if first.startswith(("/", "~")) else (f"no such script: {script}", _FOLDERS)
+    elsewhere = first.startswith(("/", "~")) and not first.endswith(".py")
+    return None if elsewhere else (f"no such script: {script}", _FOLDERS)
 
 
 def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None:
-    """The same of a command whose script a parameter names: its value is one word, whatever it holds."""
+    """Return the same for a command whose script a parameter names: its value is one word."""
     first = words[0]
     if re.search(r"\s", first) and (too_long(first) or not (folder / expanded(first)).exists()):
         hint = "let the parameter name the script alone, and its arguments parameters of their own"
         return f"a value fills one word, so this would be the script's name: {first}", hint
-    return script_problem(list(words), folder)
+    return script_problem(words, folder)
 
 
 def stand_in(value: Any) -> list[str]:
-    """A valid command with the placeholders of a wrong one, so that the rest of a spec can be checked."""
+    """Return a valid command with the placeholders of a wrong one, so that the rest of a spec can be checked."""
     return ["-m", "unknown", *(as_meant(word) for word in (value if isinstance(value, list) else [value]))]
 
 
 def as_meant(value: Any) -> str:
-    """The text that a value was meant to be: YAML makes a mapping of `{lr}`."""
+    """Return the text that a value was meant to be: YAML makes a mapping of `{lr}`."""
     return f"{{{next(iter(value))}}}" if _is_placeholder(value) else str(value)
 
 
 def quoting_hint(value: Any) -> str | None:
-    """What to write instead of a value that should be text."""
+    """Return a hint for a value that should be text."""
     if _is_placeholder(value):
         return f"YAML reads this as a mapping; quote it: '{as_meant(value)}'"
     if value is None:
@@ -139,7 +145,7 @@ def quoting_hint(value: Any) -> str | None:
 
 
 def command_is_meant(finding: Finding) -> bool:
-    """Whether a finding is about the command, or a misspelt `command`."""
+    """Return whether a finding is about the command, or a misspelt `command`."""
     return any(place[0] == "command" for place in finding.places)
 
 
@@ -156,13 +162,10 @@ def _is_python(script: Path) -> bool:
         return False
     try:
         with script.open("rb") as stream:
-            head = stream.read(_HEAD)
+            line = stream.readline(_HEAD)
     except OSError:
-        return True  # nobody can say
-    line = head.partition(b"\n")[0]
-    if line.startswith(b"#!"):
-        return b"python" in line
-    return head.startswith(b"PK") or b"\0" not in head  # a zip archive may hold a `__main__.py`
+        return True  # it cannot be known
+    return b"python" in line if line.startswith(b"#!") else b"\0" not in line
 
 
 def _as_word(value: Any) -> Any:

@@ -280,20 +280,10 @@ class _Prepared:
         if path == ("command",):
             return self._command(value, place)
         if isinstance(value, dict):
-            if path == ("slurm",):
-                self._spelt_twice(value, place)
             return {key: self._value(item, (*path, str(key)), (*place, key)) for key, item in value.items()}
         if isinstance(value, list) and path[0] == "forward":
             return [self._value(item, path, (*place, index)) for index, item in enumerate(value)]
         return self._text(value, path, place) if isinstance(value, str) and _asks(path) else value
-
-    def _spelt_twice(self, slurm: Mapping[str, Any], place: FieldPath) -> None:
-        """Options that are given with dashes and with underscores: only one of the values could count."""
-        known: dict[str, str] = {}
-        for key in map(str, slurm):
-            if (first := known.setdefault(key.replace("-", "_"), key)) != key:
-                message = f"is the same option as {first}"
-                self.findings.append(Finding(((*place, key),), message, "remove one of them", at_key=True))
 
     def _text(self, value: str, path: tuple[str, ...], place: FieldPath) -> str:
         if path == ("store",) and secrets.secret_in(value):

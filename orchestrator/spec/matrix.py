@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from itertools import chain, product
+from itertools import product
 from json import dumps
 from math import prod
 from types import MappingProxyType
@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, SpecError, did_you_mean, nearest
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, nearest
 
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
 from .retry_section import RetryConfig
 from .slurm_section import SlurmConfig
-from .yaml_source import number_hint, parse_value, written
+from .yaml_source import number_hint, written
 
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
@@ -102,8 +102,6 @@ def points(
     result, overwritten = _include(kept, includes)
     findings += [*overwritten, *_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
     findings += _rivals(choices)
-    own = [_linked(entry, ("matrix", "include", index)) for index, entry in includes.items()]
-    findings += _twice([*chain(*choices.values()), *own])
     silent = any(not values for values in usable.values())
     if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
@@ -137,7 +135,7 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
     for name, values in matrix.items():
         place: FieldPath = ("matrix", name)
         if not isinstance(values, list):
-            yield Finding((place,), "expected a list of values", _list_hint(values))
+            yield Finding((place,), "expected a list of values", _list_hint(name, values))
         elif not values:
             yield Finding((place,), "has no values", "give at least one, or leave it out")
         elif name in ("include", "exclude"):
@@ -150,17 +148,13 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
 
 
-def _list_hint(value: Any) -> str | None:
-    return None if value is None else f"write {written(_listed(value), flow=True)}"
-
-
-def _listed(value: Any) -> list[Any]:
-    """The list that a single value stands for: of `0, 1` two numbers."""
-    try:
-        items = parse_value(f"[{value}]", "values") if isinstance(value, str) else [value]
-    except SpecError:
-        return [value]
-    return items if all(isinstance(item, Scalar) for item in items) else [value]
+def _list_hint(name: str, value: Any) -> str | None:
+    if isinstance(value, dict) and name not in ("include", "exclude"):
+        inner = [key for key in value if field_path(f"{name}.{key}")]
+        return f"write {name}.{inner[0]}" if inner else "write the values to compare as a list, such as [1e-4, 3e-4]"
+    if isinstance(value, str) and ("," in value or number_hint(value)):
+        return f"write [{value}]"
+    return None if value is None else f"write {written([value], flow=True)}"
 
 
 def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
@@ -179,17 +173,10 @@ def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
 
 def _firsts(values: Sequence[Any]) -> dict[int, Any]:
     """Return the values by their index, without those that repeat one before them."""
-    known: dict[Any, int] = {}
+    indices: dict[Any, int] = {}
     for index, value in enumerate(values):
-        known.setdefault((isinstance(value, bool), _hashable(value)), index)
-    return {index: values[index] for index in known.values()}
-
-
-def _hashable(value: Any) -> Any:
-    """Return what equals that of another value if the two are equal."""
-    if isinstance(value, Mapping):
-        return frozenset((key, _hashable(item)) for key, item in value.items())
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+        indices.setdefault(value if type(value) in (str, int, float) else dumps(value, sort_keys=True), index)
+    return {index: values[index] for index in indices.values()}
 
 
 def _choice(name: str, value: Any, index: int) -> Point:
@@ -299,21 +286,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
     for index, entry in entries.items():
-        if any(_matches(point, entry) for point in grid):
-            continue
         place: FieldPath = ("matrix", "exclude", index)
-        strange = [key for key in entry if not any(_sets(point, key) for point in grid)]
-        for key in strange:
-            names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
+        unknown = [key for key in entry if not any(_sets(point, key) for point in grid)]
+        for key in unknown:
             hint = did_you_mean(key, sorted(names), "name an axis, or what one sets")
             yield Finding(((*place, key),), "is no axis, so this excludes nothing", hint, at_key=True)
-        if not strange:
-            several = any(isinstance(value, list) for value in entry.values())
-            hint = "write an entry for each value" if several else "its values must be values of axes"
-            quoted = next((text for text in entry.values() if isinstance(text, str) and number_hint(text)), None)
-            hint = number_hint(quoted) or hint if quoted else hint
-            yield Finding((place,), "excludes nothing", hint)
+        if not unknown and not any(_matches(point, entry) for point in grid):
+            listed = any(isinstance(value, list) for value in entry.values())
+            hint = "write an entry for each value" if listed else "its values must be values of axes"
+            numbers = (number_hint(value) for value in entry.values() if isinstance(value, str))
+            yield Finding((place,), "excludes nothing", next(filter(None, numbers), hint))
 
 
 def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
@@ -346,28 +330,10 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
     """Axes that set a field which one before them sets: only one could have its way, and both would be in the name."""
     owners: dict[Path | str, str] = {}
     for name, choices in axes.items():
-        for field in dict.fromkeys(_plain(s.path) or s.key for point in choices for s in point.settings):
+        for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
             if (owner := owners.setdefault(field, name)) != name:
                 message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
                 yield Finding((("matrix", name),), message, "use one axis per field", at_key=True)
-
-
-def _twice(found: Sequence[Point]) -> list[Finding]:
-    """Fields that one entry sets under two names: only one of the values could count."""
-    findings: dict[FieldPath, Finding] = {}
-    for point in found:
-        known: dict[tuple[FieldPath, Path | str], AxisSetting] = {}
-        for setting in point.settings:
-            first = known.setdefault((setting.place[:-1], _plain(setting.path) or setting.key), setting)
-            if first.key != setting.key and first.place != setting.place:
-                message = f"is the same field as {first.key}"
-                findings[setting.place] = Finding((setting.place,), message, "remove one of them", at_key=True)
-    return list(findings.values())
-
-
-def _plain(path: Path | None) -> Path | None:
-    """A field in one spelling: options of sbatch may have dashes."""
-    return tuple(part.replace("-", "_") for part in path) if path and path[0] == "slurm" else path
 
 
 def near_field(key: str) -> str:

@@ -54,6 +54,8 @@ def _as_env_text(value: Any) -> Any:
 
 
 def _variable(name: str) -> str:
+    if name.isdecimal():
+        raise Hint(f"{name!r} is not a valid variable name", 'quote a value with commas: "0,1"')
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
     if name.startswith("CAMPAIGN_"):

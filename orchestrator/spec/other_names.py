@@ -56,11 +56,11 @@ _OURS: Final = {
 FIELD: Final = {other: ours for ours, others in _OURS.items() for other in others.split()}
 """The last part of our field's name, by another tool's name for it."""
 _TOP: Final = {
-    "matrix": "axes sweep sweeps grid param_grid search_space hyperparameters hparams",
-    "repeats": "num_seeds replicates trials num_trials",
+    "matrix": "axes parameters sweep sweeps grid param_grid search_space hyperparameters hparams",
+    "repeats": "seeds num_seeds replicates trials num_trials",
     "name": "campaign campaign_name experiment experiment_name",
     "env": "environment env_vars environment_variables",
-    "command": "cmd script entrypoint",
+    "command": "cmd program run script entrypoint",
     "dir": "output_dir out_dir",
 }
 _AT_TOP: Final = {other: ours for ours, others in _TOP.items() for other in others.split()}
@@ -86,10 +86,11 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 
 
 def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
-    """What to write instead of an unknown field: what it means, or else another hint."""
-    if name.replace("-", "_").rpartition(".")[2] in _FOLLOWS:
+    """Return a hint for an unknown field: the field that it means, or else another hint."""
+    last = name.replace("-", "_").rpartition(".")[2]
+    if last in _FOLLOWS:
         return "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
-    if name.replace("-", "_").rpartition(".")[2] in _SPLITS_STACK:
+    if last in _SPLITS_STACK:
         return "the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits each layer"
     ours = meant(name, known)
     return f'did you mean "{ours}"?' if ours else otherwise

@@ -22,40 +22,42 @@ from .other_names import hint_for, meant
 from .slurm_time import slurm_minutes
 
 OWNED_OPTIONS: Final = {
-    "array": "attempts with the same resources are submitted as one array",
-    "batch": "the batch script runs on the node of the first task",
-    "chdir": "the campaign's folder is `dir`",
-    "clusters": "a campaign uses one cluster",
-    "comment": "it carries the token that identifies an attempt",
-    "dependency": "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script",
-    "error": "logs go to the attempt's folder",
-    "export": "the environment of an attempt is `env`",
-    "export_file": "the environment of an attempt is `env`",
-    "gid": "jobs run as you",
-    "gpus": "use gpus_per_node, which says how many ranks a node runs",
-    "gpus_per_socket": "use gpus_per_node, which says how many ranks a node runs",
-    "gpus_per_task": "use gpus_per_node, which says how many ranks a node runs",
-    "input": "an attempt reads nothing from standard input",
-    "job_name": "it names the campaign and the run",
-    "no_requeue": "always set: only this program restarts an attempt",
-    "ntasks": "one task per node starts the ranks",
-    "ntasks_per_core": "one task per node starts the ranks",
-    "ntasks_per_gpu": "one task per node starts the ranks",
-    "ntasks_per_node": "one task per node starts the ranks; use ranks_per_node",
-    "ntasks_per_socket": "one task per node starts the ranks",
-    "open_mode": "logs go to the attempt's folder",
-    "output": "logs go to the attempt's folder",
-    "parsable": "this program parses sbatch's output",
-    "quiet": "this program parses sbatch's output",
-    "requeue": "only this program restarts an attempt, so that none runs twice",
-    "signal": "use signal_delay_s",
-    "test_only": "use `campaign plan`",
-    "uid": "jobs run as you",
-    "verbose": "this program parses sbatch's output",
-    "wait": "use `campaign submit --watch`",
-    "wrap": "this program submits its own script",
+    option: reason
+    for reason, options in {
+        "attempts with the same resources are submitted as one array": "array",
+        "one task per node starts the ranks": (
+            "batch ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket gpus gpus_per_socket "
+            "gpus_per_task"
+        ),
+        "attempts start in the spec's folder": "chdir",
+        "a campaign uses one cluster": "clusters",
+        "it carries the token that identifies an attempt": "comment",
+        "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script": "dependency",
+        "logs go to the attempt's folder": "error open_mode output",
+        "attempts get your environment": "export export_file",
+        "jobs run as you": "gid uid",
+        "an attempt reads nothing from standard input": "input",
+        "it names the campaign and the run": "job_name",
+        "only this program restarts an attempt, so that none runs twice": "no_requeue requeue",
+        "this program parses sbatch's output": "parsable quiet verbose",
+        "it tells a run to save a checkpoint": "signal",
+        "this program submits its own script": "test_only wait wrap",
+    }.items()
+    for option in options.split()
 }
-"""Options of sbatch that a spec cannot set, and why."""
+"""Options of sbatch that a spec cannot set, with the reason."""
+
+_INSTEAD: Final = {
+    "chdir": "workdir",
+    "export": "env",
+    "export_file": "env",
+    "gpus": "slurm.gpus_per_node",
+    "gpus_per_socket": "slurm.gpus_per_node",
+    "gpus_per_task": "slurm.gpus_per_node",
+    "ntasks_per_node": "ranks_per_node",
+    "signal": "slurm.signal_delay_s",
+}
+"""Fields for some of these."""
 
 PASSED_OPTIONS: Final = frozenset(
     """acctg_freq bb bbf begin cluster_constraint container contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
@@ -211,25 +213,26 @@ class SlurmConfig(SpecSection):
 
 
 def option_meant(name: str) -> FieldPath:
-    """The field that an option without a field of its own stands for, by `option_problem`; () for none."""
+    """Return the field for an option without a field of its own, by `option_problem`; () for none."""
     name = name.replace("-", "_")
-    said = re.search(r"\buse (\w+)", OWNED_OPTIONS.get(name, ""))
-    known = name in OWNED_OPTIONS or name in PASSED_OPTIONS
-    field = said[1] if said else None if known else meant(name, _known_options())
-    return ("slurm", field) if field in SlurmConfig.model_fields else (field,) if field else ()
+    if name in OWNED_OPTIONS or name in PASSED_OPTIONS:
+        return tuple(_INSTEAD[name].split(".")) if name in _INSTEAD else ()
+    field = meant(name, _own_and_passed())
+    return ("slurm", field) if field in SlurmConfig.model_fields else ()
 
 
-def _known_options() -> list[str]:
+def _own_and_passed() -> list[str]:
     return [*SlurmConfig.model_fields, *PASSED_OPTIONS]
 
 
 def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
-    """What is wrong with an option of sbatch that has no field of its own, and a hint; None where nothing is."""
+    """Return the error in an option of sbatch that has no field of its own, and a hint; None for none."""
     name = name.replace("-", "_")
     if name in OWNED_OPTIONS:
-        return "is set by this program", OWNED_OPTIONS[name]
+        reason = OWNED_OPTIONS[name]
+        return f"is set by this program: {reason}", f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
     if name not in PASSED_OPTIONS:
-        return "unknown field", hint_for(name, _known_options(), "it is not a long option of sbatch")
+        return "unknown field", hint_for(name, _own_and_passed(), "it is not a long option of sbatch")
     if not isinstance(value, Scalar):
         return "expected one value", None
     try:

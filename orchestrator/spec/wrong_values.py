@@ -36,6 +36,7 @@ _MESSAGES: Final = {
     "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
 }
 """By pydantic's type of error."""
+_EXPECTED: Final = "expected "
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
 
@@ -44,10 +45,10 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
     merged: dict[FieldPath, Finding] = {}
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
         place = finding.places[0]
-        # A field that takes text or a mapping has an error for each.
-        alternative = finding.message.removeprefix("expected ")
-        old = merged.get(place)
-        merged[place] = replace(old, message=f"{old.message} or {alternative}") if old else finding
+        old = merged.setdefault(place, finding)
+        if old is not finding and all(one.message.startswith(_EXPECTED) for one in (old, finding)):
+            # A field that takes text or a mapping has an error for each.
+            merged[place] = replace(old, message=f"{old.message} or {finding.message.removeprefix(_EXPECTED)}")
     return first_causes(list(merged.values()))
 
 
