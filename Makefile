@@ -1,7 +1,8 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
-# make check   format, lint, types, import rules and the pure tests: two minutes, without torch, Slurm or a database
-# make test    all tests, in four processes, for many of them wait most of their time; installs the servers that they need
+# make check   format, lint, types, import rules and the pure tests, without torch, Slurm or a database
+# make test    one proof of each promise, in four processes that often wait; installs the servers that the tests need
 #              (Debian, root). SKIP="cluster postgres nvme browser" leaves groups out
+# make test-all  these and the nightly tests: grids of strategies, thousands of histories of faults, long examples
 # make lint    format, lint, types, import rules
 # make soak    a campaign under random faults for SOAK_SECONDS (1200), from a printed SEED; needs what the tests need
 # make bench   benchmarks
@@ -26,19 +27,22 @@ BENCHMARKS := $(wildcard benchmarks/*.py) benchmarks/oom benchmarks/train
 # Thousands of processes load the same modules, and each one would compile them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test soak lint bench torture documents lock audit sbom clean
+.PHONY: demo check test test-all soak lint bench torture documents lock audit sbom clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
 # What DeepSpeed compiles is kept with the environment that it was compiled for.
-test: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
-test: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
-test: $(STAMP)
+test test-all: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
+test test-all: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
+test: PYTEST_LANE := -m "not nightly"
+test-all: export MACHINE_EXAMPLES ?= 5000
+test-all: export OURS_HISTORIES ?= 100
+test test-all: $(STAMP)
 	SKIP="$(SKIP)" scripts/test_dependencies.sh
-	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(filter-out $(SKIP),nvme))
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=10 $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(if $(filter test-all,$@),$(filter-out $(SKIP),nvme)))
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_LANE) $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 # Needs no torch: a small environment does, and the full one will do.
 check: $(if $(wildcard $(STAMP)),$(STAMP),$(SMALL))

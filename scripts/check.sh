@@ -7,4 +7,4 @@ bin=$(realpath "${BIN:-.venv/bin}")
 
 types=(orchestrator db sbatch jobs.agent jobs.forward jobs.probe jobs.shared jobs.guard jobs.rank jobs.report tests.unit tests.support)
 TYPES="$(printf -- '-p dscampaign.%s ' "${types[@]}") --follow-imports=silent" BIN=$bin scripts/lint.sh
-"$bin/pytest" tests/unit --pure -q -n 2 --dist worksteal "$@"
+"$bin/pytest" tests/unit --pure -m "not nightly" -q -n 2 --dist worksteal "$@"

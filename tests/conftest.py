@@ -1,7 +1,10 @@
-"""Fixtures of all tests, and the one way to leave tests out: by name, and said aloud."""
+"""Fixtures of all tests, the groups that a run leaves out by name, and how long each file takes."""
 
+import json
+import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,23 +24,17 @@ _GROUP_OF_FIXTURE = {
     "crashing_postgres": "postgres",
 }
 NOT_PURE = ("torch", "deepspeed", "transformers", "datasets", "mlflow", "tensorboard", "wandb")
+"""A pure test that imports one of these fails, also if it is installed."""
 _HERE = Path(__file__).parent
 _UNIT = _HERE / "unit"
 _ON_THE_CLUSTER = ("integration/slurm", "faults")
 """Folders of tests; elsewhere `slurm` is a fake one, or a section of a spec."""
 
-_LONGEST = (
-    *("test_main_job", "test_strategies", "test_machines", "test_tensor_parallel", "test_attempt"),
-    *("test_local_campaign", "test_state_machine", "test_sequence_parallel", "test_submission", "test_any_bytes"),
-    *("test_reconciler", "test_trained_documents", "test_nvme", "test_auto_micro_batch", "test_network"),
-    *("test_training", "test_hang", "test_examples", "test_soak", "test_states", "test_more_steps", "test_by_hand"),
-    *("test_same_attempt", "test_doctor", "test_documents", "test_cli_runs", "test_two_users", "test_forward"),
-    *("test_agent", "test_status_truth", "test_transformers_folder", "test_unchanged_scripts", "test_torture"),
-    *("test_pages", "test_figures", "test_weights", "test_vocabulary", "test_store_away"),
-)
-"""Files that take longest; they come first, so that no process is left with a long one at the end. Those that wait for
-Slurm and those that compute come in turn, so that they share the processors."""
-
+TIMES = _HERE.parent / ".test-times.json"
+"""Seconds of each file in the last full run, by its path: of the clock, and of the processors."""
+_BEFORE_S = pytest.StashKey[float]()
+_clock_s: Counter[str] = Counter()
+_cpu_s: Counter[str] = Counter()
 
 # How long a property takes to be tried depends on what else the machine does: no reason to fail.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,8 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what it puts into the background deaf to Ctrl-C, and some tests send one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--pure"):
-        for name in NOT_PURE:
-            sys.modules[name] = None  # type: ignore[assignment] # to import it is an error now
+        sys.modules.update(dict.fromkeys(NOT_PURE))  # type: ignore[arg-type] # to import them is an error now
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,16 +79,59 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if item not in set(left_out)]
         config.hook.pytest_deselected(items=left_out)
-    items.sort(key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST))
+    times = _times()
+    items.sort(key=lambda item: -times.get(_file(item.nodeid), {}).get("clock_s", 0.0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Notes the processor time that this process and its children have taken before the test."""
+    item.stash[_BEFORE_S] = _processor_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Adds the processor time of the whole test to its last report, which a worker sends to the main process."""
+    report = yield
+    if report.when == "teardown":
+        report.cpu_s = _processor_s() - item.stash[_BEFORE_S]
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Adds up the times of each file."""
+    _clock_s[_file(report.nodeid)] += report.duration
+    _cpu_s[_file(report.nodeid)] += getattr(report, "cpu_s", 0.0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says at the end which groups were left out, so that a green run cannot hide it."""
+    """Ends with the slowest files of a full run, and the groups that were left out: a green run cannot hide them."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        found = {file: {"clock_s": round(_clock_s[file], 1), "cpu_s": round(_cpu_s[file], 1)} for file in _clock_s}
+        TIMES.write_text(json.dumps(dict(sorted((_times() | found).items())), indent=0) + "\n")
+        terminalreporter.section("ten slowest files: seconds of the clock, and of the processors")
+        for file, seconds in _clock_s.most_common(10):
+            terminalreporter.write_line(f"{seconds:7.1f} {_cpu_s[file]:7.1f}  {file}")
+        terminalreporter.write_line(f"{sum(_clock_s.values()):7.0f} {sum(_cpu_s.values()):7.0f}  all files")
     if config.getoption("--pure"):
         left_out = "all but tests/unit, and of that what trains or asks PostgreSQL"
-        terminalreporter.write_line(f"LEFT OUT by --pure: {left_out}; `make test` runs everything", yellow=True)
+        terminalreporter.write_line(f"LEFT OUT by --pure: {left_out}; `make test` runs these too", yellow=True)
     elif without := _without(config):
         terminalreporter.write_line(f"LEFT OUT by --without: {', '.join(sorted(without))}", yellow=True)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _processor_s() -> float:
+    return sum(os.times()[:4])
+
+
+def _times() -> dict[str, dict[str, float]]:
+    times: dict[str, dict[str, float]] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    return times
 
 
 def _without(config: pytest.Config) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from .soak import Soak
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.training]
+pytestmark = [pytest.mark.nightly, pytest.mark.cluster, pytest.mark.postgres, pytest.mark.training]
 
 SECONDS = 25.0
 SEED = int(os.environ.get("SEED", "7"))

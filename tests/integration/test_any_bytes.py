@@ -29,6 +29,8 @@ from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World
 
+pytestmark = pytest.mark.nightly
+
 BAD, GOOD = "depth-1", "depth-2"
 PASSES = 20
 EXAMPLES = int(os.environ.get("ANY_BYTES_EXAMPLES", "12"))

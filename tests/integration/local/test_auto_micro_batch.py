@@ -32,6 +32,7 @@ train:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.training
 def test_memory_that_runs_out_in_the_search_costs_no_attempt(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,19 @@ def train_many(
         return attempts
 
     return train
+
+
+def in_lanes(names: Iterable[str], default: Container[str]) -> list[Any]:
+    """Parameters of which only the default ones are no nightly tests."""
+    return [pytest.param(name, marks=() if name in default else pytest.mark.nightly) for name in names]
+
+
+def selected(request: pytest.FixtureRequest) -> set[str]:
+    """Names that the tests of this module ask for in this session."""
+    here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    return {
+        item.callspec.params["name"] for item in here if hasattr(item, "callspec") and "name" in item.callspec.params
+    }
 
 
 def _free_port() -> int:

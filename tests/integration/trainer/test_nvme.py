@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from dscampaign.tests.integration.trainer.attempts import Attempt
 
-pytestmark = [pytest.mark.training, pytest.mark.nvme]
+pytestmark = [pytest.mark.nightly, pytest.mark.training, pytest.mark.nvme]
 
 MODEL = {"model_type": "gpt2", "n_layer": 2, "n_embd": 512, "n_head": 2}  # DeepSpeed leaves less than 1 MB alone
 

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.tests.integration.trainer.attempts import LLAMA, Attempt
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.nightly, pytest.mark.training]
 
 STEPS, HALF = 8, 4
 BASE: dict[str, Any] = {"steps": STEPS, "eval_batches": 2}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dscampaign.tests.integration.trainer.attempts import Attempt
+from dscampaign.tests.integration.trainer.conftest import in_lanes, selected
 
 pytestmark = pytest.mark.training
 
@@ -33,6 +34,7 @@ FP32: dict[str, dict[str, Any]] = {
     "fsdp2-reduced-last": {"engine": "fsdp2", "zero_stage": 0, "micro_batch": 1, "fsdp2_reduce": "last"},
     "fsdp2-fused": {"engine": "fsdp2", "zero_stage": 0, "fused_loss": True},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
+    "sequence-parallel": {"sequence_parallel": 2},
 }
 BF16: dict[str, dict[str, Any]] = {
     **{f"zero{stage}-bf16": {"zero_stage": stage, "precision": "bf16"} for stage in (1, 3)},
@@ -40,35 +42,39 @@ BF16: dict[str, dict[str, Any]] = {
     "fsdp2-bf16": {"engine": "fsdp2", "zero_stage": 0, "precision": "bf16"},
     "compiled-fused-bf16": {"compile": True, "fused_loss": True, "precision": "bf16"},
 }
-
-
 RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16", "fsdp2", "fsdp2-offload")
 EVERYTHING = {"ddp": {"engine": "ddp", "zero_stage": 0}, **FP32, **BF16}
+DEFAULT = (
+    *("zero0", "zero1", "zero2", "zero3", "zero3-offload-full", "compiled", "fsdp2", "micro1", "sequence-parallel"),
+    *("zero3-bf16", "ddp-bf16"),
+)
+"""The rest is trained every night."""
 
 
 @pytest.fixture(scope="module")
-def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+def trained(request: pytest.FixtureRequest, train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """One attempt of each strategy, and the baseline."""
-    return train_many(**{name: {**LONG, **changes} for name, changes in EVERYTHING.items()})
+    return train_many(**{name: {**LONG, **EVERYTHING[name]} for name in {"ddp", *selected(request)}})
 
 
 @pytest.fixture(scope="module")
 def resumed(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """Attempts that begin where the others had their checkpoint half-way."""
     halfway = f"g0001-step{HALF:08d}"
+    names = set(RESUMED) & trained.keys()
     return train_many(
-        **{name: {**LONG, **EVERYTHING[name], "resume": trained[name].checkpoints / halfway} for name in RESUMED}
+        **{name: {**LONG, **EVERYTHING[name], "resume": trained[name].checkpoints / halfway} for name in names}
     )
 
 
-@pytest.mark.parametrize("name", FP32)
+@pytest.mark.parametrize("name", in_lanes(FP32, DEFAULT))
 def test_fp32_strategies_learn_the_same(trained: dict[str, Attempt], name: str) -> None:
     """To 1e-3 nats at every of 50 steps: they add up the same numbers in other orders."""
     for metric, tolerance in (("loss", 1e-3), ("eval_loss", 1e-3), ("lr", 0.0)):
         assert trained[name].values(metric) == pytest.approx(trained["ddp"].values(metric), abs=tolerance)
 
 
-@pytest.mark.parametrize("name", BF16)
+@pytest.mark.parametrize("name", in_lanes(BF16, DEFAULT))
 def test_bf16_strategies_stay_close(trained: dict[str, Attempt], name: str) -> None:
     """To 0.02 nats in the mean, and 0.05 at any step: weights of 8 bits round a loss of 5.5 by as much."""
     expected, found = trained["ddp"].values("loss"), trained[name].values("loss")
@@ -76,7 +82,7 @@ def test_bf16_strategies_stay_close(trained: dict[str, Attempt], name: str) -> N
     assert fmean(found.values()) == pytest.approx(fmean(expected.values()), abs=0.02)
 
 
-@pytest.mark.parametrize("name", RESUMED)
+@pytest.mark.parametrize("name", in_lanes(RESUMED, DEFAULT))
 def test_a_resumed_strategy_goes_on_as_if_nothing_had_happened(
     trained: dict[str, Attempt], resumed: dict[str, Attempt], name: str
 ) -> None:

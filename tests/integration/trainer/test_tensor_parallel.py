@@ -14,9 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, write
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt
+from dscampaign.tests.integration.trainer.conftest import in_lanes, selected
 from dscampaign.tests.integration.trainer.test_transformers_folder import held_out_loss
 
 pytestmark = pytest.mark.training
+nightly = pytest.mark.nightly
 
 TrainMany = Callable[..., dict[str, Attempt]]
 
@@ -58,7 +60,9 @@ FOUR_APART: dict[str, float] = {name: 5e-3 if "bf16" in name else 2e-6 for name 
 
 
 @pytest.fixture(scope="module")
-def two(train_many: TrainMany, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Attempt, Attempt]]:
+def two(
+    request: pytest.FixtureRequest, train_many: TrainMany, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Attempt, Attempt]]:
     """Attempts on two ranks, that share layers and that do not.
 
     In one process DeepSpeed has one size of group for all models.
@@ -67,11 +71,10 @@ def two(train_many: TrainMany, tmp_path_factory: pytest.TempPathFactory) -> dict
     AutoModelForCausalLM.from_config(AutoConfig.for_model(**GPT2, vocab_size=257)).save_pretrained(saved)
     cases = {**SHARED, **HALVES} | {kind: {"model": model, "steps": 3} for kind, model in FAMILIES.items()}
     cases["pretrained"] = {"model": str(saved), "pretrained": True, "steps": 3}
-    given = {name: {**BASE, **changes} for name, changes in cases.items()}
-    searched = {"searched": {**BASE, "global_batch": 4, "search": {"share": 4, "seconds": 60.0}}}
-    shared = train_many(**{name: {**one, "tensor_parallel": 2} for name, one in (given | searched).items()})
-    whole = train_many(**{name: {**one, "compile": False} for name, one in given.items()})
-    return {name: (attempt, whole.get(name, attempt)) for name, attempt in shared.items()}
+    given = {name: {**BASE, **cases[name]} for name in selected(request) & cases.keys()}
+    shared = train_many(**{name: {**changes, "tensor_parallel": 2} for name, changes in given.items()})
+    whole = train_many(**{name: {**changes, "compile": False} for name, changes in given.items()})
+    return {name: (attempt, whole[name]) for name, attempt in shared.items()}
 
 
 @pytest.fixture(scope="module")
@@ -89,21 +92,24 @@ def _same(found: Attempt, expected: Attempt, after: int = 0, tolerance: float = 
         assert found.values(metric) == pytest.approx(wanted, abs=tolerance)
 
 
-@pytest.mark.parametrize("name", [*SHARED, *FAMILIES, "pretrained"])
+@pytest.mark.parametrize("name", in_lanes([*SHARED, *FAMILIES, "pretrained"], {"zero1"}))
 def test_two_ranks_that_share_layers_learn_the_same(two: dict[str, tuple[Attempt, Attempt]], name: str) -> None:
     _same(*two[name])
 
 
+@nightly
 @pytest.mark.parametrize("name", HALVES)
 def test_in_half_precision_they_differ_by_rounding(two: dict[str, tuple[Attempt, Attempt]], name: str) -> None:
     _same(*two[name], tolerance=5e-3 if name.startswith("bf16") else 5e-4)
 
 
+@nightly
 @pytest.mark.parametrize("name", FOUR)
 def test_four_ranks_in_two_groups(four: dict[str, Attempt], name: str) -> None:
     _same(four[name], four[f"whole {name}"], tolerance=FOUR_APART[name])
 
 
+@nightly
 def test_four_ranks_in_one_group(four: dict[str, Attempt], train_many: TrainMany) -> None:
     one = {**BASE, "world_size": 4, "tensor_parallel": 4}
     found = train_many(4, **{name: {**one, **FOUR[name]} for name in ("gpt2 zero2",)})
@@ -111,6 +117,7 @@ def test_four_ranks_in_one_group(four: dict[str, Attempt], train_many: TrainMany
         _same(attempt, four[f"whole {name}"], tolerance=FOUR_APART[name])
 
 
+@nightly
 def test_a_run_resumes_from_the_parts_of_all_ranks(four: dict[str, Attempt], train_many: TrainMany) -> None:
     """Whatever the stage: its manifest names every file, each once, so that what is damaged is noticed."""
     halves = {name: four[name].checkpoints / f"g0001-step{HALF:08d}" for name in RESUMED}
@@ -123,6 +130,7 @@ def test_a_run_resumes_from_the_parts_of_all_ranks(four: dict[str, Attempt], tra
         assert len([file for file in saved.manifest.files if file.endswith("states.pt")]) == parts
 
 
+@nightly
 def test_a_run_resumes_on_another_number_of_ranks(four: dict[str, Attempt], train_many: TrainMany) -> None:
     """With as many ranks to a layer: DeepSpeed's tool puts the parts together, and they are cut again."""
     half, base = f"g0001-step{HALF:08d}", {**BASE, "tensor_parallel": 2, "universal_checkpoint": True}
@@ -131,6 +139,7 @@ def test_a_run_resumes_on_another_number_of_ranks(four: dict[str, Attempt], trai
         _same(attempt, four[name], HALF, FOUR_APART[name])
 
 
+@nightly
 @pytest.mark.parametrize("name", FOUR)
 def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, data_dir: Path, tmp_path: Path) -> None:
     """In the format of the training they have the loss that it reported; in fp32 they are what the optimizer keeps."""
@@ -151,7 +160,10 @@ def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, dat
         assert any((full[key] != half[key].float()).any() for key in half)
 
 
-def test_a_search_for_the_micro_batch_gives_a_group_the_same_tokens(two: dict[str, tuple[Attempt, Attempt]]) -> None:
+@nightly
+def test_a_search_for_the_micro_batch_gives_a_group_the_same_tokens(train_many: TrainMany) -> None:
     """DeepSpeed would stop at others."""
-    trials = [line for line in two["searched"][0].lines() if line.get("event") == "trial"]
+    search = {"global_batch": 4, "search": {"share": 4, "seconds": 60.0}}
+    searched = train_many(searched={**BASE, "tensor_parallel": 2, **search})["searched"]
+    trials = [line for line in searched.lines() if line.get("event") == "trial"]
     assert {trial["tokens"] for trial in trials} == {4 * TINY["seq_len"]}  # of a step of the whole batch

@@ -33,18 +33,14 @@ TRAINER = ("-m", "dscampaign.jobs.trainer")
 def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
     """One attempt for each thing that should make no difference."""
     return train_many(
-        zero0={"zero_stage": 0},
         zero1={"checkpoint_every": 3, "keep_checkpoints": 5},
-        zero2={"zero_stage": 2},
         zero3={"zero_stage": 3, "checkpoint_every": 3, "keep_checkpoints": 5},
-        micro1={"micro_batch": 1},
         micro4={"micro_batch": 4},
         zero0_bf16={"zero_stage": 0, "precision": "bf16"},
         zero1_bf16={"precision": "bf16"},
         zero0_fp16={"zero_stage": 0, "precision": "fp16", "deepspeed": STATIC_SCALE},
         zero1_fp16={"precision": "fp16", "deepspeed": STATIC_SCALE},
-        recomputed={"activation_checkpointing": True},
-        recomputed3={"activation_checkpointing": True, "zero_stage": 3},
+        recomputed={"activation_checkpointing": True, "zero_stage": 3},
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
@@ -103,21 +99,14 @@ def test_starts_from_ignorance_and_learns(trained: dict[str, Attempt]) -> None:
     assert losses[6] < losses[1] - 0.1
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
-def test_zero_stage_changes_nothing(trained: dict[str, Attempt], stage: int) -> None:
+@pytest.mark.parametrize("name", ["zero3", "micro4"])
+def test_neither_the_stage_nor_the_micro_batch_changes_anything(trained: dict[str, Attempt], name: str) -> None:
     for metric in ("loss", "grad_norm", "eval_loss", "lr"):
-        same(trained[f"zero{stage}"].values(metric), trained["zero1"].values(metric), 1e-4)
+        same(trained[name].values(metric), trained["zero1"].values(metric), 1e-4)
 
 
-@pytest.mark.parametrize("micro_batch", [1, 4])
-def test_micro_batch_changes_nothing(trained: dict[str, Attempt], micro_batch: int) -> None:
-    for metric in ("loss", "grad_norm", "eval_loss", "lr"):
-        same(trained[f"micro{micro_batch}"].values(metric), trained["zero1"].values(metric), 1e-4)
-
-
-@pytest.mark.parametrize(("name", "reference"), [("recomputed", "zero1"), ("recomputed3", "zero3")])
-def test_activation_checkpointing_changes_nothing(trained: dict[str, Attempt], name: str, reference: str) -> None:
-    same(trained[name].values("loss"), trained[reference].values("loss"), 1e-5)
+def test_activation_checkpointing_changes_nothing(trained: dict[str, Attempt]) -> None:
+    same(trained["recomputed"].values("loss"), trained["zero3"].values("loss"), 1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

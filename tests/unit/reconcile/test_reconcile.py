@@ -1075,6 +1075,7 @@ def story(world: World, pass_: Callable[[], object]) -> None:
             break
 
 
+@pytest.mark.nightly
 def test_a_process_that_dies_at_any_effect_is_continued_by_the_next(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
