@@ -1,15 +1,14 @@
-"""Watches over one rank from outside of it, and kills it once nobody may need it any more.
+"""Watch one rank from outside of it, and kill it once it may not go on.
 
-Nobody restarts what an orphan still writes, and an attempt that was given up must not write beside its successor: Slurm
-reports a node as failed though its processes go on, and the agent, which would end them, may be stopped or hang. So a
-rank ends
+An attempt that was given up must not write beside its successor: Slurm reports a node as failed though its processes go
+on, and the agent, which would end them, may be stopped or hang. So a rank ends
 
 - when its agent has died;
 - when the agent has given no sign of life for ``SILENCE_S``. The sign is a file in the memory of the node, so that a
   slow shared folder ends no healthy training;
 - when the run has a newer attempt.
 
-A process, not a thread of the rank: whatever the training script does with Python's lock, this goes on.
+A process, not a thread of the rank: a training script may hold Python's lock.
 
 Standard library only, Python 3.8 syntax. Usage: guard.py RANK_PID AGENT_PID, with the rank's environment and its log as
 standard error. Started by rank.py.
@@ -28,7 +27,7 @@ Process = Tuple[int, str]  # its number, and when it began, which tells it from 
 
 POLL_S = 2.0
 SILENCE_S = 60.0
-"""An agent whose machine swaps, or that somebody stops for a moment, is silent for less."""
+"""An agent whose machine swaps, or that is stopped for a moment, is silent for less."""
 
 CURRENT_POLL_S = 10.0
 """How often each rank of the cluster reads its run's `current` while its agent is at work and does that too."""
@@ -38,7 +37,7 @@ ALIVE = "alive"
 
 
 def main(argv: List[str]) -> None:
-    """Watches until the rank is over."""
+    """Watch until the rank is over."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm and the launcher signal all processes; the rank may yet save
     rank, agent = [(int(pid), start_time(int(pid))) for pid in argv]
@@ -48,7 +47,7 @@ def main(argv: List[str]) -> None:
 
 
 def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
-    """Waits until the rank is over, or returns why it must be."""
+    """Wait until the rank is over, or return why it must end."""
     sign, silent_s = 0, 0.0
     while _lives(rank) and silent_s < SILENCE_S:
         if not _lives(agent):
@@ -76,7 +75,7 @@ def _watch_current(rank: Process, silent: threading.Event) -> None:
 
 
 def _generation(path: str) -> int:
-    """The generation that may write, 0 if that cannot be read."""
+    """Return the generation that may write, 0 if that cannot be read."""
     try:
         with open(path) as file:
             return int(json.load(file)["generation"])
@@ -85,7 +84,7 @@ def _generation(path: str) -> int:
 
 
 def _sign_of_life() -> int:
-    """When the agent was last at work, in ns; 0 where it leaves no sign, as in a container that does not see it."""
+    """Return when the agent was last at work, in ns; 0 without a sign, as in a container that does not see it."""
     try:
         return os.stat(os.path.join(os.environ["CAMPAIGN_PROGRESS_DIR"], ALIVE)).st_mtime_ns
     except (OSError, KeyError):
@@ -99,7 +98,7 @@ def _kill(rank: Process, why: str) -> None:
 
 
 def _forget_progress() -> None:
-    """The dead agent would have removed it, and memory is dear."""
+    """Remove the folder as the dead agent would have done: it takes memory of the node."""
     folder = os.environ.get("CAMPAIGN_PROGRESS_DIR", "")
     if os.path.basename(folder).startswith("campaign-ranks-"):  # as the agent named it
         shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +110,7 @@ def _lives(process: Process) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """When the process began, "" if it is over: a zombie may keep its entry for as long as nobody collects it."""
+    """Return when the process began, "" if it is over: a zombie keeps its entry until its parent collects it."""
     try:
         with open("/proc/%d/stat" % pid) as file:
             fields = file.read().rsplit(")", 1)[1].split()

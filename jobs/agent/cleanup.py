@@ -1,4 +1,4 @@
-"""What earlier attempts of this user left on a node, and nobody uses any more."""
+"""Remove leftovers of this user's earlier attempts on a node."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SHOWN: Final = 200
 def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
     """Remove the lock files of builds that no process of this user on this node has open; return all that were left.
 
-    DeepSpeed's operators are compiled by PyTorch when a rank first needs them. A lock file exists while it builds, and
-    everybody else waits until that is gone: a rank that is killed meanwhile leaves it, and each later attempt on the
-    node would wait for the rest of its time.
+    PyTorch compiles DeepSpeed's operators when a rank first needs them. A lock file exists during the build, and all
+    other processes wait until it is gone: a rank that is killed meanwhile leaves it, and each later attempt on the node
+    would wait for the rest of its time.
 
-    Only from a local disk: on a shared one another node's process may be building. And only from the folder that
+    Only from a local disk: on a shared disk another node's process may be building. And only from the folder that
     `node_cache` chose: in a folder of the user's own they stay.
 
     Args:
-        env: The ranks' environment, which says where they build.
+        env: the ranks' environment, which has the folder of the builds.
     """
     folder = _folder(env)
     if not on_local_disk(folder):
@@ -47,7 +47,7 @@ def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
 
 
 def clear_shared_memory(address: str, port: int, memory: Path = SHARED_MEMORY) -> None:
-    """Removes the buffers of this user's ranks that met at ``address`` and ``port``; they have ended.
+    """Remove the buffers of this user's ranks that met at ``address`` and ``port``; they have ended.
 
     DeepSpeed's all-reduce for ranks on CPUs keeps 66 MiB of each in files that it never removes (as of 0.19.8): on a
     node without GPUs every attempt would take memory until the node starts again.
@@ -61,8 +61,8 @@ def clear_shared_memory(address: str, port: int, memory: Path = SHARED_MEMORY) -
 def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
     """End processes that this node's ranks left in sessions of their own; return their commands.
 
-    Slurm ends them with the job only where it tracks processes by cgroup, and elsewhere they would keep memory and
-    ports of the node. They are known by their environment, which no process of another agent has.
+    Slurm ends them with the job only if it tracks processes by cgroup; otherwise they would keep memory and ports of
+    the node. Their environment identifies them: no process of another agent has it.
     """
     marks = {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
     ended: dict[int, str] = {}
@@ -89,7 +89,6 @@ def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:
 
 
 def _folder(env: Mapping[str, str]) -> Path:
-    """Where PyTorch builds, as its `cpp_extension` says."""
     if chosen := env.get("TORCH_EXTENSIONS_DIR"):
         return Path(chosen)
     return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
@@ -103,7 +102,7 @@ def _left(lock: Path) -> bool:
 
 
 def _open_files() -> Iterator[Path]:
-    """Links of the kernel: psutil's paths are those of the other process, which a container may see as other files."""
+    """Yield links of the kernel: psutil returns the other process's paths, which a container may see as other files."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or is somebody else's
             yield from (process / "fd").iterdir()

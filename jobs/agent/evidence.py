@@ -1,4 +1,4 @@
-"""How an attempt's processes ended on one node, with the proof. Facts only: what they mean is decided elsewhere."""
+"""Record how an attempt's processes ended on one node, with the proof, without a verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TextIO, TypedDict
@@ -25,18 +25,18 @@ from .kernel_log import KernelLine
 from .machine import Machine
 
 AGENT = "agent"
-"""Stands for a log's name where a line, number 0, is the agent's own word: the folder took no outcome."""
+"""In place of a log's name for a line of the agent itself, number 0: the folder took no outcome."""
 
 TAIL_LINES = 40
 LINE_LIMIT = 600
 RECORD_LIMIT = 4000
-"""Of a JSON record, whose traceback is one line with it."""
+"""For a JSON record, which has its traceback in the same line."""
 PIECE = 8192
 """Characters of a line that are read at once."""
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
-"""The first and the last suspects are kept: where one line repeats a thousand times, what ended it comes last."""
+"""The first and the last suspects are kept: if one line repeats a thousand times, the cause of the end comes last."""
 GATHER_S = 5.0
 """For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
 
@@ -60,15 +60,15 @@ REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 
 NO_WORKDIR: Final = "no_workdir"
-"""Why an agent started no ranks: the folder where the training starts was not there."""
+"""The agent started no ranks: the folder in which the training starts was not there."""
 
 RESTORED: Final = "restored"
-"""Why an agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
+"""The agent ended its ranks: the campaign's folder was restored to an earlier state under them."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of a log, with where it stands."""
+    """A line of a log, with its place."""
 
     file: str
     number: Whole
@@ -91,7 +91,7 @@ class _Timed(_Raised):
 
 
 class RankError(_Timed, total=False):
-    """The exception that ended a rank, as ``rank.py`` wrote it down; what is not declared here is not checked."""
+    """The exception that ended a rank, as ``rank.py`` wrote it; undeclared keys are not checked."""
 
     trace: list[str]
     causes: list[str]
@@ -100,7 +100,7 @@ class RankError(_Timed, total=False):
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What a rank says of itself: who it is, and, unless a signal ended it, how it ended."""
+    """A rank's own record: its identity, and, unless a signal ended it, how it ended."""
 
     state: str = ""
     pid: Number | None = None
@@ -112,7 +112,7 @@ class RankRecord:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The record in ``path``; None if there is none that can be read. It may say more."""
+        """Return the record in ``path``; None if there is none that can be read. It may have more fields."""
         raw = read_json(path)
         if raw is None:
             return None
@@ -132,11 +132,11 @@ class RankEnd:
             exception that ended it.
         pid: its process, as its node numbers it.
         gone_s: when the agent saw that its process was gone without a record of an end.
-        step: newest step that it had worked on, None if it never said.
-        phase: what it said that it did last, "" if it never said.
+        step: newest step that it had worked on, None if it reported none.
+        phase: its last phase, "" if it reported none.
         read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
-        limits: of `RLIMIT_AS` and `RLIMIT_DATA`, those that were set, and the bytes that they left its process.
-        group: ranks in the largest group that it has formed, 0 for none; None where that is not known.
+        limits: `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set.
+        group: ranks in the largest group that it has formed, 0 for none; None if unknown.
     """
 
     rank: Number
@@ -164,18 +164,18 @@ class NodeOutcome(Document):
         last_step: newest step in the spool, None if nothing was reported.
         oom_kills: how often the kernel killed a process of this job for memory while it ran.
         step_reached: the highest step that may have been made, since a script may report every tenth only.
-        diverged_at: the loss that was not finite at the end, and the step since when it was not.
+        diverged_at: the loss that was not finite at the end, and the first step of that.
         target_step: the target that the script itself counted and reported, None if it did not.
-        ending_s: when the agent began to end the processes, None if they ended by themselves: what they say later is
-            an answer to that.
-        gpus: the GPUs that it saw, None for a run without.
-        kernel: the kernel's words about GPUs, memory and storage while it ran.
-        memory_peak_bytes: the most that the attempt took of this node's memory, None where unknown.
+        ending_s: when the agent began to end the processes, None if they ended by themselves: their later messages
+            answer that.
+        gpus: the GPUs of the node, None for a run without.
+        kernel: the kernel's messages about GPUs, memory and storage while it ran.
+        memory_peak_bytes: the attempt's peak of this node's memory, None if unknown.
         memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
             limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
         memory_limit_bytes: of the control group that it ran in, None for none.
-        machine: the node itself, None of an agent of an older version.
-        allocator: what PyTorch's allocator was told through the environment, "" for nothing.
+        machine: the node itself, None in a file of an older version.
+        allocator: the setting of PyTorch's allocator in the environment, "" for none.
         variables: hashes of the inherited variables that may change the speed, None if no rank was launched.
         workdir: with NO_WORKDIR, the folder that was not there; "" in a file of an earlier version.
         token, config_hash: of the attempt, with `generation` as of `Identity`; "" in a file of an earlier version.
@@ -217,11 +217,11 @@ def rank_ends(
     gone_s: Mapping[int, float] | None = None,
     kept: Mapping[int, RankRecord] | None = None,
 ) -> tuple[RankEnd, ...]:
-    """What each of ``ranks`` wrote down of its end.
+    """Return how each of ``ranks`` ended, by its own record.
 
     Args:
-        gone_s: when the processes of those that wrote nothing were seen to be gone.
-        kept: what those wrote elsewhere that could not write here.
+        gone_s: by rank, when its process was seen to be gone without a record.
+        kept: by rank, a record that it could not write here.
     """
     gone, kept = gone_s or {}, kept or {}
     records = {rank: kept.get(rank) or RankRecord.read(paths.rank_record(rank)) for rank in ranks}
@@ -231,10 +231,10 @@ def rank_ends(
 def gather_lines(
     paths: AttemptPaths, ranks: Iterable[int], node_rank: int, user_patterns: Iterable[str] = ()
 ) -> tuple[LogLine, ...]:
-    """The suspect lines and the tail of each log of this node, the ranks' logs first.
+    """Return the suspect lines and the tail of each log of this node, the ranks' logs first.
 
-    Each log may take an equal share of the time that is left of ``GATHER_S``; of one that takes longer the rest is
-    passed over up to its end, whose lines are numbered on from where it was left.
+    Each log may take an equal share of the time that is left of ``GATHER_S``. If it takes longer, the rest is skipped
+    up to its end, whose lines are numbered on.
 
     Args:
         user_patterns: regular expressions of the user's own rules, which make a line suspect too.
@@ -253,7 +253,7 @@ def gather_lines(
 
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) -> list[LogLine]:
-    """Of one log's lines: the suspects, before each the last sign of training, and the end."""
+    """Return one log's suspects, before each the last sign of training, and its end."""
     keeper = _Keeper(name, patterns)
     numbered = enumerate(lines, 1)
     held: list[tuple[int, str]] = []
@@ -265,7 +265,7 @@ def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) 
 
 
 class _Keeper:
-    """Finds suspects, a block of lines at a time: most blocks hold none, and that is seen at once."""
+    """Finds suspects, a block of lines at a time: most blocks hold none."""
 
     def __init__(self, name: str, patterns: Sequence[UserPattern]) -> None:
         self._name, self._patterns = name, patterns
@@ -282,7 +282,7 @@ class _Keeper:
             self._progress = next(found, self._progress)
 
     def kept(self) -> list[LogLine]:
-        """The suspects, and whether training went on after the last one."""
+        """Return the suspects, and a sign of training after the last."""
         if self._progress and self._first:
             self._keep(self._progress)
         return [*self._first, *self._last]
@@ -310,18 +310,10 @@ def _may_be_progress(text: str) -> bool:
 
 
 def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
-    said = record or RankRecord()
-    gone_s = gone_s if said.exit is None else None
-    return RankEnd(
-        rank,
-        said.exit,
-        said.error,
-        said.pid,
-        gone_s,
-        read_config=said.read_config,
-        group=said.group,
-        limits=said.limits,
-    )
+    own = record or RankRecord()
+    gone_s = gone_s if own.exit is None else None
+    ends = RankEnd(rank, own.exit, own.error, own.pid, gone_s)
+    return replace(ends, read_config=own.read_config, group=own.group, limits=own.limits)
 
 
 def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:
@@ -331,7 +323,7 @@ def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -
 
 
 def _lines(log: Path, until_s: float) -> Iterator[str]:
-    """A log's lines, of each at most its first characters; from that moment on only those of its end."""
+    """Yield the beginning of each line of a log; from `until_s` on only those of its end."""
     with log.open(errors="replace") as file:
         begins = True
         while piece := file.readline(PIECE):  # a line may have no end

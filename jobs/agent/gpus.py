@@ -28,7 +28,7 @@ BEFORE_TIMEOUT_S = 15.0
 END_TIMEOUT_S = 0.5
 """In all, at the end: that is between SIGTERM and SIGKILL."""
 _LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
-"""The library's word for a GPU that was there and does not answer any more."""
+"""The library's error for a GPU that was there and does not answer any more."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Gpu:
 
     Attributes:
         device: as CUDA_VISIBLE_DEVICES names it.
-        address: on the PCI bus, as the kernel's log names it (domain:bus:device), "" where it is not known.
+        address: on the PCI bus, as the kernel's log names it (domain:bus:device), "" if unknown.
     """
 
     device: str
@@ -48,13 +48,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What was seen of a node's GPUs.
+    """A node's GPUs before and after an attempt.
 
     Attributes:
-        asked: GPUs that the job asked of a node.
-        before, after: those that answered before the launcher started and after it ended; None if the library could
-            not be asked.
-        trouble: its word for why not.
+        asked: number that the job requested.
+        before, after: the GPUs that answered before the launcher started and after it ended; None if the library did
+            not answer.
+        trouble: the library's error.
     """
 
     asked: Number
@@ -64,18 +64,18 @@ class GpuFacts:
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Where the attempt's GPUs are on the PCI bus; empty unless it is known of all of them."""
-        found = [gpu.address for gpu in self.before or ()]
-        return frozenset(found) if all(found) and len(found) >= self.asked else frozenset()
+        """Return the addresses of the attempt's GPUs on the PCI bus; empty unless all are known."""
+        addresses = [gpu.address for gpu in self.before or ()]
+        return frozenset(addresses) if all(addresses) and len(addresses) >= self.asked else frozenset()
 
     @property
     def missing(self) -> bool:
-        """Whether fewer answered than were asked for."""
+        """Return whether fewer answered than were requested."""
         return self.before is not None and len(self.before) < self.asked
 
     @property
     def lost(self) -> bool:
-        """Whether one that answered at first did not at the end."""
+        """Return whether a GPU that answered at first did not at the end."""
         return self.before is not None and self.after is not None and len(self.after) < len(self.before)
 
 
@@ -83,8 +83,8 @@ class GpuWatch:
     """Looks at a node's GPUs when an attempt begins and when it ends.
 
     Args:
-        asked: GPUs that the job asked of a node, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" where it did not.
+        asked: number that the job requested, 0 for a run without.
+        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
     """
 
     def __init__(self, asked: int, visible: str) -> None:
@@ -93,7 +93,7 @@ class GpuWatch:
         self._before = _Look(self._visible, asked) if asked else None
 
     def facts(self) -> GpuFacts | None:
-        """What was seen, once the processes have ended; None for a run without GPUs."""
+        """Return the GPUs, once the processes have ended; None for a run without GPUs."""
         if self._before is None:
             return None
         until_s = time.monotonic() + END_TIMEOUT_S
@@ -103,7 +103,7 @@ class GpuWatch:
         return GpuFacts(self._asked, before, after, trouble)
 
     def wait(self) -> None:
-        """Until the first look is done: what ranks hold would count as somebody else's."""
+        """Wait until the first look is done: memory of the ranks would count as another user's."""
         if self._before is not None:
             self._before.wait(BEFORE_TIMEOUT_S)
 
@@ -118,7 +118,6 @@ class _Look:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
-        """What was found, and why nothing if nothing was."""
         self._thread.join(timeout_s)
         return self._found, "" if self._found is not None else self._trouble
 
@@ -131,14 +130,14 @@ class _Look:
 
 
 class NotKnown(Exception):
-    """Fewer GPUs were found than asked for, but nothing proves that one is missing."""
+    """Fewer GPUs answered than were requested, but nothing proves that a GPU is missing."""
 
 
 def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
-    """The GPUs that answer, out of ``visible`` or of all.
+    """Return the GPUs that answer, out of ``visible`` or of all.
 
-    Fewer than ``asked`` only where one is lost, or where the node has fewer altogether: a name may be one that CUDA
-    understands and the library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
+    Fewer than ``asked`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
+    library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
 
     Args:
         nvml: the module pynvml of a session.
@@ -146,7 +145,7 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
 
     Raises:
         nvml.NVMLError: the driver does not answer.
-        NotKnown: the names do not tell.
+        NotKnown: the names do not show it.
     """
     count = nvml.nvmlDeviceGetCount()
     found = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
@@ -159,7 +158,7 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
 
 
 def _read_gpu(nvml: Any, name: str) -> Gpu | str:
-    """The GPU, or the library's word for why not."""
+    """Return the GPU, or the library's error."""
     try:
         handle = gpu_handle(nvml, name)
         used, total = memory_bytes(nvml, handle)

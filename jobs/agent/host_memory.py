@@ -1,9 +1,9 @@
-"""What an attempt's processes take of a node's memory: sampled by its agent, never by the ranks themselves.
+"""Sample the memory of an attempt's processes on a node, by its agent, never by the ranks themselves.
 
-A process's part is its proportional set size (``smaps_rollup``): pages of its own, and of shared ones its share, so
-that the parts may be added up. The kernel walks all of a process's pages for it, so of a large one, and where it cannot
-be read, it is the resident set without what is shared, which is less. Cached files that no process maps are in neither,
-nor is what a driver holds outside of a process's pages.
+A process's part is its proportional set size (``smaps_rollup``): its own pages, and its share of shared pages, so that
+the parts may be added up. The kernel walks all of a process's pages for it. So for a large process, or if it cannot be
+read, the part is the resident set without shared pages, which is less. Neither includes cached files that no process
+maps, nor memory that a driver holds outside of a process's pages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 class ProcessMemory:
-    """Looks about once a second at a process and all that descend from it, and keeps the highest sum.
+    """Samples a process and its descendants about once a second, and keeps the highest sum.
 
-    What rises and falls between two looks is missed, and so is a process whose parents have all ended.
+    It misses peaks between two samples, and a process whose parents have all ended.
 
     Args:
         root: id of the process.
@@ -46,11 +46,11 @@ class ProcessMemory:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Begin to sample."""
         self._thread.start()
 
     def stop(self) -> int | None:
-        """Ends it; returns the highest sum in bytes, None where nothing could be read."""
+        """End it; return the highest sum in bytes, None if nothing could be read."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(WAIT_S)
@@ -66,20 +66,20 @@ class ProcessMemory:
 
 
 def tree_bytes(root: int) -> int | None:
-    """Memory of a process and its descendants now, in bytes; None where none of them can be read."""
+    """Return the memory of a process and its descendants now, in bytes; None if none of them can be read."""
     known = [size for pid in tree(root) if (size := _process_bytes(pid)) is not None]
     return sum(known) if known else None
 
 
 def group_pids(group: Path) -> set[int]:
-    """Processes that a control group holds now."""
+    """Return the processes in a control group."""
     return {int(word) for word in read(group / "cgroup.procs").split() if word.isdigit()}
 
 
 def tree(root: int) -> Iterator[int]:
-    """Ids of a process and all that descend from it.
+    """Yield the ids of a process and its descendants.
 
-    Not by psutil: its `children` gives up where a node hides other users' processes (hidepid), and its `process_iter`
+    Not by psutil: its `children` gives up if a node hides other users' processes (hidepid), and its `process_iter`
     takes four times as long.
     """
     children: dict[int, list[int]] = defaultdict(list)
@@ -103,7 +103,7 @@ def _process_bytes(pid: int) -> int | None:
 
 
 def read(path: Path) -> str:
-    """The file's text; "" where there is none, or none for us."""
+    """Return the file's text; "" if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

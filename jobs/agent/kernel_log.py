@@ -1,7 +1,7 @@
-"""What the kernel said on this node while an attempt ran, about GPUs, memory and storage.
+"""Read the kernel's messages about GPUs, memory and storage on this node while an attempt ran.
 
-/dev/kmsg is opened when the attempt begins and read when it ends, so that only its own time is seen. Where it cannot be
-opened (``kernel.dmesg_restrict``), ``dmesg`` may still be allowed; where neither is, there are no lines.
+/dev/kmsg is opened when the attempt begins and read when it ends, so that only its own time is seen. If it cannot be
+opened (``kernel.dmesg_restrict``), ``dmesg`` may still be allowed; if neither is, there are no lines.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class KernelLog:
             self.close()
 
     def lines(self) -> tuple[KernelLine, ...]:
-        """The interesting lines since this was opened, the newest of too many; closes the log."""
-        found = list(_records(self._file)) if self._file is not None else _dmesg()
+        """Return the interesting lines since this was opened, the newest of too many; close the log."""
+        lines = list(_records(self._file)) if self._file is not None else _dmesg()
         self.close()
-        recent = [line for line in found if line.ts >= self._opened_s - 1]
+        recent = [line for line in lines if line.ts >= self._opened_s - 1]
         return tuple(recent[-LINE_LIMIT:])
 
     def close(self) -> None:
-        """Lets go of the device."""
+        """Close the device."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def _parse_kmsg(record: str) -> KernelLine | None:
-    """A record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is of interest."""
+    """Read a record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is interesting."""
     head, separator, body = record.partition(";")
     text = body.split("\n", 1)[0]
     if not separator or not INTERESTING.search(text):
@@ -76,7 +76,7 @@ def _parse_kmsg(record: str) -> KernelLine | None:
 
 
 def _parse_dmesg(lines: Iterable[str]) -> Iterator[KernelLine]:
-    """The interesting ones of the lines ``[ seconds] text`` that dmesg prints."""
+    """Read dmesg's lines ``[ seconds] text``."""
     for line in lines:
         found = re.match(r"\[ *(\d+\.\d+)\] (.*)", line)
         if found and INTERESTING.search(found[2]):

@@ -1,4 +1,4 @@
-"""The `deepspeed` command line, hostfile and environment of one node. Pure: nothing is started here."""
+"""The `deepspeed` command line, hostfile and environment of one node. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .node import Node
 _OF_A_TASK = re.compile(
     r"SLURM_(PROCID|LOCALID|GTIDS|NPROCS|NTASKS\w*|TASK_PID|TASKS_PER_NODE|STEP_(NUM_TASKS|TASKS_PER_NODE)|PMI\w*|MPI_TYPE)"
 )
-"""The place of the agent, of which Slurm starts one a node; never that of a rank."""
+"""The place of the agent among Slurm's tasks, which is never that of a rank."""
 
 RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
@@ -31,11 +31,10 @@ def command(
     port: int,
     copy: CodeCopy | None = None,
 ) -> list[str]:
-    """The launcher's command line.
+    """Return the launcher's command line.
 
     ``--no_ssh`` starts only this node's ranks: every node has an agent of its own, so no node needs ssh to another.
-    A hostfile with one host serves the single node too; without one the launcher would count the machine's devices,
-    not the job's.
+    A single node has a hostfile too; without it the launcher would count the machine's devices, not the job's.
     """
     launcher = launcher_command(payload.python, hostfile, node_rank, address, port)
     script = in_copy(payload.command, _workdir(payload), copy, Path(payload.code)) if copy else payload.command
@@ -43,7 +42,7 @@ def command(
 
 
 def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
-    """DeepSpeed's launcher for the ranks of one node; its other options and the script follow."""
+    """Return DeepSpeed's launcher for the ranks of one node; its other options and the script follow."""
     return [
         *(python, "-u", "-m", "deepspeed.launcher.runner"),
         *("--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node_rank)),
@@ -52,7 +51,7 @@ def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, 
 
 
 def hostfile_text(nodes: int, ranks_per_node: int) -> str:
-    """One line a node. The names are only labels: with ``--no_ssh`` nobody resolves them."""
+    """Return one line a node. The names are only labels: with ``--no_ssh`` nobody resolves them."""
     return "".join(f"node-{rank} slots={ranks_per_node}\n" for rank in range(nodes))
 
 
@@ -65,13 +64,13 @@ def environment(
     cpu_count: int,
     copy: CodeCopy | None = None,
 ) -> dict[str, str]:
-    """What the launcher and, through it, every rank finds in its environment.
+    """Return the environment of the launcher and of every rank.
 
     Args:
         resume: folder of the verified checkpoint to start from, or "".
         base: the agent's own environment.
         cpu_count: cores that the job may use on this node.
-        copy: what the attempt's copy of the code holds; None where it has none.
+        copy: the attempt's copy of the code; None for none.
     """
     other = (_OF_A_TASK, variables.PER_TASK)
     base = {name: value for name, value in base.items() if not any(known.fullmatch(name) for known in other)}
@@ -94,7 +93,7 @@ def environment(
 
 
 def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
-    """The sizes that Slurm would give ranks as its own tasks; `rank.py` adds the place of each among them."""
+    """Return the sizes that Slurm would give ranks as its own tasks; `rank.py` adds the place of each."""
     if not base.get("SLURM_JOB_ID"):
         return {}
     world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)
@@ -106,9 +105,9 @@ def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def allocator_default(payload: Payload, env: Mapping[str, str]) -> Mapping[str, str]:
-    """What the built-in training's allocator of GPU memory is told beside ``env``.
+    """Return variables for the built-in training's allocator of GPU memory, beside ``env``.
 
-    A script of the user's own may share memory between processes in ways that do not bear it.
+    A script of the user's own may share memory between processes in ways that do not allow expandable segments.
     """
     on_gpus = payload.gpus_per_node and env.get("DS_ACCELERATOR") != "cpu"
     return allocator.default(env) if payload.train and on_gpus else {}
@@ -127,7 +126,7 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
 
 
 def _places(payload: Payload, copy: CodeCopy | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Where a rank starts, and where its code is. The launcher itself starts elsewhere, see `Agent`."""
+    """Return the folders of a rank's start and of its code. The launcher itself starts elsewhere, see `Agent`."""
     workdir = _workdir(payload)
     values = {"WORKDIR": workdir, "CODE": payload.code if copy else "", "CODE_ROOT": copy.root if copy else ""}
     places = {f"CAMPAIGN_{name}": value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""What a node is, and how busy its processors were while an attempt ran on it: other jobs' work counts, too."""
+"""Describe a node, and how busy its processors were during an attempt, other jobs' work included."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OS_RELEASE: Final = Path("/etc/os-release")
 
 @dataclass(frozen=True)
 class Machine:
-    """A node during an attempt; "" and None for what it does not say.
+    """A node during an attempt; "" and None for unknown facts.
 
     Attributes:
         cpu: model of its processors.
-        cores: logical ones that the node has; `usable` ones the job was given.
+        cores: logical cores of the node; `usable` cores are those of the job.
         system: distribution, with its version.
         kernel: release of the kernel.
-        busy_pct: part of all its cores' time in which they worked, in percent.
+        busy_pct: share of all its cores' time in which they worked, in percent.
     """
 
     cpu: str = ""
@@ -37,13 +37,13 @@ class Machine:
 
 
 class MachineWatch:
-    """Counts the node's busy time from its making on."""
+    """Counts the node's busy time from its creation on."""
 
     def __init__(self) -> None:
         self._begin = _cpu_ticks()
 
     def end(self) -> Machine:
-        """The node, and how busy it was since."""
+        """Return the node, and how busy it was."""
         busy, whole = (now - before for now, before in zip(_cpu_ticks(), self._begin, strict=True))
         return Machine(
             cpu=_field(read(PROC / "cpuinfo"), r"model name\s*:") or platform.machine(),
@@ -56,7 +56,7 @@ class MachineWatch:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Time of all cores since the node started: in which they worked, and all; zeros where it is not said.
+    """Return the busy time and all time of all cores since the node started; zeros if unknown.
 
     See proc(5): user, nice, system, idle, iowait, irq, softirq, steal; what follows is part of the first two.
     """

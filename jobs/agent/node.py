@@ -1,4 +1,4 @@
-"""Which node of which job this is, and where its ranks meet. The only module that knows how Slurm tells a task that."""
+"""This node's place in the job, and where its ranks meet. The only module that reads Slurm's variables for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_S = 0.2
 
 
 class RendezvousTimeout(Exception):
-    """Node 0 did not say in time where to meet."""
+    """Node 0 did not announce the start in time."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Node:
     Attributes:
         job_id: Slurm's ``ARRAYJOB_INDEX``, or ``local-HOST-PID``.
         rank: 0 for the node that claims the attempt and hosts the rendezvous.
-        visible_devices: Slurm's choice of GPUs for this job, "" where it made none.
+        visible_devices: Slurm's choice of GPUs for this job, "" for none.
         restarts: how often Slurm has ended the job and started it again.
     """
 
@@ -41,7 +41,7 @@ class Node:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Node:
-        """Reads Slurm's variables, or describes this machine when there is no Slurm job."""
+        """Read Slurm's variables, or describe this machine if there is no Slurm job."""
         name = env.get("SLURMD_NODENAME") or socket.gethostname()
         devices = env.get("CUDA_VISIBLE_DEVICES", "")
         if "SLURM_JOB_ID" not in env:
@@ -53,40 +53,40 @@ class Node:
         return cls(job_id, int(env.get("SLURM_NODEID", "0")), name, devices, restarts)
 
     def address(self, nodes: int) -> str:
-        """An address under which the job's other nodes reach this one."""
+        """Return an address under which the job's other nodes reach this node."""
         if nodes == 1:
             return "127.0.0.1"
         return self.reachable_address() or socket.gethostname()
 
     def reachable_address(self) -> str | None:
-        """An address of this node that is not only its own; None where none is found."""
-        found = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
-        return next((one for one in found if _is_reachable(one)), None) or _outgoing_address()
+        """Return an address of this node that is not only its own; None if there is none."""
+        known = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
+        return next(filter(_is_reachable, known), None) or _outgoing_address()
 
 
 def own_name_address() -> str:
-    """What this machine's own name resolves to here, "" for nothing: gloo offers that to the others."""
+    """Return the address of this machine's own name here, "" for none: gloo offers it to the others."""
     return next(iter(_addresses(socket.gethostname())), "")
 
 
 def _addresses(name: str) -> list[str]:
-    """What a name resolves to here, IPv4 first: not every library knows the other."""
+    """Resolve a name here, IPv4 first: not every library knows IPv6."""
     with suppress(OSError):
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        return [str(address[0]) for *_, address in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        return [str(address[0]) for *_, address in sorted(entries, key=lambda entry: entry[0] != socket.AF_INET)]
     return []
 
 
 def _is_reachable(address: str) -> bool:
-    """Whether others may reach it. Debian's /etc/hosts gives a machine's own name a loopback address."""
+    """Debian's /etc/hosts gives a machine's own name a loopback address."""
     with suppress(ValueError):
-        found = ip_address(address)
-        return not (found.is_loopback or found.is_link_local or found.is_unspecified)
+        parsed = ip_address(address)
+        return not (parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified)
     return False  # of one interface only, as `fe80::1%eth0`
 
 
 def _outgoing_address() -> str | None:
-    """The address from which this node would send to far away; no packet is sent."""
+    """Return the address from which this node would send to far away; no packet is sent."""
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # only in documentation
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((far, 9))
@@ -96,7 +96,7 @@ def _outgoing_address() -> str | None:
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on now."""
+    """Return a TCP port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
@@ -104,14 +104,14 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """What all nodes of an attempt agree on: node 0 decides it and says it once.
+    """The start of an attempt that node 0 decides for all nodes.
 
     Attributes:
         resume: folder of the verified checkpoint to start from, or "".
         start_step: that checkpoint's step, 0 for none; None for a script that keeps checkpoints of its own.
-        micro_batch, accumulation: what it really runs with, see ``resize.json``; None while it searches for them.
-        search_from: the micro-batch from which the ranks search; None where they train.
-        restarts: of the job, by which a start is told from the one before that Slurm has ended.
+        micro_batch, accumulation: the actual sizes, see ``resize.json``; None while the ranks search for them.
+        search_from: the micro-batch from which the ranks search; None if they train.
+        restarts: of the job; distinguishes this start from an earlier start that Slurm has ended.
         token, config_hash, generation: of the attempt, as of `Identity`; empty in a file of an earlier version.
     """
 
@@ -132,28 +132,28 @@ class Start:
 
     @classmethod
     def read(cls, paths: AttemptPaths) -> Start | None:
-        """What node 0 said, or None while it has not."""
+        """Return node 0's decision, None while there is none."""
         raw = read_json(paths.started)
         with suppress(ValueError):  # of another version
-            found: Start | None = None if raw is None else decode(cls, raw)
-            return found
+            start: Start | None = None if raw is None else decode(cls, raw)
+            return start
         return None
 
 
 def announce(paths: AttemptPaths, start: Start) -> None:
-    """Node 0: says how the attempt starts."""
+    """Announce the start, on node 0."""
     write_atomically(paths.started, json.dumps(asdict(start)))
 
 
 def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], bool] = lambda: False) -> Start | None:
-    """Other nodes: waits for node 0 of the same job.
+    """Wait for node 0 of the same job, on the other nodes.
 
     Args:
         timeout_s: how long node 0 may give no sign of life. Verifying a large checkpoint takes longer, but it shows.
-        lost: whether node 0 will never announce anything, as where another job runs the attempt.
+        lost: returns whether node 0 will never announce anything, as when another job runs the attempt.
 
     Returns:
-        What node 0 decided; None if it is lost.
+        Node 0's decision; None if it is lost.
 
     Raises:
         RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.

@@ -1,8 +1,8 @@
-"""Where a node keeps what its ranks compile: a folder of this user's alone, for what lies in it is run.
+"""Choose a node's folder for compiled code: it must be this user's alone, for the code is run.
 
-Over a shared home the ranks of all nodes wait for one lock, and a half-written file of one version of torch is read by
-another: so the node's own disk is asked first. But a public folder may hold what somebody else has put there under the
-expected name, modules of Python and libraries among it.
+In a shared home the ranks of all nodes wait for one lock, and another version of torch reads half-written files: so the
+node's own disk comes first. But in a public folder another user may have put modules and libraries under the expected
+name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _AT_HOME: Final = Path(".cache", "dscampaign")
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caches' variables that the environment does not set, each with a folder on this node.
+    """Return the caches' variables that the environment does not set, each with a folder on this node.
 
     Args:
-        environ: of this process; TMPDIR names the node's disk.
+        environ: environment of this process; TMPDIR names the node's disk.
     """
     missing = {name: below for name, below in _FOLDERS.items() if not environ.get(name)}
     if not missing:
@@ -39,7 +39,7 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a cache's folder is one that `variables` chose, and not the user."""
+    """Return whether `variables` chose a cache's folder, and not the user."""
     return folder.parent.name == _name() or folder.parent.parent == Path.home() / _AT_HOME
 
 

@@ -1,4 +1,4 @@
-"""What a node itself shows of an attempt: GPUs, the kernel's log, the job's memory. Begun before it, read after it."""
+"""A node's own evidence of an attempt: GPUs, the kernel's log, the job's memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .machine import MachineWatch
 CGROUPS = Path("/sys/fs/cgroup")
 
 OF_GROUP, OF_PROCESSES = "cgroup", "processes"
-"""What a peak of host memory is of: the job's own control group, or its processes, as they were sampled."""
+"""Source of a peak of host memory: the job's own control group, or its sampled processes."""
 
 _PEAK = ("memory.peak", "memory.max_usage_in_bytes")
 
@@ -24,7 +24,7 @@ class NodeFacts:
     """Looks at the node before and after an attempt.
 
     Args:
-        gpus: those that the job asked of a node.
+        gpus: number that the job requested of a node.
         visible_devices: CUDA_VISIBLE_DEVICES as Slurm set it.
     """
 
@@ -37,16 +37,13 @@ class NodeFacts:
         self._machine = MachineWatch()
 
     def ready(self) -> None:
-        """To be called before the first rank starts.
-
-        Waits until the look at the GPUs is done: a rank's memory would count as somebody else's.
-        """
+        """Wait, before the first rank starts, for the look at the GPUs: ranks' memory would count as another user's."""
         self._gpus.wait()
         if self._group is None:
             self._processes.start()
 
     def end(self) -> dict[str, Any]:
-        """The facts, by the names of the outcome's fields."""
+        """Return the facts by the names of the outcome's fields."""
         peak = _number(self._group, *_PEAK) if self._group else self._processes.stop()
         of = OF_GROUP if self._group else OF_PROCESSES
         return {
@@ -61,13 +58,13 @@ class NodeFacts:
 
 
 def _own_group(job: str) -> Path | None:
-    """This process's control group of memory, where it keeps a peak and was made for a step of this Slurm job alone.
+    """Return this process's control group of memory if it keeps a peak and holds only a step of this Slurm job.
 
-    A peak is of all that ever ran in a group. So one of a container or a machine says nothing about an attempt, nor
-    does that of a job in which somebody works by hand: there others are in it when this process begins.
+    A peak counts all processes that ever ran in a group. So the peak of a container or a machine is not the attempt's,
+    nor is that of a job in which somebody works by hand: then other processes are in it when this process begins.
 
     Args:
-        job: its raw id (``SLURM_JOB_ID``), "" outside of Slurm.
+        job: the job's raw id (``SLURM_JOB_ID``), "" outside of Slurm.
     """
     group = _memory_group()
     its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
@@ -76,16 +73,15 @@ def _own_group(job: str) -> Path | None:
 
 
 def oom_kill_count() -> int:
-    """How often the kernel killed a process of this control group for memory; 0 where that cannot be read."""
+    """Return how often the kernel killed a process of this control group for memory; 0 if unknown."""
     for name in ("memory.events", "memory.oom_control"):
-        found = re.search(r"^oom_kill (\d+)$", read(_memory_group() / name), re.MULTILINE)
-        if found:
-            return int(found[1])
+        if match := re.search(r"^oom_kill (\d+)$", read(_memory_group() / name), re.MULTILINE):
+            return int(match[1])
     return 0
 
 
 def memory_limit_bytes() -> int | None:
-    """Memory that this process's control group may use; None for no limit."""
+    """Return the memory that this process's control group may use; None for no limit."""
     return _number(_memory_group(), "memory.max", "memory.limit_in_bytes")
 
 
@@ -99,7 +95,7 @@ def _memory_group() -> Path:
 
 
 def _number(group: Path, *names: str) -> int | None:
-    """The number in the first of these files that has one; "max", or what no machine has, is none."""
+    """Return the number in the first of these files that has one; "max", or more than any machine has, is none."""
     for name in names:
         text = read(group / name).strip()
         if text.isdigit() and int(text) < 2**60:

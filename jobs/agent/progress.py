@@ -1,7 +1,7 @@
-"""How far the ranks of one node are: their records, watched by the agent and told in its heartbeat.
+"""Watch the progress records of one node's ranks, and write the agent's heartbeat.
 
 Every rank overwrites a record of its own in memory of its node (``report.py``), which costs it a microsecond. The
-agent looks at them twice a second and writes what it saw into the heartbeat, which is all that leaves the node.
+agent reads the records twice a second and summarises them in the heartbeat; nothing else leaves the node.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
 PULSE_S = 1.0
 HUNG_S = 1800.0
-"""An agent that has not looked at its ranks for so long, as in a file system that hangs, stops saying that it lives."""
+"""An agent that has not looked at its ranks for so long, as in a file system that hangs, gives no sign of life."""
 
 PAUSE_S = 10.0
-"""Seconds between two looks that only a job that was stopped lets pass: the agent looks twice a second."""
+"""Seconds between two looks that pass only if the job was suspended: the agent looks twice a second."""
 
 RECORD_BYTES = 1024
 """More than a rank's record has."""
@@ -53,10 +53,10 @@ class RankProgress:
 
     Attributes:
         step: newest step that it has worked on; 0 before the first.
-        phase: what it does: "start", "compile", "train", "checkpoint", "eval", the script's own word, or
-            "steps" where it makes steps and has not said any.
+        phase: "start", "compile", "train", "checkpoint", "eval", the script's own phase, or "steps" if it makes steps
+            and names no phase.
         busy_ms: median time that it computed in a step before it waited for others, in milliseconds; 0 if unknown.
-        samples: steps from which that is known.
+        samples: number of steps in that median.
     """
 
     step: Whole
@@ -67,15 +67,15 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Heartbeat(Document):
-    """An agent's sign of life, with what it sees of its ranks.
+    """An agent's sign of life, with the progress of its ranks.
 
     Attributes:
         ts: when it was written, by the node's clock, in seconds since 1970.
         host: the node's name, "" in a file of an older version.
         idle_s: since when no record of any rank here has changed, in seconds; None if there are no records.
-        phase: what the slowest rank does.
-        ranks: global rank -> how far it is; those that have left a record.
-        phase_s: for how long the slowest has done that, in seconds; None in a file of an older version.
+        phase: phase of the slowest rank.
+        ranks: global rank -> progress, for ranks that have left a record.
+        phase_s: how long the slowest rank has been in that phase, in seconds; None in a file of an older version.
     """
 
     ts: Time
@@ -87,20 +87,20 @@ class Heartbeat(Document):
 
     @property
     def step(self) -> int:
-        """Newest step that the slowest rank has worked on; 0 before the first."""
+        """Return the newest step that the slowest rank has worked on; 0 before the first."""
         return min((rank.step for rank in self.ranks.values()), default=0)
 
     @classmethod
     def read(cls, path: Path) -> Heartbeat | None:
-        """The heartbeat in ``path``; None if there is none. What an older version did not write has its default."""
+        """Return the heartbeat in ``path``; None if there is none. Fields that an older version lacks have defaults."""
         raw = read_json(path) or {}
         if not is_time(raw.get("ts")):
             return None
         try:
-            found: Heartbeat = decode(cls, raw)
+            beat: Heartbeat = decode(cls, raw)
         except ValueError:  # of another version: a sign of life all the same
             return cls(float(raw["ts"]))
-        return found
+        return beat
 
 
 class RankWatch:
@@ -118,7 +118,7 @@ class RankWatch:
         self._closed = threading.Event()
 
     def open(self) -> dict[str, str]:
-        """Makes the folder for the records; returns what the ranks find in their environment."""
+        """Make the folder for the records; return variables for the ranks' environment."""
         try:
             parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
             _sweep(parent)
@@ -132,7 +132,7 @@ class RankWatch:
         return {DIR_VARIABLE: str(self._folder)}
 
     def close(self) -> None:
-        """Removes the folder."""
+        """Remove the folder."""
         self._closed.set()
         if self._folder:
             ours.remove(self._folder)
@@ -141,7 +141,7 @@ class RankWatch:
             self._lock = None
 
     def look(self) -> None:
-        """Takes in what has changed. Call it often: each call sees at most one step of a rank."""
+        """Read changed records. Call it often: each call sees at most one step of a rank."""
         if self._folder is None:
             return
         self._forget_pause()
@@ -154,7 +154,7 @@ class RankWatch:
                     self._take(rank, record)
 
     def _say_alive(self, folder: Path) -> None:
-        """Tells the ranks' guards that this process is at work: a thread, since a slow shared folder is no reason."""
+        """Show the ranks' guards that this process works, in a thread of its own: the shared folder may be slow."""
         while not self._closed.wait(PULSE_S):
             if time.monotonic() - self._looked_s < HUNG_S:
                 with contextlib.suppress(OSError):
@@ -167,7 +167,7 @@ class RankWatch:
         self._looked_s = now_s
 
     def heartbeat(self, host: str) -> Heartbeat:
-        """What is known now."""
+        """Return the present heartbeat."""
         ranks = {rank: self._judged(rank, progress) for rank, progress in self._now.items()}
         slowest = min(ranks, key=lambda rank: ranks[rank].step, default=None)
         entered_s = self._opened_s if slowest is None else self._entered_s[slowest]
@@ -181,14 +181,14 @@ class RankWatch:
         )
 
     def ends(self) -> dict[int, RankRecord]:
-        """The last records of ranks that could not write them to the shared folder, by rank; none after `close`."""
+        """Return, by rank, last records that could not be written to the shared folder; none after `close`."""
         if self._folder is None:
             return {}
         records = {rank: RankRecord.read(self._folder / f"rank-{rank}.json") for rank in self._ranks}
         return {rank: record for rank, record in records.items() if record and record.state == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:
-        """The ranks' ends, each with the newest step that it had worked on and its last phase."""
+        """Return the ranks' ends, each with its newest step and its last phase."""
         return tuple(
             replace(end, step=self._now[end.rank].step, phase=self._now[end.rank].phase)
             if end.rank in self._now
@@ -198,14 +198,14 @@ class RankWatch:
 
     def _take(self, rank: int, record: bytes) -> None:
         try:
-            found: RankProgress = decode(RankProgress, json.loads(record))
+            now: RankProgress = decode(RankProgress, json.loads(record))
         except (ValueError, RecursionError):  # caught in the middle of a write; the next look sees it whole
             return
-        before, self._now[rank] = self._now.get(rank), found
-        if before is None or before.phase != found.phase:
+        before, self._now[rank] = self._now.get(rank), now
+        if before is None or before.phase != now.phase:
             self._entered_s[rank] = time.monotonic()
-        if found.busy_ms and (before is None or found.step != before.step):
-            self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(found.busy_ms)
+        if now.busy_ms and (before is None or now.step != before.step):
+            self._busy_ms.setdefault(rank, deque(maxlen=WINDOW)).append(now.busy_ms)
 
     def _judged(self, rank: int, progress: RankProgress) -> RankProgress:
         busy_ms = sorted(self._busy_ms.get(rank, ()))
@@ -214,10 +214,10 @@ class RankWatch:
 
 
 def _locked(folder: Path) -> int:
-    """Takes the folder's lock, which ends with this process however it ends.
+    """Take the folder's lock, which ends with this process.
 
     Raises:
-        OSError: somebody lives who has it, or the folder is not ours.
+        OSError: a living process has it, or the folder is not ours.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:

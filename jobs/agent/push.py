@@ -1,6 +1,6 @@
-"""Sends the spool's lines to a store that this node can reach, in the background.
+"""Send the spool's lines to a store that this node can reach, in the background.
 
-Never in the way of training: whatever cannot be pushed now waits in the spool, and the reconciler drains the rest.
+Training never waits for it: lines that cannot be pushed now wait in the spool, and the reconciler drains the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FINAL_TIMEOUT_S = 20.0
 class Pusher:
     """A thread that ingests an attempt's metrics and the telemetry of all its nodes: one connection an attempt.
 
-    Does nothing where the store is not for agents (SQLite).
+    Does nothing if the store is not for agents (SQLite).
     """
 
     def __init__(self, payload: Payload, spool: Path, store_url: str | None) -> None:
@@ -36,12 +36,12 @@ class Pusher:
         self._store: Store | None = None
 
     def start(self) -> None:
-        """Starts pushing, if there is a store to push to."""
+        """Start pushing, if there is a store to push to."""
         if self._url:
             self._thread.start()
 
     def finish(self) -> None:
-        """Pushes once more and stops; gives up after a deadline, since the spool keeps everything."""
+        """Push once more and stop; give up after a deadline, since the spool keeps everything."""
         if self._url:
             self._stop.set()
             self._thread.join(FINAL_TIMEOUT_S)

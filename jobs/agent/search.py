@@ -1,7 +1,7 @@
-"""The search for a micro-batch before the training: a launch of its own on the same nodes, ended before the other.
+"""Search for a micro-batch before the training, in a launch of its own on the same nodes.
 
-Node 0 decides, and says so in `started.json`: where the ranks meet to search, then where they meet to train. What is
-found is kept for the runs that differ in their seed alone, so that one of them searches and all train alike.
+Node 0 decides, and announces in `started.json` where the ranks meet to search, then where they meet to train. The
+result is kept for runs that differ only in their seed, so that one of them searches and all train alike.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .evidence import RESTORED
 from .node import POLL_S, Node, Start, announce, free_port
 
 OVER: Final = ("signal", "superseded", "peer", RESTORED)
-"""Why a launch was ended that end the attempt, too."""
+"""Reasons to end a launch that end the attempt, too."""
 
 Launch = Callable[[Payload, AttemptPaths, Start], tuple[int, str]]
-"""Starts the ranks of this node and waits for them: their launcher's exit code, and why they were ended."""
+"""Start this node's ranks and wait; return their launcher's exit code, and why they were ended."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """How a search ended: with the sizes to train with, or with why the attempt is over."""
+    """The end of a search: the sizes to train with, or why the attempt is over."""
 
     start: Start
     payload: Payload
@@ -43,17 +43,17 @@ class Searched:
 
 
 def found_before(payload: Payload) -> tuple[int, int] | None:
-    """The micro-batch and accumulation that a run like this one has found; None if none has yet."""
+    """Return the micro-batch and accumulation that a like run has found; None if none has yet."""
     path = _shared(payload)
-    found = None if planted(path) else read_json(path)
-    micro_batch = (found or {}).get("micro_batch")
+    result = None if planted(path) else read_json(path)
+    micro_batch = (result or {}).get("micro_batch")
     if type(micro_batch) is not int or not payload.share or micro_batch < 1 or payload.share % micro_batch:
         return None
     return micro_batch, payload.share // micro_batch
 
 
 def prepare(payload: Payload, size: int, too_big: int | None = None) -> None:
-    """Node 0: writes what the ranks of a search from this size on read, before any node is told to begin."""
+    """Write, on node 0, the configurations of a search from this size on, before any node begins it."""
     paths = _round(payload, size)
     make_below(Path(payload.attempt_dir), paths.dir)
     payload.searching(size, SEARCH_S, too_big).write_configs(paths)
@@ -63,7 +63,7 @@ class Search:
     """One node's part in the search.
 
     Args:
-        payload: what is to be trained.
+        payload: the attempt.
         node: this node.
         launch: starts this node's ranks.
         tell: records an event of the attempt.
@@ -75,11 +75,11 @@ class Search:
         self._too_big: int | None = None
 
     def run(self, start: Start, over: Callable[[], str]) -> Searched:
-        """Searches until node 0 says what to train with.
+        """Search until node 0 announces the sizes to train with.
 
         Args:
             start: where the ranks meet to search.
-            over: why the attempt is over, or "".
+            over: returns why the attempt is over, or "".
         """
         began_s = time.monotonic()
         while start.search_from is not None:
@@ -111,9 +111,9 @@ class Search:
         return self._payload.resized(start.micro_batch, start.accumulation)
 
     def _following(self, start: Start, size: int, paths: AttemptPaths, seconds: float, *, went_well: bool) -> Start:
-        """What node 0 says after a round: again from a smaller size, or what to train with.
+        """Return node 0's decision after a round: search again from a smaller size, or train.
 
-        What was cut short, other than by memory, may have missed the fastest: it is this attempt's alone.
+        A search that was cut short, other than by memory, may have missed the fastest size: its result is not kept.
         """
         share = self._payload.share or size
         lines = events(paths.metrics, "trial")
@@ -139,7 +139,7 @@ class Search:
         return replace(start, search_from=None, port=free_port(), micro_batch=micro_batch, accumulation=accumulation)
 
     def _keep(self, chosen: int, tried: Sequence[int]) -> None:
-        """For runs like this one, unless one of them was faster."""
+        """Keep it for like runs, unless one of them was faster."""
         path = _shared(self._payload)
         try:
             make_below(path.parents[1], path.parent)
@@ -149,7 +149,7 @@ class Search:
             print(f"what was found is not kept for other runs: {error}", file=sys.stderr, flush=True)
 
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
-        """Other nodes: waits for what node 0 says next."""
+        """Wait, on the other nodes, for node 0's next decision."""
         while not (why := over()):
             now = Start.read(self._paths)
             if now and now.job_id == self._node.job_id and now.port != before.port:
@@ -168,9 +168,9 @@ def _round(payload: Payload, size: int) -> AttemptPaths:
 
 
 def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[Trial]:
-    for said in lines:
+    for line in lines:
         try:
-            yield decode(Trial, {name: said.get(name) for name in Trial.__dataclass_fields__})
+            yield decode(Trial, {name: line.get(name) for name in Trial.__dataclass_fields__})
         except ValueError:
             continue
 
@@ -178,10 +178,10 @@ def _trials(lines: Sequence[dict[str, Any]]) -> Iterator[Trial]:
 def _did_not_fit(paths: AttemptPaths, ranks: int) -> Iterator[int]:
     for rank in range(ranks):
         try:
-            said = load_json(paths.did_not_fit(rank)) or {}
+            record = load_json(paths.did_not_fit(rank)) or {}
         except (OSError, ValueError):
             continue
-        if type(size := said.get("micro_batch")) is int:
+        if type(size := record.get("micro_batch")) is int:
             yield size
 
 

@@ -1,4 +1,4 @@
-"""The shared folder at an attempt's end, full or away: what the ranks have done is worth waiting for."""
+"""Wait for the shared folder at an attempt's end, if it is full or away: the ranks' work is worth it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FOLDER_WAIT_S = 1800.0
 """For a folder that is away: the nodes cost less meanwhile than the attempt has cost."""
 
 OWN_WAIT_S = 60.0
-"""For what alone is missing, while the campaign's folder is there."""
+"""For a missing file or folder, while the campaign's folder is there."""
 
 ENDED_WAIT_S = 60.0
-"""After the agent was told to end: Slurm kills it sooner, but without Slurm nobody does."""
+"""After SIGTERM: Slurm kills the agent sooner, but without Slurm nobody does."""
 
 POLL_S = 0.5
 
@@ -38,11 +38,11 @@ class SharedFolder:
     """An agent's patience with the shared folder.
 
     Args:
-        marker: the campaign's, which is missing where the whole folder is away.
+        marker: the campaign's, which is missing if the whole folder is away.
     """
 
     def __init__(self, marker: Path) -> None:
-        self._marker, self._told_s = marker, inf
+        self._marker, self._hurried_s = marker, inf
         self._held: tuple[Path, int, FileIO] | None = None
 
     def hold(self, claim: Path) -> None:
@@ -67,19 +67,19 @@ class SharedFolder:
             return False
 
     def hurry(self) -> None:
-        """The agent was told to end: from now on it waits for ``ENDED_WAIT_S`` at most."""
-        self._told_s = min(self._told_s, time.monotonic())
+        """Wait for ``ENDED_WAIT_S`` at most from now on."""
+        self._hurried_s = min(self._hurried_s, time.monotonic())
 
     def wait_for(self, done: Callable[[], bool], what: str, *, own: bool = False) -> bool:
-        """Tries until it is done, for ``FOLDER_WAIT_S`` at most; returns whether it is.
+        """Try until it is done, for ``FOLDER_WAIT_S`` at most; return whether it is.
 
         Args:
-            done: what to try; an OSError counts as not done.
-            what: what is wrong while it is not, for the log.
-            own: whether it may be missing alone: then, as where the campaign's folder is there and the error is not
-                the file system's, the wait is ``OWN_WAIT_S``.
+            done: the attempt; an OSError counts as not done.
+            what: the trouble meanwhile, for the log.
+            own: whether it may be missing alone: then, or if the campaign's folder is there and the error is not the
+                file system's, the wait is ``OWN_WAIT_S``.
         """
-        begun_s, said = time.monotonic(), False
+        begun_s, printed = time.monotonic(), False
         while True:
             trouble = None
             try:
@@ -88,29 +88,28 @@ class SharedFolder:
             except OSError as exc:
                 what, trouble = str(exc), exc
             patience_s = OWN_WAIT_S if own or self._alone(trouble) else FOLDER_WAIT_S
-            if time.monotonic() >= min(begun_s + patience_s, self._told_s + ENDED_WAIT_S):
+            if time.monotonic() >= min(begun_s + patience_s, self._hurried_s + ENDED_WAIT_S):
                 break
-            if not said:
+            if not printed:
                 print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
-                said = True
+                printed = True
             time.sleep(POLL_S)
         print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
         return False
 
     def _alone(self, trouble: OSError | None) -> bool:
-        """Whether a single file or folder is the trouble: the campaign's folder is there."""
         single = trouble is None or isinstance(trouble, FileNotFoundError) or concerns_one_file(trouble)
         return single and self._marker.exists()
 
 
 def keep_room(reserve: Path) -> None:
-    """Takes room for the outcome, should the disk fill up meanwhile."""
+    """Reserve room for the outcome, in case the disk fills up meanwhile."""
     with contextlib.suppress(OSError):  # no room at all: the ranks will say so themselves
         write_atomically(reserve, " " * RESERVE_BYTES)
 
 
 def leave(outcome: NodeOutcome, path: Path, reserve: Path) -> bool:
-    """Writes the outcome and frees the reserve; on a full disk it takes the reserve's room, with that as its proof.
+    """Write the outcome and free the reserve; on a full disk take the reserve's room, and record that as proof.
 
     Returns:
         True, as `SharedFolder.wait_for` asks.

@@ -1,4 +1,4 @@
-"""How one node's part of an attempt begins: it claims it, and agrees with the others on code, sizes and checkpoint."""
+"""Begin one node's part of an attempt: claim it, and agree with the other nodes on code, sizes and checkpoint."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from .node import POLL_S, Node, Start, announce, free_port, join
 from .search import found_before, prepare
 
 AWAY_S = 300.0
-"""A checkpoint that the file system does not let read is waited for so long: to pass it over makes steps again."""
+"""Wait so long for a checkpoint that the file system does not let read: without it steps are made again."""
 FILES_NAMED = 3
 """Changed files that an event names."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What this node runs.
+    """The agreed start.
 
     Attributes:
-        start: what all nodes agreed on.
-        payload: with the batch sizes that they agreed on.
-        copy: what the copy of the code holds; None where there is none.
+        start: the decision of node 0.
+        payload: the attempt with the agreed batch sizes.
+        copy: the copy of the code; None for none.
     """
 
     start: Start
@@ -50,10 +50,10 @@ class Starter:
     """One node's way from its payload to the launch.
 
     Args:
-        payload: what was submitted.
+        payload: the attempt as it was submitted.
         node: this node.
         beat: gives a sign of life, if it is time to; the other nodes wait for it.
-        closed: whether the attempt may no longer begin, see `closed_tasks`.
+        closed: returns whether the attempt may no longer begin, see `closed_tasks`.
     """
 
     def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:
@@ -61,13 +61,13 @@ class Starter:
         self._paths, self._run_paths = AttemptPaths(Path(payload.attempt_dir)), RunPaths(Path(payload.run_dir))
 
     def begin(self, timeout_s: float) -> Begun | None:
-        """Claims this node's part and agrees with the other nodes; None if another job runs the attempt.
+        """Claim this node's part and agree with the other nodes; return None if another job runs the attempt.
 
         Args:
             timeout_s: how long the other nodes wait for node 0 without a sign of life.
 
         Raises:
-            DamagedCopy: the copy of the code is not what was copied.
+            DamagedCopy: the copy of the code was changed.
             RendezvousTimeout: node 0 gave no sign of life.
         """
         if self._node.rank == 0:
@@ -82,10 +82,10 @@ class Starter:
         return Begun(start, self._payload, CopyPaths(Path(self._payload.code)).read() if self._payload.code else None)
 
     def _verified_code(self) -> CodeCopy | None:
-        """What the copy of the code holds, after reading all of it. A damaged one is marked: nobody is to use it again.
+        """Verify the copy of the code; a damaged copy is marked, so that no attempt uses it again.
 
         Raises:
-            DamagedCopy: it is not what was copied.
+            DamagedCopy: it was changed.
         """
         if not self._payload.code:
             return None
@@ -103,7 +103,7 @@ class Starter:
         return found
 
     def _take(self, path: Path) -> bool:
-        """Takes a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
+        """Take a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
         mine = asdict(Identity.of(self._payload))
         claim = {"job_id": self._node.job_id, "host": self._node.name, "ts": time.time(), **mine}
         if not self._superseded() and create_exclusively(path, json.dumps(claim)):
@@ -116,14 +116,13 @@ class Starter:
         return False
 
     def _may_not_begin(self) -> bool:
-        """Asked with the claim in hand: whoever closes the attempt after this finds the claim."""
+        """Ask with the claim in hand: a reconciler that closes the attempt after this sees the claim."""
         if not self._closed():
             return False
         print(f"not run: {self._paths.dir.name} of {self._payload.run} is over", file=sys.stderr)
         return True
 
     def _given_up(self) -> bool:
-        """Whether node 0 will never announce anything: another job runs the attempt, or the code cannot be used."""
         if self._payload.code and CopyPaths(Path(self._payload.code)).damaged.exists():
             return True
         if self._node.restarts and self._paths.restarted.exists():
@@ -135,7 +134,7 @@ class Starter:
         return superseded(self._run_paths, self._payload.generation)
 
     def _resize(self, micro_batch: int | None, accumulation: int | None) -> None:
-        """Begins with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
+        """Begin with a smaller micro-batch: a sibling ran out of memory while this attempt waited in the queue."""
         if micro_batch is None or accumulation is None or micro_batch == self._payload.micro_batch:
             return
         try:
@@ -173,7 +172,7 @@ class Starter:
         return start
 
     def _searches(self) -> bool:
-        """Whether the micro-batch is still to be found; takes what a run like this one has found."""
+        """Return whether the ranks must search for the micro-batch; take the result of a like run."""
         if not self._payload.search:
             return False
         known = found_before(self._payload)
@@ -183,7 +182,6 @@ class Starter:
         return known is None and self._payload.share != 1
 
     def _verified_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole. It may take minutes to read."""
         with self._beating():
             found = checkpoint.newest_verified(
                 self._run_paths.checkpoints(self._payload.config_hash),
@@ -217,7 +215,7 @@ class Starter:
             beats.join()
 
     def tell(self, event: str, **data: object) -> None:
-        """An event of the attempt, which `campaign describe` shows. Only before the ranks write to the spool."""
+        """Record an event of the attempt. Only before the ranks write to the spool."""
         print(event, *data.values(), file=sys.stderr, flush=True)
         line = json.dumps({"event": event, "ts": time.time(), **data}) + "\n"
         with contextlib.suppress(OSError), open(self._paths.metrics, "a", opener=open_private) as spool:
@@ -225,7 +223,7 @@ class Starter:
 
 
 def trusted_payload(path: Path, index: int, root: Path) -> Payload:
-    """What is to be run, where nobody else can have written it, nor can change what is run while it goes on.
+    """Return a task's payload, if no other user can have written it or can write to the attempt's folder.
 
     Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
 
@@ -235,7 +233,7 @@ def trusted_payload(path: Path, index: int, root: Path) -> Payload:
         root: the campaign's `dir`.
 
     Raises:
-        Distrusted: somebody else can.
+        Distrusted: another user can.
         OSError: it is not there.
         ValueError: it is no payload of this version.
     """
@@ -250,6 +248,6 @@ def trusted_payload(path: Path, index: int, root: Path) -> Payload:
 
 
 def superseded(run: RunPaths, generation: int) -> bool:
-    """Whether the run has a newer attempt than that generation. Nobody else's word counts."""
+    """Return whether the run has a newer attempt; a file of another user does not count."""
     current = None if planted(run.current) else read_json(run.current)
     return current is not None and current["generation"] > generation

@@ -1,8 +1,8 @@
-"""What the GPUs of an attempt do while it runs, asked by the node's agent at a rate of its own.
+"""Sample the GPUs of an attempt while it runs, by the node's agent.
 
-Not by the ranks: they would lose time, and be silent where it is most interesting. A thread asks, since a driver may
-hang; if it does, the samples end there and nobody waits. Each node appends to a file of its own on the shared folder, a
-line a sample, which `db/ingest/gpus.py` takes into the store.
+Ranks would lose time, and be silent at the most interesting moments. A thread samples, since a driver may hang; then
+the samples end and nobody waits. Each node appends a line a sample to a file of its own on the shared folder, which
+`db/ingest/gpus.py` takes into the store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAMPLES_AT_A_RATE = 3600
 """After so many samples the time between them doubles: a run of weeks must not fill disk and store."""
 
 EVENT_EVERY_S = 600.0
-"""The same of the same GPU is told at most so often."""
+"""Between two like events of a GPU."""
 EVENT_LIMIT = 100
 """Events of a node, in all."""
 
@@ -46,8 +46,8 @@ class Telemetry:
     """Samples the GPUs that an attempt has on this node.
 
     Args:
-        gpus: how many, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" where it did not.
+        gpus: number of GPUs, 0 for a run without.
+        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
         node: this node's name.
         spool: the file to append to.
         interval_s: seconds between two samples, 0 for none.
@@ -60,16 +60,16 @@ class Telemetry:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Starts sampling, if there is anything to sample."""
+        """Start sampling, if there is anything to sample."""
         if self._gpus and self._interval_s > 0:
             self._thread.start()
 
     def stop(self) -> None:
-        """Asks for the last sample, and waits for nothing."""
+        """Ask for the last sample, without waiting."""
         self._stop.set()
 
     def wait(self) -> None:
-        """Waits a moment for the last sample."""
+        """Wait a moment for the last sample."""
         if self._thread.ident is not None:
             self._thread.join(WAIT_S)
 
@@ -97,23 +97,23 @@ class Telemetry:
         while not stopped:
             stopped = self._stop.wait(rate.rest_s())
             now_s, span_s = time.time(), rate.next_span_s()
-            figures = {meter.number: found for meter in meters if (found := meter.read())}
+            figures = {meter.number: own for meter in meters if (own := meter.read())}
             if figures:
                 spool.write({"ts": round(now_s, 3), "span_s": round(span_s, 3), **columns(figures)})
             for event in alarms.look(figures, xids.read(), now_s):
                 spool.write(event)
 
     def _devices(self, meters: list[GpuMeter]) -> list[dict[str, Any]]:
-        """All GPUs that the attempt should have: without one that does not answer, its energy would seem known."""
-        found = {meter.number: meter.device() for meter in meters}
-        return [found.get(number, {"gpu": number}) for number in range(self._gpus)]
+        """Return all GPUs of the attempt, also those that do not answer: their energy must count as unknown."""
+        known = {meter.number: meter.device() for meter in meters}
+        return [known.get(number, {"gpu": number}) for number in range(self._gpus)]
 
     def _say(self, why: object) -> None:
         print(f"no telemetry of this node's GPUs: {why}", file=sys.stderr, flush=True)
 
 
 class Alarms:
-    """What is worth an event: a GPU that begins to be slowed down, an uncorrected memory error, an Xid.
+    """Finds events: a GPU that begins to be slowed down, an uncorrected memory error, an Xid.
 
     Args:
         node: this node's name.
@@ -128,21 +128,21 @@ class Alarms:
     def look(
         self, figures: Mapping[int, Figures], xids: Iterable[tuple[int | None, int]], now_s: float
     ) -> Iterator[dict[str, Any]]:
-        """The events that follow from a sample, as lines of the spool.
+        """Yield the events of a sample, as lines of the spool.
 
         Args:
             figures: by GPU.
             xids: GPU and number of each Xid since the last sample.
-            now_s: when it was taken.
+            now_s: time of the sample.
         """
-        for gpu, found in figures.items():
-            bits = int(found.get("throttle", 0)) & SLOWED
+        for gpu, own in figures.items():
+            bits = int(own.get("throttle", 0)) & SLOWED
             if (begun := bits & ~self._slowed.get(gpu, 0)) and self._may_tell(("slowed", gpu, begun), now_s):
                 words = [word for bit, word in THROTTLE_REASONS.items() if bit & begun]
-                facts = {"reasons": words, "temperature_c": found.get("temperature_c")}
+                facts = {"reasons": words, "temperature_c": own.get("temperature_c")}
                 yield self._event("slowed", gpu, f"is slowed down: {', '.join(words)}", now_s, **facts)
             self._slowed[gpu] = bits
-            errors = int(found.get("ecc_errors", 0))
+            errors = int(own.get("ecc_errors", 0))
             more = errors - self._errors.setdefault(gpu, errors)  # what was there before is not of this attempt
             if more > 0 and self._may_tell(("ecc", gpu, 0), now_s):
                 self._errors[gpu] = errors
@@ -164,25 +164,23 @@ class Alarms:
 
 
 def columns(figures: Mapping[int, Figures]) -> dict[str, list[Any]]:
-    """One list for each figure that any GPU has, in the order of ``gpu``: a third of the bytes of one object a GPU."""
-    names = [name for name in GPU_FIGURES if any(name in found for found in figures.values())]
-    return {"gpu": list(figures), **{name: [found.get(name) for found in figures.values()] for name in names}}
+    """Return one list for each figure, in the order of ``gpu``: a third of the bytes of one object a GPU."""
+    names = [name for name in GPU_FIGURES if any(name in own for own in figures.values())]
+    return {"gpu": list(figures), **{name: [own.get(name) for own in figures.values()] for name in names}}
 
 
 class _Rate:
-    """When the next sample is due, and how long it stands for."""
-
     def __init__(self, interval_s: float) -> None:
         self._interval_s, self._samples = interval_s, 0
         self._due_s = time.monotonic()
         self._last_s = self._due_s - interval_s
 
     def rest_s(self) -> float:
-        """Seconds until then."""
+        """Return the seconds until the next sample."""
         return max(0.0, self._due_s - time.monotonic())
 
     def next_span_s(self) -> float:
-        """Counts a sample. After a gap it stands for no more than twice the usual time."""
+        """Count a sample and return its time span; after a gap, at most twice the usual time."""
         now_s = time.monotonic()
         interval_s = self._interval_s * (1 << self._samples // SAMPLES_AT_A_RATE)
         span_s, self._last_s = min(now_s - self._last_s, 2 * interval_s), now_s
@@ -192,14 +190,14 @@ class _Rate:
 
 
 class _GpuSpool:
-    """The append-only file of this node: one write a line, so that a killed agent loses none."""
+    """The append-only file of this node: one write a line, so that a killed agent loses no line."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._torn = False
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Appends a line; closes the one before first, should that have broken off."""
+        """Append a line; end the line before first, if it broke off."""
         data = (("\n" if self._torn else "") + json.dumps(line, separators=(",", ":")) + "\n").encode()
         try:
             self._torn = os.write(self._descriptor, data) < len(data)

@@ -1,1 +1,1 @@
-"""What login node and compute node both use: layouts, formats, checks. May import `db` and `files`."""
+"""Layouts, formats and checks for login node and compute node. May import `db` and `files`."""

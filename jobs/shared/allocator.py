@@ -1,4 +1,4 @@
-"""What PyTorch's allocator of GPU memory is told through the environment. Pure."""
+"""Settings of PyTorch's allocator of GPU memory in the environment. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 NAMES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variable, and its name before torch 2.9, which later versions read where the first is not set."""
+"""The variable, and its name before torch 2.9, which later versions read if the first is not set."""
 
 EXPANDABLE: Final[Mapping[str, str]] = dict.fromkeys(NAMES, "expandable_segments:True")
 """Lets the allocator join free fragments."""
@@ -18,7 +18,7 @@ _JOINS: Final = re.compile(r"(^|,)\s*expandable_segments\s*:\s*True\s*(,|$)")
 
 
 def default(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables to add where nobody has chosen: expandable segments, except where they do harm.
+    """Return variables to add if none is set: expandable segments, except where they do harm.
 
     With them PyTorch does without NCCL's registration of its memory, which somebody may have asked for, and the driver
     of WSL does not map them.
@@ -29,10 +29,10 @@ def default(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def told(env: Mapping[str, str]) -> str:
-    """What the allocator is told, "" for nothing."""
+    """Return the allocator's setting, "" for none."""
     return next((env[name] for name in NAMES if env.get(name)), "")
 
 
 def joins_fragments(setting: str) -> bool:
-    """Whether expandable segments are on, by what the allocator is told."""
+    """Return whether a setting turns expandable segments on."""
     return bool(_JOINS.search(setting))

@@ -1,8 +1,8 @@
 """Checkpoints that are complete or absent.
 
 A checkpoint is a folder ``g{generation}-step{step}`` with a manifest that names every file, its size and its digest.
-It is written under a temporary name; only when every byte is on disk does the first rank rename it. So a folder
-without the ``.tmp`` suffix was complete once, and the manifest tells whether it still is.
+It is written under a temporary name; only when every byte is on disk the first rank renames it. So a folder without
+the ``.tmp`` suffix was complete once, and the manifest shows whether it still is.
 
     draft = begin(folder, generation, step)        # first rank; then all ranks write below `draft`
     files = seal(draft, my_files)                  # each rank: fsync and digest what it wrote
@@ -33,16 +33,16 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 DRAFT_SUFFIX = ".tmp"
 AGAIN_S = 5.0
-"""Between two tries to read what the file system does not let read."""
+"""Between two tries to read a file that the file system does not let read."""
 UNUSABLE = "unusable"
-"""Exists beside the manifest, and says why, where a complete checkpoint could not be loaded."""
+"""Exists beside the manifest, with the reason, if a complete checkpoint could not be loaded."""
 
 READERS = 8
-"""Files that are read at the same time: hashing one takes a core, and shared storage is fast only for many."""
+"""Files that are read at the same time: hashing a file takes a core, and shared storage is fast only for many."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be used; the message says why."""
+    """A checkpoint cannot be used; the message has the reason."""
 
 
 class CheckpointAway(CheckpointError):
@@ -51,7 +51,7 @@ class CheckpointAway(CheckpointError):
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a checkpoint: size in bytes and hexadecimal BLAKE2b digest."""
+    """A file of a checkpoint: size in bytes and hexadecimal BLAKE2b digest."""
 
     size: Whole
     digest: str
@@ -59,16 +59,16 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         step: completed optimizer steps.
-        config_hash: the experiment it belongs to; another one must never resume from it.
+        config_hash: the experiment it belongs to; no other may resume from it.
         world_size: data-parallel ranks; DeepSpeed loads optimizer shards only into the same number.
         generation: the attempt that wrote it.
         samples_seen: training samples consumed, over all epochs.
         files: path relative to the checkpoint -> entry.
-        eval_loss: loss on held-out text in nats per token, None where it was not evaluated.
+        eval_loss: loss on held-out text in nats per token, None if it was not evaluated.
         arrangement: how the built-in trainer's state lies in it, see ``arrangement``; "" for others' scripts.
     """
 
@@ -85,7 +85,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """What all files take together."""
+        """Return the size of all files together."""
         return sum(entry.size for entry in self.files.values())
 
 
@@ -98,12 +98,12 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Completed optimizer steps."""
+        """Return the completed optimizer steps."""
         return self.manifest.step
 
 
 def begin(folder: Path, generation: int, step: int) -> Path:
-    """Creates the empty draft of a checkpoint; what an earlier try left of the same draft is removed.
+    """Create the empty draft of a checkpoint; remove leftovers of an earlier try.
 
     Raises FileNotFoundError without ``folder``: made anew, it would be in the place of a shared folder that is away.
     """
@@ -114,7 +114,7 @@ def begin(folder: Path, generation: int, step: int) -> Path:
 
 
 def seal(draft: Path, files: Iterable[Path]) -> dict[str, FileEntry]:
-    """Puts the files on disk and returns their manifest entries by path relative to the draft."""
+    """Sync the files to disk and return their manifest entries by path relative to the draft."""
     paths = list(files)
     with ThreadPoolExecutor(READERS) as pool:
         entries = pool.map(_seal_file, paths)
@@ -122,7 +122,7 @@ def seal(draft: Path, files: Iterable[Path]) -> dict[str, FileEntry]:
 
 
 def commit(draft: Path, manifest: Manifest) -> Checkpoint:
-    """Makes the draft a checkpoint. The last step: a crash before it leaves no checkpoint, after it a complete one."""
+    """Make the draft a checkpoint. The last step: a crash before it leaves no checkpoint."""
     write_manifest(draft, manifest)
     for folder in {(draft / name).parent for name in manifest.files}:
         sync_dir(folder)
@@ -133,9 +133,9 @@ def commit(draft: Path, manifest: Manifest) -> Checkpoint:
 
 
 def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
-    """Checks that a checkpoint is as complete as on the day it was written, and that nobody else can have written it.
+    """Check that a checkpoint is complete and unchanged, and that no other user can have written it.
 
-    What lies in it may be code: DeepSpeed reads pickles.
+    It may hold code: DeepSpeed reads pickles.
 
     Args:
         path: the checkpoint's folder.
@@ -163,7 +163,7 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
 
 
 def require_own(path: Path) -> None:
-    """Raises CheckpointError if somebody else can have written a checkpoint's folder, anything in it or above it."""
+    """Raise CheckpointError if another user can have written a checkpoint's folder, anything in it or above it."""
     with _reading(path.name):
         doubt = distrust_tree(path, path.parent)
     if doubt:
@@ -171,7 +171,7 @@ def require_own(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a checkpoint says of itself.
+    """Return a checkpoint's manifest.
 
     Raises:
         CheckpointError: there is no manifest that this version can read.
@@ -190,7 +190,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Writes what the checkpoint or draft says of itself, complete or not at all."""
+    """Write the manifest of a checkpoint or draft, complete or not at all."""
     write_atomically(path / MANIFEST, json.dumps(asdict(manifest), indent=1))
 
 
@@ -205,28 +205,29 @@ def newest_verified(
     patience_s: float = 0.0,
     on_skip: Callable[[Path, str], None] | None = None,
 ) -> Checkpoint | None:
-    """The newest checkpoint of the experiment that is complete and loadable, or None.
+    """Return the newest checkpoint of the experiment that is complete and loadable, or None.
 
     Args:
         folder: the run's checkpoint folder; may be missing.
         config_hash: the experiment that resumes.
-        world_size: its number of ranks; None where those of any number can be loaded.
-        zero_stage: its ZeRO stage, which may have been raised to save memory; None where that does not matter.
-        arrangement: how its state lies, which a change to save memory may have altered; None where that is unknown.
-        check_digests: read every byte of the one that is returned; sizes are always checked.
-        patience_s: how long to try again where the file system fails, before what it does not let read is passed over.
-        on_skip: called with path and reason for every newer checkpoint that was passed over.
+        world_size: its number of ranks; None if checkpoints of any number can be loaded.
+        zero_stage: its ZeRO stage, which may have been raised to save memory; None if that does not matter.
+        arrangement: layout of its state, which a change to save memory may have altered; None if unknown.
+        check_digests: read every byte of the returned checkpoint; sizes are always checked.
+        patience_s: how long to try again if the file system fails, before a checkpoint is skipped.
+        on_skip: called with path and reason for every newer checkpoint that was skipped.
     """
 
     def usable(path: Path) -> Checkpoint:
-        found = verify(path, check_digests=False)
-        _require_match(found.manifest, config_hash, world_size)
-        if zero_stage is not None and _shards(found.manifest.zero_stage) != _shards(zero_stage):
-            raise CheckpointError(f"written with ZeRO stage {found.manifest.zero_stage}, not {zero_stage}")
-        if arrangement is not None and found.manifest.arrangement != arrangement:
-            written = found.manifest.arrangement or "by an earlier version"
+        whole = verify(path, check_digests=False)
+        manifest = whole.manifest
+        _require_match(manifest, config_hash, world_size)
+        if zero_stage is not None and _shards(manifest.zero_stage) != _shards(zero_stage):
+            raise CheckpointError(f"written with ZeRO stage {manifest.zero_stage}, not {zero_stage}")
+        if arrangement is not None and manifest.arrangement != arrangement:
+            written = manifest.arrangement or "by an earlier version"
             raise CheckpointError(f"its state is laid out otherwise ({written}, not {arrangement})")
-        return verify(path) if check_digests else found
+        return verify(path) if check_digests else whole
 
     until_s = time.monotonic() + patience_s
     for path in newest_first(folder):
@@ -244,14 +245,13 @@ def newest_verified(
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The folders of all checkpoints, whole or not; the furthest step is the newest, whoever wrote it."""
-    found = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
-    folders = (path for path in found if not _is_no_folder(path))
+    """Return the folders of all checkpoints, whole or not; the furthest step is the newest."""
+    places = (path for path in folder.glob("g*-step*") if not path.name.endswith(DRAFT_SUFFIX))
+    folders = (path for path in places if not _is_no_folder(path))
     return sorted(folders, key=lambda path: position(path.name), reverse=True)
 
 
 def _is_no_folder(path: Path) -> bool:
-    """Whether it is something else for certain."""
     try:
         return not path.is_dir()
     except OSError:
@@ -259,7 +259,7 @@ def _is_no_folder(path: Path) -> bool:
 
 
 def position(name: str) -> tuple[int, int]:
-    """(step, generation) from the name of a checkpoint's or draft's folder; (-1, -1) if it is another's."""
+    """Return (step, generation) from the name of a checkpoint's or draft's folder; (-1, -1) of any other."""
     try:
         generation, step = name.removesuffix(DRAFT_SUFFIX).removeprefix("g").split("-step")
         return int(step), int(generation)
@@ -276,7 +276,7 @@ def _seal_file(path: Path) -> FileEntry:
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Raises what the file system says as a CheckpointError that names what was read."""
+    """Raise an error of the file system as a CheckpointError that names the file."""
     try:
         yield
     except OSError as error:
@@ -299,8 +299,7 @@ def _verify_digest(path: Path, entry: FileEntry) -> None:
 
 
 def _shards(zero_stage: int) -> int:
-    """Equal for stages that load each other's checkpoints."""
-    return 1 if zero_stage == 2 else zero_stage
+    return 1 if zero_stage == 2 else zero_stage  # stages 1 and 2 load each other's checkpoints
 
 
 def _require_match(manifest: Manifest, config_hash: str, world_size: int | None) -> None:

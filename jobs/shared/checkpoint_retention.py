@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest, the best, none that is half written; and whether there is room for one more."""
+"""Keep the newest and the best checkpoints, remove half-written ones, and check the room for another."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .checkpoint import (
 )
 
 UNIVERSAL = "universal-"
-"""Begins the name of what a checkpoint was converted to, for another number of ranks."""
+"""Prefix of a checkpoint converted for another number of ranks."""
 
 _NAME = r"g\d{4,}-step\d{8,}"
 _CONVERTED = re.compile(rf"{UNIVERSAL}{_NAME}({re.escape(DRAFT_SUFFIX)})?")
 TEMPORARY = re.compile(rf"{_NAME}{re.escape(DRAFT_SUFFIX)}|{_CONVERTED.pattern}")
-"""The names of drafts and of converted checkpoints, which nobody needs once their attempt has ended."""
+"""Names of drafts and of converted checkpoints, which are useless once their attempt has ended."""
 
 DEEPSPEED_SCRIPTS = frozenset({"zero_to_fp32.py", "zero_to_torch.py"})
-"""What DeepSpeed copies into every checkpoint beside the states, which a manifest does not name."""
+"""Scripts that DeepSpeed copies into every checkpoint, which a manifest does not name."""
 
 MARGIN = 1.02
 """A checkpoint is a little larger than its numbers, and the next one than the last."""
 
 
 def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
-    """Removes all but the newest ``keep`` checkpoints up to ``step`` (at least one stays) and returns what went.
+    """Remove all but the newest ``keep`` checkpoints up to ``step`` (at least one stays); return the removed ones.
 
-    Those that are further ahead were no good to this attempt, or it would have begun there: they must not outlive one
-    that is. One that proved unusable takes no place.
+    Checkpoints further ahead were useless to this attempt, or it would have begun there: they must not outlive a useful
+    checkpoint. An unusable checkpoint does not count.
 
     Args:
-        keep_best: the one with the lowest loss on held-out text stays too.
+        keep_best: also keep the checkpoint with the lowest loss on held-out text.
     """
     old = [path for path in surplus(folder, keep, step, keep_best=keep_best) if is_ours(path)]
     for path in old:
@@ -57,7 +57,7 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
 
 
 def surplus(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:
-    """The checkpoints that `prune` removes, if they are ours."""
+    """Return the checkpoints that `prune` removes, if they are ours."""
     reached = [path for path in newest_first(folder) if position(path.name)[0] <= step]
     usable = [path for path in reached if not (path / UNUSABLE).exists()]
     kept = set(usable[: max(keep, 1)])
@@ -67,7 +67,7 @@ def surplus(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> l
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a checkpoint holds only what its manifest names: else somebody has put files of their own into it."""
+    """Return whether a checkpoint holds only files of its manifest, and none that somebody has added."""
     manifest = None if path.is_symlink() else _manifest(path)
     if manifest is None:
         return False
@@ -78,34 +78,34 @@ def is_ours(path: Path) -> bool:
 
 
 def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
-    """Writes into the checkpoint of ``step`` how good it is; returns it, or None if there is none to rate."""
-    found = next((path for path in newest_first(folder) if position(path.name)[0] == step), None)
-    manifest = _manifest(found) if found else None
-    if found is None or manifest is None or not math.isfinite(eval_loss):
+    """Write the loss into the checkpoint of ``step``; return it, or None if there is none to rate."""
+    rated = next((path for path in newest_first(folder) if position(path.name)[0] == step), None)
+    manifest = _manifest(rated) if rated else None
+    if rated is None or manifest is None or not math.isfinite(eval_loss):
         return None
-    write_manifest(found, replace(manifest, eval_loss=eval_loss))
-    return found
+    write_manifest(rated, replace(manifest, eval_loss=eval_loss))
+    return rated
 
 
 def mark_unusable(path: Path, reason: str) -> None:
-    """Keeps later attempts from a checkpoint that is complete but cannot be loaded. Remove the mark to try it again."""
+    """Keep later attempts from a checkpoint that is complete but cannot be loaded. Remove the mark to try it again."""
     write_atomically(path / UNUSABLE, reason)
 
 
 def remove_drafts(folder: Path, before_generation: int) -> None:
-    """Removes what earlier attempts left half written."""
+    """Remove half-written checkpoints of earlier attempts."""
     for draft in ours.named(folder, TEMPORARY):
         if -1 < position(draft.name)[1] < before_generation:
             ours.remove(draft)
 
 
 def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
-    """Makes sure that one more checkpoint fits on the disk. What an over-full quota allows shows only in the writing.
+    """Make sure that another checkpoint fits on the disk. A full quota shows only in the writing.
 
     Args:
         folder: the run's checkpoints.
-        generation: the attempt that wants to save; drafts up to its own are in nobody's way but its.
-        expected_bytes: size of a checkpoint, if there is none yet to tell.
+        generation: the attempt that wants to save; drafts up to its own may be removed.
+        expected_bytes: size of a checkpoint, if there is none yet.
 
     Raises:
         OSError: ENOSPC, with the figures.
@@ -117,16 +117,14 @@ def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
 
 
 def _best(paths: list[Path]) -> Path | None:
-    """The lowest loss, of equals the newest; None if none is rated."""
     manifests = ((index, _manifest(path)) for index, path in enumerate(paths))
-    rated = [(found.eval_loss, index) for index, found in manifests if found and found.eval_loss is not None]
+    rated = [(one.eval_loss, index) for index, one in manifests if one and one.eval_loss is not None]
     return paths[min(rated)[1]] if rated else None
 
 
 def _last_size(folder: Path) -> int:
-    """Bytes of the newest checkpoint, 0 if there is none."""
-    found = (manifest for path in newest_first(folder) if (manifest := _manifest(path)))
-    return next((manifest.size_bytes for manifest in found), 0)
+    manifests = (_manifest(path) for path in newest_first(folder))
+    return next((manifest.size_bytes for manifest in manifests if manifest), 0)
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -1,10 +1,10 @@
-"""The tasks of a job array that no job may begin any more: one file an array, however many there are.
+"""The closed tasks of a job array, which no job may begin any more: one file an array.
 
-A task whose attempt is over without having begun, such as one that was cancelled in the queue, is closed, so that a job
-that Slurm launches late, or twice, leaves it alone. Of an attempt that has begun the claim does that.
+A task is closed if its attempt is over without having begun, for example cancelled in the queue, so that a job that
+Slurm launches late, or twice, leaves it alone. The claim protects an attempt that has begun.
 
 The file is there from the start: NFS may show a file as absent for a while to a node that has looked for it before,
-but asks the server again when one is opened that is there.
+but asks the server again when an existing file is opened.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .layout import closed_file
 
 
 def make_closed(batch: Path) -> None:
-    """Makes the file of a new array, with no task closed; whoever writes the last file there syncs the folder."""
+    """Make the file of a new array, with no task closed; the caller syncs the folder."""
     os.close(open_private(closed_file(batch), os.O_WRONLY | os.O_CREAT))
 
 
 def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
-    """Closes tasks of an array; once this returns, they stay closed.
+    """Close tasks of an array; once this returns, they stay closed.
 
     Raises:
-        OSError: the shared folder takes no files, or the array's is gone, and with it what its tasks were to run.
+        OSError: the shared folder takes no files, or the array's folder is gone, and with it its payloads.
     """
     # A full disk may have cut what was written before: without the first newline, `1` and `7` would close task 17.
     lines = "".join(f"\n{task}" for task in sorted(tasks)) + "\n"
@@ -38,7 +38,7 @@ def close_tasks(batch: Path, tasks: Iterable[int]) -> None:
 
 
 def is_closed(batch: Path, task: int) -> bool:
-    """Whether a task was closed. Raises OSError if nobody can tell."""
+    """Return whether a task was closed. Raises OSError if that is unknown."""
     try:
         lines = closed_file(batch).read_bytes().split(b"\n")
     except FileNotFoundError:  # an array of an earlier version, of which no task was closed

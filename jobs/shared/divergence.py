@@ -1,7 +1,7 @@
-"""Whether the loss that a training reports is still real. Pure.
+"""Detect that the reported loss of a training is not real any more. Pure.
 
-Some tools write a finite number in place of a loss that is none: the Hugging Face Trainer leaves such losses out of its
-mean, which is 0 in the end. What else the same step reports shows it.
+Some tools write a finite number in place of a loss that is not finite: the Hugging Face Trainer leaves these losses out
+of its mean, which is 0 in the end. Other figures of the same step show it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _PART: Final = r"(?:eval|evaluation|val|valid|validation|dev|test|held_?out)"
 _LOSS: Final = re.compile(
     rf"(?:(?:train|training|{_PART})[_/. -])?loss|loss[_/. -](?:train|training|{_PART})", re.IGNORECASE
 )
-"""The loss that scripts train or evaluate; not a part of it, of which a step may have none."""
+"""The loss that scripts train or evaluate, not a part of it, which a step may lack."""
 _HELD_OUT: Final = re.compile(rf"(?:.*[_/. -])?{_PART}(?:[_/. -].*)?", re.IGNORECASE)
 _NORM: Final = re.compile(
     r"(?:(?:train|training|global|total)[_/. -])*grad(?:ient)?s?[_/. -]?norm(?:[_/. -]total)?", re.IGNORECASE
 )
 
 _LOST_NORMS: Final = 10
-"""fp16 skips steps whose gradients overflow: a few together, not so many once it has found its loss scale."""
+"""fp16 skips steps whose gradients overflow: a few together, but not so many once its loss scale is settled."""
 _ZEROS: Final = 3
 _FALL: Final = 0.1
-"""A loss that approaches 0, and is rounded, comes by smaller values."""
+"""A loss that approaches 0, and is rounded, passes smaller values before."""
 
 
 def diverged(rows: Iterable[Mapping[str, Any]], *, begun: bool = True) -> tuple[str, int] | None:
     """Return the figure that is not finite at the end, and the step since when; None if the loss is real.
 
     Args:
-        rows: what was reported, in its order: ``step``, and numbers by name.
+        rows: the reports in order: ``step``, and numbers by name.
         begun: whether the first row is the training's first; otherwise all was well before.
     """
     watch = _Watch(begun)
@@ -87,7 +87,7 @@ class _Watch:
         self._zeros, self._before = [], loss
 
     def found(self) -> tuple[str, int] | None:
-        lost = min(self._lost.items(), key=lambda found: (found[0] != "loss", found[1][1]), default=None)
+        lost = min(self._lost.items(), key=lambda item: (item[0] != "loss", item[1][1]), default=None)
         if lost:
             return lost[1]
         if len(self._norms) >= _LOST_NORMS:

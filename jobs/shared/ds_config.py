@@ -9,7 +9,7 @@ from typing import Any, Final
 from .layer_parts import autotp_section
 
 NOT_FUSED: Final = ("foreach", "differentiable")
-"""Ways to make AdamW's step that PyTorch does not have fused."""
+"""Options of AdamW that PyTorch cannot fuse."""
 
 _NEVER_PRINT: Final = 10**9
 
@@ -22,12 +22,12 @@ def render(
     world_size: int,
     overrides: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Makes the DeepSpeed JSON of an attempt.
+    """Return the DeepSpeed configuration of an attempt.
 
     Args:
         train: Fields of the spec's `train`, as in train.json.
-        micro_batch: Samples of one forward pass on one rank; None for a command that did not say.
-        accumulation: Passes of one optimizer step; None for a command that did not say.
+        micro_batch: Samples of one forward pass on one rank; None for a command without it.
+        accumulation: Passes of one optimizer step; None for a command without it.
         world_size: Ranks.
         overrides: The spec's `deepspeed`, laid over the rest.
 
@@ -53,7 +53,7 @@ def render(
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; neither is changed."""
+    """Return `over` laid over `base`, mapping by mapping; neither is changed."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)

@@ -1,4 +1,4 @@
-"""To which submission a file in an attempt's folder belongs: a store that was lost may give a generation again."""
+"""The submission that a file in an attempt's folder belongs to: a store that was lost may give a generation again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Submitted(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """One attempt of one submission, in the names that claims, starts and outcomes use."""
+    """An attempt of a submission, by the field names of claims, starts and outcomes."""
 
     token: str
     config_hash: str
@@ -26,9 +26,9 @@ class Identity:
 
     @classmethod
     def of(cls, attempt: _Submitted) -> Self:
-        """Return that of a payload, or of an attempt in the store."""
+        """Return the identity of a payload, or of an attempt in the store."""
         return cls(attempt.token, attempt.config_hash, attempt.generation)
 
     def owns(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a record may be this attempt's. One of an earlier version names less, and is not doubted."""
+        """Return whether a record may be this attempt's. Records of earlier versions have fewer fields."""
         return all(record.get(name) in (None, "", 0, value) for name, value in asdict(self).items())

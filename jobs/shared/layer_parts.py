@@ -1,7 +1,7 @@
-"""Which matrices of a model ranks share with `train.tensor_parallel`, and how each is cut.
+"""The matrices of a model that ranks share with `train.tensor_parallel`, and how each is cut.
 
-A layer is found by the last part of its name. What is not named here stays whole on every rank: embeddings, the output
-layer and norms. Only the standard library: the login node counts with it, the trainer cuts and joins by it.
+A layer is identified by the last part of its name. Other layers stay whole on every rank: embeddings, the output layer
+and norms. Only the standard library: the login node counts with it, the trainer cuts and joins by it.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ CUTS: Final[Mapping[str, Cut]] = {
 }
 
 TRANSPOSED: Final = frozenset({"c_attn", "c_fc", "c_proj"})
-"""Layers that GPT-2 keeps as (inputs, outputs); ranks share them as (outputs, inputs), as all others."""
+"""Layers that GPT-2 keeps as (inputs, outputs); ranks share them as (outputs, inputs), like all others."""
 
 CUTTABLE_MODELS: Final = PLAIN_CAUSAL_MODELS - {"olmo2"}
-"""Types whose layers are those above. OLMo 2 normalizes queries and keys over all heads, which no rank has."""
+"""Types with the layers above. OLMo 2 normalizes queries and keys over all heads, which no rank has."""
 
 
 UNCUT_FIELDS: Final[Mapping[str, str]] = {
     "add_cross_attention": "its layers join queries, keys and values otherwise",
     "layerdrop": "which layers a step leaves out would differ from ranks with whole layers",
 }
-"""Fields of these types' configurations that make other layers, or use them otherwise, and why they are not served."""
+"""Fields of these types' configurations that are not supported, because they change the layers or their use."""
 
 
 def cut_of(weight: str) -> Cut | None:
-    """How a weight is cut, by its dotted name; None for one that every rank has whole."""
+    """Return how a weight is cut, by its dotted name; None if every rank has it whole."""
     layer, _, kind = weight.rpartition(".")
     cut = CUTS.get(layer.rpartition(".")[2])
     return None if kind == "bias" and cut is Cut.INPUTS else cut
 
 
 def autotp_section(ranks: int) -> dict[str, Any]:
-    """What DeepSpeed's configuration says of it, under `tensor_parallel`."""
+    """Return the section `tensor_parallel` of DeepSpeed's configuration."""
     specs = [
         {"patterns": [_named(Cut.OUTPUTS)], "partition_type": "column"},
         {"patterns": [_named(Cut.THIRDS)], "partition_type": "column", "shape": [3, -1], "partition_dim": 0},

@@ -1,11 +1,11 @@
-"""Where everything of a campaign lies on the shared folder. Pure paths, no I/O.
+"""Paths of a campaign on the shared folder. Pure.
 
 {dir}/campaign.db                              the default store
 {dir}/data/                                    prepared tokens, shared by all runs
 {dir}/code/{hash}/                             a copy of code that runs use, see `code_copy`
-{dir}/{campaign}/campaign.json                 whose folder it is
-{dir}/{campaign}/batches/{token}/              one job array: what its tasks are to run
-{dir}/{campaign}/runs/{run}/checkpoints/{hash} what the run can resume from
+{dir}/{campaign}/campaign.json                 the marker of the folder
+{dir}/{campaign}/batches/{token}/              one job array: payloads of its tasks
+{dir}/{campaign}/runs/{run}/checkpoints/{hash} checkpoints of the run
 {dir}/{campaign}/runs/{run}/g0001/             one attempt
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
-"""The node's own, where ranks leave what is of no use after them."""
+"""The node's own memory, for files that are useless after the ranks."""
 
 
 class Beside(StrEnum):
-    """What lies beside the campaigns in their `dir`, by name: no campaign may have that name."""
+    """Names beside the campaigns in their `dir`: no campaign may have these names."""
 
     STORE = "campaign.db"
     SETTINGS = "campaign.toml"
@@ -31,7 +31,7 @@ class Beside(StrEnum):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a campaign of this name would collide with what lies beside it, or with a store's further files."""
+    """Return whether a campaign's name would collide with files beside it, or with a store's further files."""
     return name in tuple(Beside) or name.startswith((f"{Beside.STORE}-", f"{Beside.STORE}."))
 
 
@@ -45,8 +45,6 @@ FORWARD_ROOT_LEVELS = 3
 
 
 class _Below:
-    """The file or folder of that name in the folder of the attempt or run that is asked."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -61,30 +59,30 @@ class AttemptPaths:
     dir: Path
 
     claim = _Below("claim")
-    """Created exclusively by the one job that may run the attempt; holds its job id."""
+    """Created exclusively by the job that may run the attempt; holds its job id."""
 
     def node_claim(self, node_rank: int) -> Path:
-        """Created exclusively by the one agent that starts the ranks of that node, for every node but the first."""
+        """Created exclusively by the agent that starts the ranks of that node, for every node but the first."""
         return self.dir / f"claim-{node_rank}"
 
     restarted = _Below("restarted.json")
     """Left by a further start of the job that holds the claim: Slurm ended its first one."""
     started = _Below("started.json")
-    """Node 0's word to all: where the ranks meet, the checkpoint to resume from, host and time."""
+    """Node 0's announcement: where the ranks meet, the checkpoint to resume from, host and time."""
     metrics = _Below("metrics.jsonl")
     """The spool: one JSON line per reported step."""
 
     def gpu_spool(self, node_rank: int) -> Path:
-        """What the GPUs of that node did: one JSON line a sample."""
+        """Samples of that node's GPUs: one JSON line a sample."""
         return self.dir / f"gpus-{node_rank}.jsonl"
 
     forward_payload = _Below("forward.json")
     """The attempt as it really runs, for the processes that forward its metrics."""
     forward_spool = _Below("forward.jsonl")
-    """What these processes say: one JSON line an event."""
+    """Events of these processes: one JSON line an event."""
 
     def forward_log(self, tool: str) -> Path:
-        """What a tool prints."""
+        """The output of a tool's process."""
         return self.logs / f"forward-{tool}.log"
 
     ds_config = _Below("ds_config.json")
@@ -94,7 +92,7 @@ class AttemptPaths:
     stop = _Below("stop")
     """Exists when the ranks are asked to checkpoint and leave."""
     resize = _Below("resize.json")
-    """The reconciler's word, left while the attempt waited in the queue, to begin with a smaller micro-batch."""
+    """The reconciler's order, while the attempt waited in the queue, to begin with a smaller micro-batch."""
     search = _Below("search")
     """The folder of the search for a micro-batch: a small attempt of its own, before the training."""
 
@@ -105,10 +103,10 @@ class AttemptPaths:
     logs = _Below("logs")
     """Logs of the launcher and of each rank."""
     ranks = _Below("ranks")
-    """One record per rank of how it ended."""
+    """A record per rank of how it ended."""
 
     def rank_record(self, rank: int) -> Path:
-        """How rank ``rank`` ended."""
+        """The record of how rank ``rank`` ended."""
         return self.ranks / f"rank-{rank}.json"
 
     def heartbeat(self, node_rank: int) -> Path:
@@ -145,18 +143,18 @@ class RunPaths:
         return self.dir.parents[1] / MARKER
 
     def checkpoints(self, config_hash: str) -> Path:
-        """What all attempts of one experiment of the run have saved.
+        """The checkpoints of one experiment of the run.
 
-        A run whose experiment was changed in the spec keeps its name: what a script finds here must be of its own.
+        A run whose experiment was changed in the spec keeps its name: a script must find only its own checkpoints.
         """
         return self.dir / "checkpoints" / config_hash
 
     def forward_state(self, config_hash: str, tool: str) -> Path:
-        """How much of one experiment of the run a tool has, and under which id."""
+        """The part of one experiment of the run that a tool has, and its id there."""
         return self.forward / f"{config_hash}-{tool}.json"
 
     forward = _Below("forward")
-    """What is kept of the run for other tools."""
+    """Files of the run for other tools."""
     current = _Below("current")
     """The generation that may write; an agent of an older one ends itself."""
 
@@ -179,7 +177,7 @@ class CampaignPaths:
 
     @property
     def marker(self) -> Path:
-        """Says whose folder this is. Where it is missing, so is the shared folder."""
+        """The marker of the folder. If it is missing, so is the shared folder."""
         return self.dir / MARKER
 
     @cached_property
@@ -192,7 +190,7 @@ class CampaignPaths:
         return self.root / Beside.CODE / name
 
     def found_micro_batch(self, search: str) -> Path:
-        """The micro-batch that runs with this key of `Payload.search` train with: the first one that was found."""
+        """The first micro-batch that was found for runs with this key of `Payload.search`."""
         return self.dir / "searches" / f"{search}.json"
 
     @cached_property
@@ -215,7 +213,7 @@ class CampaignPaths:
 
 
 def payloads_file(batch_dir: Path) -> Path:
-    """What each task of the batch is to run, see `payload_array`."""
+    """The payloads of a batch, see `payload_array`."""
     return batch_dir / "payloads.jsonl"
 
 

@@ -1,7 +1,7 @@
-"""Which micro-batch trains fastest: what to try next, when to stop, what to choose. Pure.
+"""Choose the micro-batch that trains fastest: the next size to try, when to stop, the result. Pure.
 
 A search goes up from a size that is likely to fit, through divisors of a rank's share of the batch, so that the global
-batch stays what it is. Whatever was measured before memory ran out, or the time was up, holds.
+batch stays the same. Measurements from before memory ran out, or the time was up, count.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from math import isqrt
 from typing import Final
 
 COMFORTABLE: Final = 8
-"""Where a search begins, if so many samples divide the share."""
+"""The first size of a search, if it divides the share."""
 
 PAYS: Final = 0.03
 """Two sizes in a row that gain less than this over the best so far end a search."""
 
 AS_FAST: Final = 0.02
-"""Of sizes whose speeds differ by less, the smallest is chosen: the rest of the memory stays free."""
+"""The smallest of sizes whose speeds differ by less is chosen: the rest of the memory stays free."""
 
 FULL: Final = 0.92
 """Of the usable memory: above it the allocator begins to retry, and a run is not recommended."""
 
 SEARCH_PASSES: Final = 2
-"""Micro-batches of a timed optimizer step: the first shows what one more takes, the last what the update adds."""
+"""Micro-batches of a timed optimizer step: the first shows the time of another, the last that of the update."""
 
 SEARCH_S: Final = 60.0
 """For so long a search goes on to larger sizes, from its first measurement."""
@@ -32,12 +32,12 @@ SEARCH_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Trial:
-    """One micro-batch that was tried.
+    """A measured micro-batch.
 
     Attributes:
-        step_s: what a whole optimizer step would take with it, in seconds.
-        peak_gb: the most that a rank held; None where it is not known.
-        usable_gb: what a rank can use; None where nothing limits it.
+        step_s: time of a whole optimizer step with it, in seconds.
+        peak_gb: peak of a rank's memory; None if unknown.
+        usable_gb: usable memory of a rank; None for no limit.
     """
 
     micro_batch: int
@@ -47,26 +47,26 @@ class Trial:
 
     @property
     def fits(self) -> bool:
-        """Whether it leaves the allocator the room that it needs."""
+        """Return whether it leaves the allocator the room that it needs."""
         return self.peak_gb is None or self.usable_gb is None or self.peak_gb <= FULL * self.usable_gb
 
 
 def first_size(share: int, most: int = COMFORTABLE) -> int:
-    """Where to begin: the largest divisor of a rank's share of the batch that is at most this."""
+    """Return the first size: the largest divisor of a rank's share of the batch up to a limit."""
     return max(size for size in range(1, min(share, most) + 1) if share % size == 0)
 
 
 def smaller_size(share: int, size: int) -> int | None:
-    """Where to begin again after the first size did not fit; None after 1."""
+    """Return the size to begin with after the first size did not fit; None after 1."""
     return None if size == 1 else first_size(share, size // 2)
 
 
 def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -> int | None:
-    """What to try after these, smallest first; None if that would not pay, or is expected not to fit.
+    """Return the next size to try; None if that would not pay, or is expected not to fit.
 
     Args:
         share: samples of one rank in an optimizer step.
-        trials: at least one.
+        trials: the measured sizes, smallest first, at least one.
         too_big: a size that did not fit.
     """
     last = trials[-1]
@@ -81,7 +81,7 @@ def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -
 
 
 def best_size(trials: Sequence[Trial]) -> int | None:
-    """The smallest of those that are as fast as the fastest that fits; None where none was measured."""
+    """Return the smallest size that is as fast as the fastest that fits; None if none was measured."""
     able = [trial for trial in trials if trial.fits] or list(trials[:1])
     if not able:
         return None
@@ -90,7 +90,6 @@ def best_size(trials: Sequence[Trial]) -> int | None:
 
 
 def _pays(trials: Sequence[Trial]) -> bool:
-    """Whether one of the last two sizes was faster than all before by more than noise."""
     if len(trials) < 3:
         return True
     before_s = min(trial.step_s for trial in trials[:-2])
@@ -98,7 +97,7 @@ def _pays(trials: Sequence[Trial]) -> bool:
 
 
 def _expected_gb(trials: Sequence[Trial], size: int) -> float | None:
-    """The peak of a size, from the line through the last two; None where only one is known."""
+    """Extrapolate the peak of a size from the last two; None if fewer are known."""
     known = [trial for trial in trials if trial.peak_gb is not None][-2:]
     if len(known) < 2:
         return None

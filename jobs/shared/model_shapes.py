@@ -1,7 +1,7 @@
-"""Models that are known by name: their shapes, so that random weights need no hub and no network.
+"""Shapes of published models, so that random weights need no hub and no network.
 
-A shape is the fields of a Transformers configuration, as its publisher gives them; what is not named has the default of
-its `model_type`. Only the standard library: the login node counts parameters with it, the trainer builds from it.
+A shape has the fields of a Transformers configuration as published; other fields have the default of its `model_type`.
+Only the standard library: the login node counts parameters with it, the trainer builds from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Shape = Mapping[str, Any]
 """Fields of a Transformers configuration, `model_type` among them."""
 
 VOCAB_MULTIPLE: Final = 128
-"""Rows of random embeddings are a multiple of this: 128 numbers of two bytes are what tensor cores read at once."""
+"""Rows of random embeddings are a multiple of this: tensor cores read 128 numbers of two bytes at once."""
 
 BYTES: Final = "bytes"
 """The tokenizer that needs no files: ids are the bytes of a text."""
@@ -24,10 +24,10 @@ BYTES_VOCABULARY: Final = 257
 """Its ids: 256 bytes and the end of a document."""
 
 PLAIN_CAUSAL_MODELS: Final = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
-"""Types whose attention is plain causal attention; others may use windows, soft caps or sinks."""
+"""Types with plain causal attention; other types may use windows, soft caps or sinks."""
 
 ATTENTION_FLAGS: Final = MappingProxyType({"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"})
-"""By `train.attention`, what a class of Transformers (5.x) says of itself where it has that; each has `eager`."""
+"""By `train.attention`, the flag of a class of Transformers (5.x) that has it; each class has `eager`."""
 
 _LLAMA3_VOCABULARY: Final = 128_256
 _LLAMA3_THETA: Final = 500_000.0
@@ -109,10 +109,10 @@ _ALIASES: Final = {
 
 
 def find_shape(model: str) -> Shape | None:
-    """The shape that a name stands for; None for one of the hub, and for a folder, which wins over a name."""
+    """Return the shape of a name; None for a model of the hub, and for a folder, which wins over a name."""
     return None if Path(model).is_dir() else SHAPES.get(_ALIASES.get(model, model))
 
 
 def positions_of(shape: Shape) -> int:
-    """Tokens of the longest sample that a named model takes."""
+    """Return the tokens of the longest sample that a named model takes."""
     return int(shape.get("n_positions") or shape["max_position_embeddings"])

@@ -1,6 +1,6 @@
-"""NVIDIA's management library: the one place that loads it, names its GPUs, and reads them figure by figure.
+"""Load NVIDIA's management library, name its GPUs, and read their figures. No other module loads it.
 
-It may be absent, and so may the driver; a GPU that is dying can block any question, so ask in a thread of its own.
+It may be absent, and so may the driver; a dying GPU can block any call, so call it in a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 POWER_AVERAGE_FIELD = 185
 POWER_INSTANT_FIELD = 186
 _VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Where a field's value stands, by its type."""
+"""Names of a field's value, by its type."""
 
 _NEVER = frozenset({"NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT"})
-"""Errors after which it is of no use to ask again."""
+"""Errors after which asking again is useless."""
 
 _XID_LIMIT = 16
 
@@ -24,15 +24,15 @@ Figures = dict[str, float | int]
 
 
 class Unavailable(Exception):
-    """The library is not installed, or the driver does not answer; in their words."""
+    """The library is not installed, or the driver does not answer; with their message."""
 
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """The module pynvml, ready to be asked until the block is left.
+    """Yield the module pynvml, started until the block is left.
 
     Raises:
-        Unavailable: There is no library, or it raised one of its errors in the block.
+        Unavailable: the library is missing, or raised an error in the block.
     """
     try:
         import pynvml  # here: a node without the library has runs too
@@ -47,10 +47,10 @@ def session() -> Iterator[Any]:
 
 @contextmanager
 def started(nvml: Any) -> Iterator[None]:
-    """Starts the library for a block. It counts: others of this process may have started it too.
+    """Start the library for a block. It counts starts: other code of this process may have started it too.
 
     Raises:
-        nvml.NVMLError: The driver does not answer at all.
+        nvml.NVMLError: the driver does not answer.
     """
     nvml.nvmlInit()
     try:
@@ -60,26 +60,26 @@ def started(nvml: Any) -> Iterator[None]:
 
 
 def listed(visible: str) -> list[str]:
-    """The entries of a CUDA_VISIBLE_DEVICES."""
+    """Return the entries of a CUDA_VISIBLE_DEVICES."""
     return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 def gpu_names(nvml: Any, visible: Sequence[str]) -> list[str]:
-    """What to call the GPUs that may be used: as CUDA_VISIBLE_DEVICES does, or all of the node by number."""
+    """Return the names of the usable GPUs: those of CUDA_VISIBLE_DEVICES, or all of the node by number."""
     return list(visible) or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def gpu_handle(nvml: Any, name: str) -> Any:
-    """The library's handle of the GPU that CUDA_VISIBLE_DEVICES names so.
+    """Return the library's handle of a GPU by its name in CUDA_VISIBLE_DEVICES.
 
     Raises:
-        nvml.NVMLError: It knows no such GPU, or that one does not answer.
+        nvml.NVMLError: the GPU is unknown, or does not answer.
     """
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def driver_version() -> str:
-    """NVIDIA's driver of this node; "" where none answers."""
+    """Return the version of this node's driver; "" if none answers."""
     try:
         with session() as nvml:
             return text(nvml.nvmlSystemGetDriverVersion())
@@ -88,10 +88,10 @@ def driver_version() -> str:
 
 
 class GpuMeter:
-    """One GPU. What it does not support is asked for once; what fails for a moment is left out of one sample.
+    """One GPU. An unsupported figure is asked for once; a figure that fails for a moment lacks in one sample.
 
     Args:
-        nvml: the module pynvml, or what stands in for it.
+        nvml: the module pynvml, or its stand-in.
         handle: its handle of the GPU.
         number: the GPU's number on its node, as the ranks count them.
     """
@@ -104,14 +104,14 @@ class GpuMeter:
         self._readers = list(_READERS)
 
     def read(self) -> Figures:
-        """What the GPU shows now, by the names of ``GPU_FIGURES``; empty if it does not answer."""
+        """Return the present figures, by the names of ``GPU_FIGURES``; empty if the GPU does not answer."""
         figures: Figures = {}
         for reader in tuple(self._readers):
             figures |= self._ask(reader)
         return figures
 
     def device(self) -> dict[str, Any]:
-        """What does not change: name, memory, limits."""
+        """Return the constant facts: name, memory, limits."""
         given: dict[str, Any] = {"gpu": self.number}
         for reader in _FACTS:
             given |= self._ask(reader)
@@ -130,10 +130,10 @@ class GpuMeter:
 
 
 class XidWatch:
-    """What the driver says of GPUs that went wrong, as it happens. Silent where it does not tell.
+    """Reads the driver's Xids, its messages about GPUs that went wrong, if it gives them.
 
     Args:
-        nvml: the module pynvml, or what stands in for it.
+        nvml: the module pynvml, or its stand-in.
         meters: the GPUs.
     """
 
@@ -150,13 +150,13 @@ class XidWatch:
             return
 
     def read(self) -> Iterator[tuple[int | None, int]]:
-        """GPU and number of each Xid since the last time; waits for none. None for a GPU that cannot tell its name."""
+        """Yield GPU and number of each Xid since the last time, without waiting. GPU is None if it has no name."""
         for _ in range(_XID_LIMIT if self._set is not None else 0):
             try:
-                found = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
             except (self._nvml.NVMLError, AttributeError):  # none is left
                 return
-            yield self._number(found.device), int(found.eventData)
+            yield self._number(event.device), int(event.eventData)
 
     def _number(self, device: Any) -> int | None:
         try:
@@ -166,7 +166,7 @@ class XidWatch:
 
 
 def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
-    """What is in use, and all."""
+    """Return the memory in use, and all memory."""
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return int(memory.used), int(memory.total)
 
@@ -176,22 +176,21 @@ def _never(nvml: Any) -> frozenset[int]:
 
 
 def _power(nvml: Any, handle: Any) -> Figures:
-    """Momentary power and its mean over a second; a driver that knows only one figure gives it as the momentary one."""
+    """Return momentary power and its mean over a second; a driver with only one figure gives the momentary power."""
     named = zip(("power_w", "power_avg_w"), _power_fields(nvml, handle), strict=False)
-    found = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
-    return found or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
+    figures = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
+    return figures or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
 
 
 def _power_fields(nvml: Any, handle: Any) -> Sequence[Any]:
-    """Nothing where the driver or the library is older than the question."""
     try:
         fields: Sequence[Any] = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
-    except AttributeError:
+    except AttributeError:  # an older library
         return ()
     except nvml.NVMLError as exc:
         if getattr(exc, "value", None) not in _never(nvml):
             raise
-        return ()
+        return ()  # an older driver
     return fields
 
 
@@ -210,13 +209,13 @@ def _clocks(nvml: Any, ask: Callable[[int], Any], suffix: str) -> Figures:
 
 
 def ecc_errors(nvml: Any, handle: Any) -> int:
-    """Memory errors since the driver was loaded that could not be corrected."""
+    """Return the uncorrected memory errors since the driver was loaded."""
     kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     return int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kind))
 
 
 def text(value: str | bytes) -> str:
-    """What the library says; older ones say bytes."""
+    """Return a text of the library; older versions return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -233,7 +232,7 @@ _READERS: tuple[_Reader, ...] = (
     lambda nvml, gpu: {"throttle": int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))},
     lambda nvml, gpu: {"ecc_errors": ecc_errors(nvml, gpu)},
 )
-"""What is sampled: each asks the library for figures that go together."""
+"""The sampled figures: each function reads figures that go together."""
 
 _FACTS: tuple[_Reader, ...] = (
     lambda nvml, gpu: {"name": text(nvml.nvmlDeviceGetName(gpu))},
@@ -242,4 +241,4 @@ _FACTS: tuple[_Reader, ...] = (
     lambda nvml, gpu: {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3},
     lambda nvml, gpu: _clocks(nvml, partial(nvml.nvmlDeviceGetMaxClockInfo, gpu), "_max_mhz"),
 )
-"""What does not change."""
+"""The constant facts."""

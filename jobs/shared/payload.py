@@ -1,4 +1,4 @@
-"""What the reconciler hands to the agents of one attempt: a JSON file, never a pickle.
+"""The payload, which the reconciler hands to the agents of one attempt: a JSON file, never a pickle.
 
 A pickle is code, is renamed by submitit only after sbatch has answered (a job adopted after a crash would wait for
 it in vain), and ties the node's interpreter to the login node's. See docs/adr/0001-json-payload.md.
@@ -27,26 +27,26 @@ class Payload(Document):
 
     Attributes:
         command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
-        store: URL without a password, or None where agents must leave the store alone (SQLite).
+        store: URL without a password, or None if agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
-        min_resume_step: step of the newest checkpoint that the store knows; to resume from an older one is said.
+        min_resume_step: step of the newest checkpoint in the store; resuming from an older one is an event.
         mem_per_process_bytes: limit on each rank's memory of its GPU, else on its address space; None for none.
         train: the built-in trainer's configuration, or None for a script of the user's own.
         user_patterns: regular expressions whose lines in a log are worth keeping.
         telemetry_s: seconds between two samples of the node's GPUs, 0 for none.
-        params: what the matrix sets for the run, by short names.
-        metrics: regular expressions that find metrics in what a script of the user's own prints.
+        params: the matrix's values for the run, by short names.
+        metrics: regular expressions that find metrics in the output of a script of the user's own.
         forward: tools that get its metrics too, each with its options.
         workdir: folder in which the ranks start; "" for the agent's own.
         code: the copy of the code that the ranks run, see `code_copy`; "" for none.
-        search: runs with the same word train with the same micro-batch, which the first of them searches for from
-            ``micro_batch`` on; "" where it is given.
-        retry_epoch, changes: as the store has them of the attempt, for a store that has lost it.
-        recorded_s: when the campaign was recorded that the attempt is of, 0 if unknown: a new store records it anew.
+        search: runs with the same key train with the same micro-batch, which the first of them searches for from
+            ``micro_batch`` on; "" if it is given.
+        retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
+        recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
     """
 
-    closed: ClassVar[bool] = True  # it is what a job runs, and holds the spec's `env`
+    closed: ClassVar[bool] = True  # a job runs it, and it holds the spec's `env`
     exact: ClassVar[bool] = True
 
     campaign: str
@@ -89,11 +89,11 @@ class Payload(Document):
 
     @property
     def world_size(self) -> int:
-        """Data-parallel ranks over all nodes."""
+        """Return the data-parallel ranks over all nodes."""
         return self.nodes * self.ranks_per_node
 
     def resized(self, micro_batch: int, accumulation: int) -> Payload:
-        """The same optimizer steps in other pieces: other sizes in DeepSpeed's and the trainer's configuration.
+        """Return the same optimizer steps in other pieces: other sizes in DeepSpeed's and the trainer's configuration.
 
         Raises:
             ValueError: it would be another global batch, or a larger micro-batch that nobody searched for.
@@ -109,13 +109,13 @@ class Payload(Document):
         return self._with_sizes(micro_batch, accumulation)
 
     def write_configs(self, paths: AttemptPaths) -> None:
-        """Writes what the ranks of an attempt read: DeepSpeed's configuration, and the built-in trainer's."""
+        """Write the configurations that the ranks read: DeepSpeed's, and the built-in trainer's."""
         write_atomically(paths.ds_config, json.dumps(self.ds_config, indent=1))
         if self.train:
             write_atomically(paths.train_config, json.dumps(self.train, indent=1))
 
     def searching(self, micro_batch: int, seconds: float, too_big: int | None = None) -> Payload:
-        """What a search for a micro-batch runs, from this size on: few passes a step, and no other end."""
+        """Return the payload of a search from this size on: few passes a step, and no other end."""
         assert self.share is not None
         whole = micro_batch * SEARCH_PASSES * self.world_size
         made = self._with_sizes(micro_batch, SEARCH_PASSES)
@@ -129,7 +129,7 @@ class Payload(Document):
 
     @property
     def share(self) -> int | None:
-        """Samples of one rank in an optimizer step; None for a script that manages its own batches."""
+        """Return one rank's samples in an optimizer step; None for a script that manages its own batches."""
         return None if self.micro_batch is None else self.micro_batch * (self.accumulation or 1)
 
     def _with_sizes(self, micro_batch: int, accumulation: int) -> Payload:
@@ -145,22 +145,22 @@ class Payload(Document):
 
     @property
     def resumable_world(self) -> int | None:
-        """The number of ranks whose checkpoints it can load; None for any."""
+        """Return the number of ranks whose checkpoints it can load; None for any."""
         return None if self.train and self.train.get("universal_checkpoint") else self.world_size
 
     @property
     def zero_stage(self) -> int | None:
-        """ZeRO stage of the built-in training, None for a script of the user's own."""
+        """Return the ZeRO stage of the built-in training, None for a script of the user's own."""
         return self.train.get("zero_stage") if self.train else None
 
     @property
     def arrangement(self) -> str | None:
-        """How the built-in trainer's state lies in checkpoints; None for a script of the user's own."""
+        """Return the layout of the built-in trainer's checkpoints; None for a script of the user's own."""
         return arrangement(self.train) if self.train else None
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> Payload:
-        """What the file at `path` holds. Raises ValueError: it is not a payload of this version."""
+        """Return the payload in the file at `path`. Raises ValueError if it is not of this version."""
         try:
             raw = json.loads(content)
         except ValueError as error:
@@ -169,9 +169,9 @@ class Payload(Document):
 
     @classmethod
     def of(cls, raw: object, path: Path) -> Payload:
-        """What a value from the file at `path` says. Raises ValueError: it is not a payload of this version."""
+        """Return the payload of a value from the file at `path`. Raises ValueError if it is not of this version."""
         try:
-            found: Payload = decode(cls, raw)
+            payload: Payload = decode(cls, raw)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
-        return found
+        return payload

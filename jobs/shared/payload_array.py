@@ -1,7 +1,7 @@
-"""The payloads of a job array in one file, of which each task reads its own and no more.
+"""The payloads of a job array in one file, of which each task reads only its own.
 
-One file is written, and brought to the disk, however many tasks there are. Its first line says where each task's line
-begins; the second holds what all tasks have in common, and the line of a task the rest.
+The first line has the offset of each task's line; the second the fields that all tasks share, and the line of a task
+the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OFFSETS: Final = "offsets"
 
 
 def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
-    """Writes what tasks 0, 1, ... are to run; complete or not at all."""
+    """Write the payloads of tasks 0, 1, ...; complete or not at all."""
     wholes = [vars(payload) for payload in payloads]
     first = wholes[0]
     common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
@@ -34,11 +34,11 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
 
 
 def read_payload(file: FileIO, path: Path, index: int) -> Payload:
-    """What task ``index`` is to run, from the open file at ``path``.
+    """Return the payload of task ``index`` from the open file at ``path``.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it holds no payload of this version for that task.
+        ValueError: it has no payload of this version for that task.
     """
     with BufferedReader(file) as lines:
         offsets = _object(lines.readline(), path).get(_OFFSETS)
@@ -51,7 +51,7 @@ def read_payload(file: FileIO, path: Path, index: int) -> Payload:
 
 
 def read_array(file: FileIO, path: Path) -> Iterator[dict[str, Any]]:
-    """What each task is to run, in order, as written by any version. Raises as `read_payload`."""
+    """Yield the payload of each task, in order, as written by any version. Raises as `read_payload`."""
     with BufferedReader(file) as lines:
         _object(lines.readline(), path)
         common = _object(lines.readline(), path)

@@ -1,4 +1,4 @@
-"""Processes that were started as a group of their own, ended as one."""
+"""End processes that were started as a group of their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _POLL_S: Final = 0.05
 
 
 def signal_group(group: int, signum: int = signal.SIGKILL) -> None:
-    """Sends a signal to all processes of a group that are still there."""
+    """Send a signal to all processes of a group that are still there."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signum)
 
 
 def terminate_group(leader: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Asks a group to end, and kills what is left of it after so long.
+    """Ask a group to end, and kill the rest of it after `grace_s`.
 
     It waits for all of them, not for the leader alone: `deepspeed` ends at once, and its ranks may save something.
     """

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def ranks_per_sample(train: Mapping[str, Any]) -> int:
-    """How many ranks are in such a group; 1 where each has samples of its own.
+    """Return the number of ranks in such a group; 1 if each has samples of its own.
 
     Args:
-        train: fields of the spec's `train`; those that are missing have the spec's defaults.
+        train: fields of the spec's `train`; missing fields have the spec's defaults.
     """
     return int(train.get("sequence_parallel") or 1) * int(train.get("tensor_parallel") or 1)

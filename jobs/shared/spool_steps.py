@@ -1,4 +1,4 @@
-"""What a spool says of steps: the first, the last, how many there are to be, and whether the loss is still a number."""
+"""Read the steps of a spool: the first, the last, the target, and whether the loss is still a number."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def first_step(spool: Path, default: int, least: int = 1) -> int:
-    """The oldest step in the spool that counts, or ``default`` if there is none near its beginning."""
+    """Return the first step in the spool, or ``default`` if there is none near its beginning."""
     with contextlib.suppress(OSError):
         return next((step for line in _lines(spool) if (step := _step(line, least)) is not None), default)
     return default
 
 
 def last_step(spool: Path, target: int | None = None) -> int | None:
-    """Return the newest step in the spool that is believed of that target; only the end of the spool is read."""
+    """Return the newest plausible step in the spool; only the end of the spool is read."""
     most = highest_step(target)
     steps = (step for line in reversed(tail(spool)) if (step := _step(line)) is not None and step <= most)
     return next(steps, None)
 
 
 def step_reached(spool: Path, start_step: int, target: int | None = None) -> int | None:
-    """The highest step that may have been made: a script may report every tenth only, or count them from 0.
+    """Return the highest step that may have been made: a script may report every tenth only, or count from 0.
 
     Args:
         spool: of an attempt that has ended.
-        start_step: steps that were done when it began, 0 if not known.
-        target: of the attempt, None if not known; steps far beyond are not believed.
+        start_step: steps that were done when it began, 0 if unknown.
+        target: of the attempt, None if unknown; steps far beyond it do not count.
     """
-    found = {step for line in tail(spool) if (step := _step(line, least=0)) is not None}
-    steps = sorted(step for step in found if step <= highest_step(target))
+    reported = {step for line in tail(spool) if (step := _step(line, least=0)) is not None}
+    steps = sorted(step for step in reported if step <= highest_step(target))
     if not steps:
         return None
     apart = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
@@ -64,22 +64,22 @@ def diverged_at(spool: Path) -> tuple[str, int] | None:
 
 
 def target_step(spool: Path) -> int | None:
-    """The target that a script counts before its first step: the event ``target`` near the spool's beginning."""
+    """Return the target that a script counts before its first step: the event ``target`` near the beginning."""
     with contextlib.suppress(OSError):
-        found = (_target(line) for line in islice(_lines(spool), HEAD_LINES))
-        return next((steps for steps in found if steps is not None), None)
+        targets = (_target(line) for line in islice(_lines(spool), HEAD_LINES))
+        return next((steps for steps in targets if steps is not None), None)
     return None
 
 
 def events(spool: Path, name: str) -> list[dict[str, Any]]:
-    """What a script said under that name near the spool's beginning; none where it cannot be read."""
+    """Return a script's events of that name near the spool's beginning; none if it cannot be read."""
     with contextlib.suppress(OSError):
         return [row for row in map(_object, islice(_lines(spool), HEAD_LINES)) if row.get("event") == name]
     return []
 
 
 def tail(path: Path) -> list[str]:
-    """Lines of a file's end, of which the first may be torn; none where it cannot be read."""
+    """Return the lines of a file's end, the first perhaps torn; none if it cannot be read."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -90,12 +90,12 @@ def tail(path: Path) -> list[str]:
 
 
 def _lines(spool: Path) -> Iterator[bytes]:
-    """The complete lines of a spool's beginning, but for those that are too long."""
+    """Yield the complete lines of a spool's beginning, except lines that are too long."""
     offset = 0
-    while offset < HEAD_BYTES and (found := read_on(spool, offset, _CHUNK_BYTES)):
-        lines = found.chunk[: found.chunk.rfind(b"\n") + 1]
+    while offset < HEAD_BYTES and (stretch := read_on(spool, offset, _CHUNK_BYTES)):
+        lines = stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
         yield from lines.splitlines()
-        taken = found.skipped + len(found.chunk if found.endless else lines)
+        taken = stretch.skipped + len(stretch.chunk if stretch.endless else lines)
         if not taken:
             return
         offset += taken
@@ -113,9 +113,8 @@ def _target(line: bytes) -> int | None:
 
 
 def _object(line: str | bytes) -> dict[str, Any]:
-    """A line's object, empty where it is torn, or not ours."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):  # torn, or not ours
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

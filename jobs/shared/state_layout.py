@@ -1,4 +1,4 @@
-"""How the built-in trainer's state lies in its checkpoints: one can be loaded only where it lies alike."""
+"""Layouts of the built-in trainer's state in checkpoints: a checkpoint can be loaded only into the same layout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SINGLE = "single"
 
 
 def joins_parameters(train: Mapping[str, Any]) -> bool:
-    """Whether all parameters lie in two tensors (see the trainer's `flat_parameters`).
+    """Return whether all parameters lie in two tensors (see the trainer's `flat_parameters`).
 
-    That is where the backward pass is one compiled graph over whole parameters.
+    They do if the backward pass is one compiled graph over whole parameters.
 
     Args:
-        train: fields of train.json; those that are missing have the spec's defaults.
+        train: fields of train.json; missing fields have the spec's defaults.
     """
     whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
     whole = whole and train.get("tensor_parallel", 1) == 1
@@ -26,9 +26,9 @@ def joins_parameters(train: Mapping[str, Any]) -> bool:
 
 
 def arrangement(train: Mapping[str, Any]) -> str:
-    """A word for it, such as ``single padded``: equal where checkpoints of one ZeRO stage fit each other.
+    """Name the layout, such as ``single padded``: equal names mean that checkpoints of one ZeRO stage fit each other.
 
-    A vocabulary of random weights is padded; versions that did not do so left no word.
+    A vocabulary of random weights is padded; earlier versions did not pad it.
 
     Args:
         train: as above.

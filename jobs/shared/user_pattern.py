@@ -1,6 +1,6 @@
-r"""A regular expression of the user's own, whose search comes to an end: `(\w+\s?)+:` takes years on one line.
+r"""Search a regular expression of the user's own with a time limit: `(\w+\s?)+:` takes years on one line.
 
-Python's engine asks for signals while it searches. So a timer ends it, for certain, wherever it is.
+Python's engine checks for signals while it searches, so a timer ends it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Final, NoReturn
 
 SEARCH_S: Final = 0.1
-"""Of processor time, for all lines of one attempt: others need less than a thousandth of it."""
+"""Of processor time, for all lines of one attempt: most patterns need less than a thousandth of it."""
 TRIAL_S: Final = 0.5
 AGAIN_S: Final = 0.01
-"""Between two signals, should the first come where an exception is swallowed, as in a destructor."""
+"""Between two signals, in case an exception is swallowed, as in a destructor."""
 
 _LONG: Final = 600
 """Characters of the longest line that an agent keeps."""
@@ -31,7 +31,7 @@ _ORDINARY: Final = (
 
 
 class UserPattern:
-    """A pattern that is searched for a limited time in all; then it is given up, and found nowhere.
+    """A pattern with a limited search time in all; then it is given up, and matches nothing.
 
     Only the main thread may search.
 
@@ -52,13 +52,13 @@ class UserPattern:
         self._compiled, self._left_s = re.compile(pattern, re.MULTILINE), limit_s
 
     def search(self, text: str) -> bool:
-        """Whether it is found in the text; False once it is given up."""
+        """Return whether it matches in the text; False once it is given up."""
         return self._search(text) is not None
 
     def find(self, text: str) -> str | None:
-        """What its first group holds where it is found in the text; None once it is given up."""
-        found = self._search(text)
-        return found[1] if found else None
+        """Return the first group of its match in the text; None if there is none, or once it is given up."""
+        match = self._search(text)
+        return match[1] if match else None
 
     def _search(self, text: str) -> re.Match[str] | None:
         if self.given_up:
@@ -82,7 +82,7 @@ class UserPattern:
 
 @cache
 def takes_too_long(pattern: str) -> bool:
-    """Whether the pattern uses up its time on ordinary lines, or on long ones of the characters that it names."""
+    """Return whether the pattern uses up its time on ordinary lines, or on long lines of characters that it names."""
     tried = UserPattern(pattern, TRIAL_S)
     for line in _samples(pattern):
         tried.search(line)

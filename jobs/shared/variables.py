@@ -1,4 +1,4 @@
-"""Names of environment variables by their purpose: the one registry of them. Pure."""
+"""Registry of environment variables by their purpose. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PER_TASK: Final = re.compile(
     r"|RANK|LOCAL_RANK|CROSS_RANK|WORLD_SIZE|LOCAL_SIZE|CROSS_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(RANK|WORLD_SIZE|NAME)|NODE_RANK"
     r"|MASTER_ADDR|MASTER_PORT"
 )
-"""A launcher sets these for one process: any other process that inherits them takes itself for that rank."""
+"""A launcher sets these for one process: another process that inherits them takes itself for that rank."""
 
 _OF_A_JOB: Final = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN)_\w+")
 
@@ -23,7 +23,7 @@ _OF_A_RUN: Final = re.compile(
     r"|(CLEARML|TRAINS)_(TASK_ID|PROC_MASTER_ID)|ACCELERATE_\w+"
     r"|CAMPAIGN_(METRICS_FILE|PROGRESS_DIR|AGENT_PID|STOP_FILE|RUN_DIR|ATTEMPT_DIR|VISIBLE_DEVICES|(GPU_)?MEM_PER_PROCESS)"
 )
-"""A tool leaves these to the processes of one run, sweep or service, which every other run would take for its own."""
+"""A tool leaves these to the processes of a run, sweep or service; another run would take them for its own."""
 
 _PERFORMANCE: Final = re.compile(
     r"(G?OMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|CUDA|CUBLAS|CUDNN|NCCL|NVSHMEM|GLOO|UCX|FI|IBV|HSA|ROCM|HIP|MIOPEN"
@@ -43,7 +43,7 @@ TRAINING: Final = re.compile(
     r"|LOADEDMODULES|PGPASSFILE|PGSERVICE(FILE)?|(HTTPS?|ALL|NO)_PROXY|CC|CXX|\w+_(TOKEN|API_KEY)",
     re.IGNORECASE,
 )
-"""Variables that training software reads, whatever the script's own text says."""
+"""Variables that training software reads by itself."""
 
 SESSION: Final = re.compile(
     r"SSH_\w+|XDG_\w+|DBUS_\w+|LC_\w+|LANG(UAGE)?|LS_COLORS|TERM\w*|COLORTERM|COLUMNS|LINES|DISPLAY|WAYLAND\w*|XAUTHORITY"
@@ -52,14 +52,14 @@ SESSION: Final = re.compile(
     r"|SCRONTAB_\w+|CAMPAIGN_\w+|PYTHON(UNBUFFERED|FAULTHANDLER|DONTWRITEBYTECODE|SAFEPATH)"
     r"|\w+_(DEBUG(_\w+)?|VERBOSITY|LOG_?LEVEL|LOGS?|PROGRESS_BARS?)"
 )
-"""Variables that belong to a session or that this program sets; and those of logging alone.
+"""Variables that belong to a session or that this program sets, and variables of logging.
 
 Those of an active Python environment are here because the interpreter is recorded by itself.
 """
 
 
 def of_another_process(name: str) -> bool:
-    """Whether a variable belongs to one job, rank or run, and misleads any other that inherits it."""
+    """Return whether a variable belongs to one job, rank or run, and misleads any other that inherits it."""
     return any(known.fullmatch(name) for known in (_OF_A_JOB, PER_TASK, _OF_A_RUN))
 
 

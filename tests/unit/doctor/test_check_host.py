@@ -79,12 +79,6 @@ def test_a_folder_in_which_others_write_is_a_problem(place: Location) -> None:
     assert by_id(folder_checks(folder))["folder.private"].next.startswith(f"`chmod go-w {folder}`")
 
 
-def test_a_folder_that_others_can_replace_is_a_problem_before_it_is_made(place: Location) -> None:
-    folder = place.settings.dir
-    folder.chmod(0o777)
-    assert by_id(folder_checks(folder / "to" / "be" / "made"))["folder.private"].seen == f"others can write to {folder}"
-
-
 def test_a_store_that_others_can_write_is_a_problem(place: Location) -> None:
     place.open(create=True).close()
     assert "store.writable" not in by_id(host_checks(place, []))

@@ -65,14 +65,6 @@ def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
     assert names(tmp_path) == [600, 700]
 
 
-def test_without_being_asked_the_best_goes_like_any_other(tmp_path: Path) -> None:
-    for step in (100, 200):
-        make(tmp_path, step)
-        rate(tmp_path, step, float(step))
-    prune(tmp_path, 1, 200)
-    assert names(tmp_path) == [200]
-
-
 def test_only_what_is_there_and_a_number_is_rated(tmp_path: Path) -> None:
     assert rate(tmp_path, 100, 1.0) is None
     path = make(tmp_path, 100)

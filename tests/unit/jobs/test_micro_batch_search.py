@@ -55,11 +55,6 @@ def test_noise_within_two_percent_chooses_the_smallest() -> None:
     assert (tried, chosen) == ([8, 16, 32], 8)
 
 
-def test_one_slow_size_does_not_end_it() -> None:
-    speeds = {8: 1.0, 16: 1.1, 32: 0.6, 64: 0.59, 128: 0.589}
-    assert searched(128, speeds.__getitem__) == ([8, 16, 32, 64, 128], 32)
-
-
 def test_what_is_expected_not_to_fit_is_not_tried() -> None:
     tried, chosen = searched(256, lambda size: 10 / size, lambda size: 4.0 + size, 50.0)
     assert tried == [8, 16, 32]
@@ -72,11 +67,6 @@ def test_a_size_between_is_tried_where_the_double_would_not_fit() -> None:
     assert chosen == 48
 
 
-def test_memory_that_runs_out_unexpectedly_keeps_what_was_measured() -> None:
-    tried, chosen = searched(64, lambda size: 10 / size, lambda size: 1.0 if size < 32 else 99.0, 50.0)
-    assert (tried, chosen) == ([8, 16], 16)
-
-
 def test_a_size_that_fills_the_memory_is_not_chosen() -> None:
     """The report would not recommend it."""
     peaks = {8: 10.0, 16: FULL * 40.0 + 0.1}
@@ -84,18 +74,10 @@ def test_a_size_that_fills_the_memory_is_not_chosen() -> None:
     assert (tried, chosen) == ([8, 16], 8)
 
 
-def test_the_only_size_that_fits_is_chosen_though_it_fills_the_memory() -> None:
-    assert searched(8, lambda _: 1.0, lambda _: 39.0, 40.0) == ([8], 8)
-
-
 def test_what_did_not_fit_before_is_not_tried_again() -> None:
     assert next_size(64, [Trial(8, 1.0)], too_big=16) is None
     assert next_size(48, [Trial(8, 1.0)], too_big=16) == 12
     assert next_size(64, [Trial(8, 1.0)], too_big=32) == 16
-
-
-def test_nothing_measured_chooses_nothing() -> None:
-    assert best_size([]) is None
 
 
 @pytest.mark.parametrize(

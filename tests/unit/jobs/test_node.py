@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, free_port, join
+from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, join
 from dscampaign.jobs.agent.start import Starter
 from dscampaign.jobs.shared.code_copy import CopyPaths
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -61,13 +61,6 @@ def test_of_an_announcement_of_a_later_version_the_known_fields_are_read(tmp_pat
     assert Start.read(paths) is None
 
 
-def test_an_announcement_without_sizes_is_understood(tmp_path: Path) -> None:
-    paths = AttemptPaths(tmp_path)
-    older = {name: value for name, value in vars(START).items() if name not in ("micro_batch", "accumulation")}
-    write_atomically(paths.started, json.dumps(older))
-    assert Start.read(paths) == START
-
-
 @pytest.mark.parametrize(
     ("known", "route", "address"),
     [
@@ -116,12 +109,6 @@ def test_other_nodes_are_told_an_address_that_they_can_reach(
 
 def test_a_lone_node_stays_at_home() -> None:
     assert Node("7", 0, "gpu1", "").address(1) == "127.0.0.1"
-
-
-def test_a_free_port_can_be_bound() -> None:
-    port = free_port()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize(

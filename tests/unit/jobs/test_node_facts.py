@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent import gpus, host_memory, node_facts
-from dscampaign.jobs.agent.gpus import Gpu, GpuFacts, GpuWatch
+from dscampaign.jobs.agent.gpus import Gpu, GpuWatch
 from dscampaign.jobs.agent.kernel_log import KernelLine, KernelLog
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
@@ -92,13 +92,6 @@ def test_the_addresses_of_the_gpus_are_as_the_kernel_writes_them(nvml: FakeNvml)
     assert facts.addresses == {"0000:18:00", "0000:19:00"}
 
 
-def test_addresses_are_known_of_all_gpus_or_of_none() -> None:
-    one, other = Gpu("0", 0, 80, "0000:18:00"), Gpu("1", 0, 80)
-    assert GpuFacts(2, (one, other), None).addresses == frozenset()
-    assert GpuFacts(2, (one,), None).addresses == frozenset()
-    assert GpuFacts(2, None, None).addresses == frozenset()
-
-
 @pytest.mark.parametrize(
     ("visible", "asked", "seen"),
     [("1", 1, ["1"]), ("GPU-b1, GPU-a0", 2, ["GPU-b1", "GPU-a0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
@@ -152,31 +145,6 @@ def test_a_driver_that_is_stuck_is_not_waited_for(nvml: FakeNvml, monkeypatch: p
     nvml.stuck.set()
     assert facts is not None
     assert facts.trouble == "the driver did not answer in time"
-
-
-@pytest.mark.parametrize("answers_at_first", [False, True])
-def test_at_the_end_nobody_waits_for_the_driver(
-    nvml: FakeNvml, answers_at_first: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck = threading.Event()
-    nvml.stuck = None if answers_at_first else stuck
-    watch = GpuWatch(2, "")
-    if answers_at_first:
-        watch.wait()
-    nvml.stuck = stuck
-    monkeypatch.setattr(gpus, "END_TIMEOUT_S", 0.05)
-    waits_s, wait = [], gpus._Look.wait
-
-    def noted(look: gpus._Look, most_s: float) -> Any:
-        waits_s.append(most_s)
-        return wait(look, most_s)
-
-    monkeypatch.setattr(gpus._Look, "wait", noted)
-    facts = watch.facts()
-    stuck.set()
-    assert facts is not None
-    assert (facts.before is not None, facts.after) == (answers_at_first, None)
-    assert max(waits_s) <= gpus.END_TIMEOUT_S
 
 
 def test_a_run_without_gpus_asks_nobody(nvml: FakeNvml) -> None:
@@ -235,11 +203,6 @@ def test_without_the_device_dmesg_is_asked_for_the_attempt_s_own_time(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert [line.text for line in KernelLog(tmp_path / "absent").lines()] == ["NVRM: Xid (new): 79"]
-
-
-def test_where_neither_may_be_read_there_are_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert KernelLog(tmp_path / "absent").lines() == ()
 
 
 def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:

@@ -62,14 +62,6 @@ def test_what_fails_for_a_moment_comes_back(nvml: FakeGpus) -> None:
     assert meter.read() == ALL
 
 
-def test_a_gpu_that_is_lost_has_no_figures(nvml: FakeGpus) -> None:
-    meter = GpuMeter(nvml, 0, 0)
-    meter.read()
-    for name in [*nvml.calls]:
-        nvml.fail(name, 0, nvml.NVML_ERROR_GPU_IS_LOST)
-    assert meter.read() == {}
-
-
 def test_an_older_library_lacks_a_question(nvml: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeGpus, "nvmlDeviceGetFieldValues")
     found = GpuMeter(nvml, 0, 0).read()

@@ -273,12 +273,8 @@ class Endless(Exception):
     ("text", "message"),
     [
         ("class E(Exception):\n    __str__ = __repr__ = lies\nraise E", "<exception str() failed>"),
-        ("class E(Exception):\n    __str__ = lies\nraise SystemExit(E())", "<exception str() failed>"),
-        ("class E(Exception):\n    __module__ = None\nraise E('said')", "said"),
         ("class E(Exception, metaclass=Kind):\n    pass\nraise E('said')", "said"),
         ("class E(Exception):\n    errno = property(lies)\nraise E('said')", "said"),
-        ("class E(Exception):\n    exceptions = 7\nraise E('said')", "said"),
-        ("class S(str):\n    __getitem__ = lies\nraise Exception(S('said'))", "said"),
         ("raise Endless('said')", "said"),
         ("class E(Exception):\n    __str__ = lies\nraise Exception('said') from E()", "said"),
     ],
@@ -297,11 +293,6 @@ def test_what_a_group_of_exceptions_holds_is_recorded(place: Place) -> None:
     error = place.record["error"]
     assert [one["type"] for one in error["chain"]] == ["builtins.KeyError", "builtins.OSError"]
     assert [one["errno"] for one in error["chain"]] == [None, 28]
-
-
-def test_a_script_that_is_not_there_is_an_error_of_the_rank(place: Place) -> None:
-    assert place.run("nowhere.py").returncode == 1
-    assert place.record["error"]["type"] == "builtins.FileNotFoundError"
 
 
 def test_a_signal_leaves_the_record_of_the_beginning(place: Place) -> None:
@@ -367,13 +358,6 @@ def test_a_rank_whose_agent_is_gone_ends_itself(place: Place) -> None:
     assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL
     agent.wait()
     assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL  # dead before it began
-
-
-def test_a_message_of_any_length_leaves_a_small_record(place: Place) -> None:
-    """Its agent reads it twice a second, and copies it into the outcome."""
-    place.run(place.write("fails.py", "raise ValueError('x' * 5_000_000 + '\\n' + 'y' * 5_000_000)"))
-    assert place.record["error"]["message"].startswith("xxx")
-    assert len(json.dumps(place.record)) < 100_000
 
 
 @pytest.mark.parametrize("job", ["7", ""])

@@ -72,12 +72,6 @@ def test_each_gpu_is_sampled_until_it_is_stopped(nvml: FakeGpus, make: Make, spo
     assert not made._thread.is_alive()
 
 
-def test_the_library_is_started_once_and_handles_are_kept(nvml: FakeGpus, make: Make, spool: Path) -> None:
-    make().start()
-    wait_until(lambda: len(sampled(spool)) >= 5, "five samples")
-    assert (nvml.calls["nvmlInit"], nvml.calls["nvmlDeviceGetHandleByIndex"]) == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("gpus", "visible", "uuids"),
     [(1, "", ["GPU-0"]), (1, "1", ["GPU-1"]), (2, "GPU-1, GPU-0", ["GPU-1", "GPU-0"]), (2, "1,7", ["GPU-1", None])],
