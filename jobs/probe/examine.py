@@ -31,7 +31,7 @@ from dscampaign.jobs.shared.nvml import listed
 
 from . import children
 from .gpu_census import census
-from .node_report import Collective, Disk, Gpus, Host, NodeReport, Question, Software, Talk
+from .node_report import Collective, Disk, Host, NodeReport, Question, Software, Talk
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
@@ -93,7 +93,7 @@ class _Examination:
         question = self.question
         looks: dict[str, tuple[Look, float]] = {"host": (lambda: _host(self.node), 10.0)}
         if question.gpus:  # before anything of ours uses them
-            looks["gpus"] = (self._gpus, 30.0)
+            looks["gpus"] = (lambda: census(listed(self.node.visible_devices), question.gpus), 30.0)
         looks["missing_files"] = (lambda: missing_files(question.files), 30.0)
         if question.store:
             looks["store_offset_s"] = (self._store_offset_s, 30.0)
@@ -103,11 +103,6 @@ class _Examination:
         looks["software"] = (self._software, SOFTWARE_S + _GRACE_S)
         looks["collective"] = (self._collective, COLLECTIVE_S + _GRACE_S)
         return looks
-
-    def _gpus(self) -> Gpus:
-        import pynvml  # here: a node without the library can be looked at too
-
-        return census(pynvml, listed(self.node.visible_devices), self.question.gpus)
 
     def _store_offset_s(self) -> float:
         from dscampaign.db.store import Store  # SQLAlchemy, where there is a store to reach

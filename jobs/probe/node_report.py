@@ -42,7 +42,6 @@ class Device:
     Attributes:
         used_gb: memory in use before anything of ours ran.
         ecc_errors: uncorrected memory errors since the driver was loaded.
-        remap: "failed" or "pending" if broken rows of its memory could not be or are yet to be replaced.
         nvlinks: number of active NVLinks.
     """
 
@@ -51,7 +50,6 @@ class Device:
     total_gb: float | None = None
     used_gb: float | None = None
     ecc_errors: int | None = None
-    remap: str = ""
     nvlinks: int | None = None
 
 

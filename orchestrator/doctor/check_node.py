@@ -196,14 +196,9 @@ def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> It
 
 
 def _ecc(devices: Sequence[Device], at: At) -> Check:
-    if failed := _those(devices, lambda gpu: gpu.remap == "failed"):
-        hint = "`exclude` the node and tell the administrators: the GPU must be replaced"
-        return at.problem("gpu.ecc", f"{failed}: row remapping failed", hint)
     if errors := _those(devices, lambda gpu: bool(gpu.ecc_errors)):
         seen = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
         return at.warning("gpu.ecc", seen, "tell the administrators: the GPU needs a reset")
-    if pending := _those(devices, lambda gpu: gpu.remap == "pending"):
-        return at.warning("gpu.ecc", f"{pending}: row remapping is pending", "the GPU needs a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 
