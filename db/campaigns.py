@@ -13,6 +13,7 @@ from .records import COMPLETED_EARLY, THINNED
 from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
+REPORT_REFUSED: Final = "script.report_refused"
 """Of an event that says where the metrics of a script come from that does not report them."""
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dscampaign.db.campaigns import METRICS_SOURCE
+from dscampaign.db.campaigns import METRICS_SOURCE, REPORT_REFUSED
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
@@ -141,9 +141,10 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
 
 def _metrics(facts: RunDetails) -> str:
     """Where they come from, if not from the script itself, and how many are left."""
+    notes = {event.kind: clean(event.message) for event in facts.events}
     if facts.latest is None and facts.run.state == RunState.COMPLETED:
-        return NO_METRICS
-    source = next((clean(event.message) for event in reversed(facts.events) if event.kind == METRICS_SOURCE), "")
+        return notes.get(REPORT_REFUSED) or notes.get(METRICS_SOURCE) or NO_METRICS
+    source = notes.get(METRICS_SOURCE, "")
     every = kept_every(row.evidence for row in facts.attempts)
     return "; ".join(part for part in (source, f"thinned: one step in {every} is left" if every > 1 else "") if part)
 

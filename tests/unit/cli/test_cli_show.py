@@ -360,6 +360,18 @@ def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World,
     assert said not in " ".join(shown(capsys, "explain", "done"))
 
 
+@pytest.mark.parametrize("kind", ["metrics_source", "report_refused"])
+def test_a_completed_run_without_metrics_has_the_reason_in_place_of_advice(
+    world: World, capsys: Output, kind: str
+) -> None:
+    reason = "the script seems to count steps anew in each epoch"
+    world.attempt("new", lines=[{"event": kind, "ts": 1.0, "message": reason}])
+    world.set_run("new", state=RunState.COMPLETED, generation=1)
+    text = " ".join(" ".join(shown(capsys, "explain", "new")).split())
+    assert f"metrics {reason}" in text
+    assert "Add to it" not in text
+
+
 def test_it_is_said_where_metrics_come_from_that_a_script_does_not_report(world: World, capsys: Output) -> None:
     event = {"event": "metrics_source", "ts": 1.0, "message": "they are read from the output"}
     world.attempt("new", lines=[event, {"step": 1, "loss": 2.0}])
