@@ -13,8 +13,9 @@ from .records import COMPLETED_EARLY, THINNED
 from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
+"""Kind of the event with the source of metrics that a script does not report."""
 REPORT_REFUSED: Final = "script.report_refused"
-"""Of an event that says where the metrics of a script come from that does not report them."""
+"""Kind of the event with the reason why reported values were refused."""
 
 
 class Asked(NamedTuple):
