@@ -37,19 +37,10 @@ COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if 
 DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
 """Fields of `train` that observe or save a run without changing what it learns."""
 
-ALIKE_IN_SPEED: Final = DESCRIBES_ONLY.union(
-    [
-        "seed",
-        "steps",
-        "epochs",
-        "lr",
-        "schedule",
-        "warmup_steps",
-        "min_lr_ratio",
-        "weight_decay",
-        "beta1",
-        "beta2",
-        "eps",
-    ]
-)
+_OPTIMIZER: Final = ("lr", "schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps")
+
+LEARNING: Final = frozenset([*WORK, *_OPTIMIZER, "grad_clip", "dropout"])
+"""Fields of `train` that change what is learned; all others change how it is computed."""
+
+ALIKE_IN_SPEED: Final = DESCRIBES_ONLY.union(["seed", "steps", "epochs", *_OPTIMIZER])
 """Fields of `train` that change neither how long a step takes nor what memory it needs."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dscampaign.orchestrator.formatting import short_number
 
-from .conditions import Condition, unlike
+from .conditions import Condition, few_repeats, unlike
 from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_margin, loss_test, order, ratio
 from .wording import interval
 
@@ -122,17 +122,21 @@ def _loss(condition: Condition, baseline: Condition, *, held_out: bool, among: i
     margin = loss_margin([loss for _, loss in beside], margin, own=condition.own_loss or baseline.own_loss)
     test = loss_test(losses, beside, margin, among)
     if condition is baseline and condition.counted:
-        none = estimate([0.0] * len(condition.counted))
+        none = estimate([0.0] * (len(losses) or len(condition.counted)))
         worse = test.verdict == Sameness.WORSE
         return test if worse else LossTest(Sameness.EQUIVALENT, none, margin, no_worse=True)
     without = next((one for one in (condition, baseline) if not one.counted), None)
-    return replace(test, reason=f"no run of {without.name} counts") if test.reason and without else test
+    if test.reason and without:
+        return replace(test, reason=f"no run of {without.name} counts")
+    unsure = test.difference is not None and test.difference.low is None
+    few = few_repeats((condition, baseline), losses=True) if unsure else ""
+    return replace(test, reason=few) if few else test
 
 
 def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:
     if held_out:
         return condition.held_out
-    return [(run.repeat, run.loss.final) for run in condition.counted if run.loss.final is not None]
+    return [(run.repeat, run.loss.final) for run in condition.learned if run.loss.final is not None]
 
 
 def _more_memory(condition: Condition, baseline: Condition) -> float | None:

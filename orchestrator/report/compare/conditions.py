@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from dscampaign.orchestrator.formatting import some
+from dscampaign.db.states import UNSETTLED_RUN
+from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Timing
 
-from .statistics import Estimate, estimate
+from .statistics import LEAST_REPEATS, Estimate, estimate
 
 T = TypeVar("T")
 
 ALIKE: Final = 0.02
 """Tokens per step so far apart are the same: a script's own follow from speeds and times that it has rounded."""
+
+LEAST_LOSSES: Final = 5
+"""Different losses of a run: fewer may be equal by chance, like those of a script that prints two digits."""
 
 _ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "local", "ranks_per_node")
 """Sections of a configuration that may change the speed, beside the trainer's and Slurm's."""
@@ -52,7 +56,12 @@ class Condition:
     @cached_property
     def counted(self) -> tuple[MeasuredRun, ...]:
         """Repeats that may be compared: completed, and as the spec asks for them."""
-        return tuple(run for run in self.runs if run.completed and not run.changed)
+        return tuple(run for run in self.runs if _counts(run))
+
+    @cached_property
+    def learned(self) -> tuple[MeasuredRun, ...]:
+        """Counted repeats with losses of their own: repeats whose losses are equal at every step count once."""
+        return tuple({_losses_of(run) or run.repeat: run for run in reversed(self.counted)}.values())[::-1]
 
     @property
     def says_tokens(self) -> bool:
@@ -69,7 +78,7 @@ class Condition:
     @property
     def held_out(self) -> list[tuple[int, float]]:
         """Repeat and held-out loss of each counted repeat that has one."""
-        return [(run.repeat, run.loss.held_out) for run in self.counted if run.loss.held_out is not None]
+        return [(run.repeat, run.loss.held_out) for run in self.learned if run.loss.held_out is not None]
 
     @property
     def own_loss(self) -> bool:
@@ -122,7 +131,7 @@ class Condition:
 
     def _summary(self, metric: str) -> Estimate | float | None:
         of, over = METRICS[metric].of, METRICS[metric].over
-        runs = self.runs if over is OverRepeats.HIGHEST else self.counted
+        runs = {OverRepeats.HIGHEST: self.runs, OverRepeats.LOSS: self.learned}.get(over, self.counted)
         known = [value for run in runs if (value := of(run)) is not None]
         if over is OverRepeats.LOSS and not all(map(math.isfinite, known)):
             return Estimate(math.nan, None, None, None, None, len(known))
@@ -151,6 +160,17 @@ class Condition:
     def field(self, name: str) -> Any:
         """A field of the trainer's configuration, None where the condition trains with a script of its own."""
         return self.runs[0].train.get(name)
+
+
+def _counts(run: MeasuredRun) -> bool:
+    return run.completed and not run.changed
+
+
+def _losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
+    """Return steps and losses of a run; none if they are too few to be equal only for equal runs."""
+    both = zip(run.curve.step, run.curve.raw, strict=True)
+    known = tuple((step, loss) for step, loss in both if math.isfinite(loss))
+    return known if len({loss for _, loss in known}) >= LEAST_LOSSES else ()
 
 
 def _steps_per_s(timing: Timing) -> float:
@@ -254,6 +274,26 @@ def _devices_text(conditions: Iterable[Condition]) -> str:
     return ", ".join(f"{kind} ({some(list(those), 2)})" for kind, those in names.items())
 
 
+def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> str:
+    """Return the reason that conditions have too few repeats for an interval; "" if they have enough.
+
+    Args:
+        losses: of their losses; else of their speeds.
+    """
+    few = [one for one in conditions if len(one.learned if losses else one.counted) < LEAST_REPEATS]
+    if not few:
+        return ""
+    alike = [one for one in few if len(one.counted) >= LEAST_REPEATS]
+    if alike:
+        return f"repeats of {some([one.name for one in alike], 3)} have the same loss at every step and count as one"
+    lacking = [one for one in few if len(one.runs) < LEAST_REPEATS]
+    if lacking:
+        least = min(len(one.runs) for one in lacking)
+        return f"only {count(least, 'run')} each; set `repeats: {LEAST_REPEATS}`"
+    first = few[0]
+    return f"only {len(first.counted)} of {len(first.runs)} repeats of {some([one.name for one in few], 3)} count"
+
+
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
     found = []
@@ -266,14 +306,16 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
 
 
 def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
-    """The condition to compare the others with: the one of that name, or with a run of that name, else the default.
+    """Return the condition to compare the others with: the named one, or that of a named run, else the default.
 
-    The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, chosen
-    among those with a run that counts if there are any, and of these among those whose losses are finite. There must be
-    at least one condition.
+    The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, among
+    conditions with a run that counts, finite losses, and no repeat that failed or was changed by a retry, as far as
+    there are any. There must be at least one condition.
     """
     named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready
+    whole = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)]
+    ready = whole or ready
     plain = [each for each in ready if each.field("engine") == "ddp"]
     return next(iter([*named, *plain, *ready]))

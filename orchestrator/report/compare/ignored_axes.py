@@ -1,25 +1,47 @@
-"""Axes of the matrix that a script of one's own seems not to read. Pure."""
+"""Axes of the matrix that a script of one's own seems not to read, and axes that change what it learns. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.effects import EFFECTS, LEARNING
 
-from .conditions import grouped, key_of
+from .conditions import LEAST_LOSSES, Condition, grouped, key_of
 
-LEAST_LOSSES: Final = 5
-"""Different losses of a run: fewer may be equal by chance, as those of a script that prints two digits."""
+_HOW: Final = re.compile(
+    r"zero|stage|strateg|offload|shard|micro|accum|compile|checkpointing|precision|dtype|worker|attn|attention"
+)
+"""In the name of a script's own parameter: it decides how a step is computed, not what is learned."""
 
 _Losses = tuple[tuple[float, float], ...]
+
+
+def learning_axes(conditions: Sequence[Condition]) -> list[str]:
+    """Return the axes in which conditions differ and that change what is learned: of these, losses lead."""
+    first = conditions[0].runs[0] if conditions else None
+    own = bool(first and first.config.get("command"))
+    varying = dict.fromkeys(name for each in conditions for name in each.params)
+    return [
+        name
+        for name in varying
+        if len({key_of(each.params.get(name)) for each in conditions}) > 1
+        and (name.removeprefix("train.") in LEARNING or (own and _is_own(name) and not _HOW.search(name.lower())))
+    ]
+
+
+def _is_own(name: str) -> bool:
+    """Whether an axis is a script's own parameter: neither a field of the spec nor a label of points."""
+    return "." not in name and name not in EFFECTS and name not in ("label", "strategy", "nodes", "ranks_per_node")
 
 
 def ignored_axes(runs: Iterable[MeasuredRun]) -> Iterator[str]:
     """A sentence for each axis whose values change no digit of any loss, where all else and the seed are the same."""
     known = [(run, losses) for run in runs if run.completed and run.config.get("command") and (losses := _losses(run))]
-    for axis in dict.fromkeys(name for run, _ in known for name in run.params):
+    for axis in dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower())):
         if _changes_nothing(axis, known):
             yield f"The script seems to ignore {axis}: its losses are the same to the last digit whatever the value."
 

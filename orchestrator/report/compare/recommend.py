@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dscampaign.orchestrator.campaign.code_text import mixed_code
 from dscampaign.orchestrator.formatting import loss_number, some
 from dscampaign.orchestrator.spec.objective import Objective
 
 from .advice import advice
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
-from .conditions import Condition, circumstances
+from .conditions import Condition, circumstances, few_repeats
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
+from .ignored_axes import learning_axes
 from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
 from .ranking import (
@@ -117,6 +119,8 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     as the tests of `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no
     speed is needed.
     """
+    loss_leads = by is None and bool(learning_axes([one.condition for one in comparisons if one.losses]))
+    by = Objective.LOSS if loss_leads else by
     excluded = {one.condition.name: why for one in comparisons if (why := unfit(one))}
     fit = [one for one in comparisons if one.condition.name not in excluded]
     stick = None if by in _OF_THEIR_OWN else yardstick(by, fit)
@@ -131,20 +135,25 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     if stick:
         made = _by_figure(left, stick, excluded)
     else:
-        made = _by_loss(left, excluded) if by is Objective.LOSS else _by_speed(left, by, excluded)
+        made = (
+            _by_loss(left, excluded, equal_if_close=loss_leads)
+            if by is Objective.LOSS
+            else _by_speed(left, by, excluded)
+        )
     doubts = [*_unfinished(comparisons), *made.doubts, *_by_chance(made, comparisons)]
+    code = mixed_code((run.name, run.code) for one in comparisons for run in one.condition.counted)
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
     return Recommendation(
         chosen=made.chosen.condition if made.chosen else None,
         fastest=made.fastest.condition if made.fastest else None,
         learner=made.learner.condition,
-        established=not doubts,
+        established=not doubts and not code,
         tied=tuple(one.condition.name for one in made.tied),
         excluded=excluded,
         front=pareto_front(left),
         weighed=weighed(left),
         answer=made.answer,
-        sentence=" ".join([*_learning(made.learner, left), made.words, *slower, *doubts]),
+        sentence=" ".join(filter(None, [code, *_learning(made.learner, left), made.words, *slower, *doubts])),
         advice=tuple(advice(comparisons, made.chosen.condition if made.chosen else None)),
         effects=tuple(effect_sentences(comparisons)),
     )
@@ -184,20 +193,34 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
     return made
 
 
-def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str]) -> _Choice:
+def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str], *, equal_if_close: bool) -> _Choice:
+    """Choose the lowest loss; of conditions that learn as well the fastest.
+
+    Args:
+        equal_if_close: losses within the margin count as equal, though the repeats do not show it.
+    """
     lowest = min(left, key=median_loss)
     able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _is_rounding(one, lowest)]
+    if equal_if_close:
+        able = [one for one in left if one in able or _is_close(one, lowest)]
     chosen, timed = fastest_of(able), [one for one in left if one.speed]
     fastest = fastest_of(timed) if timed else None
     unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
     why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
     why = f"its {chosen.loss_is} loss is the lowest of {len(left)}" if unclear else why
-    words = f"Use {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else _alone(chosen, excluded)}."
+    words = (
+        f"{_verb(chosen)} {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else _alone(chosen, excluded)}."
+    )
     if fastest and fastest is not chosen:
         words += f" {_pace_beside(fastest, chosen)}"
     return _Choice(
         chosen, fastest, chosen, able, words, tuple(_loss_doubts(chosen, unclear)), _loss_answer(chosen, left)
     )
+
+
+def _is_close(one: BaselineComparison, lowest: BaselineComparison) -> bool:
+    test = compare_losses(one, lowest)
+    return test.difference is not None and test.difference.value <= test.margin
 
 
 def _is_rounding(one: BaselineComparison, lowest: BaselineComparison) -> bool:
@@ -227,9 +250,13 @@ def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 
 
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Why it is not established that the chosen condition learns as well as the baseline, and that none is faster."""
-    if any(len(one.speeds) < LEAST_REPEATS or not _sure(one) for one in left):
-        yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+    """Yield why it is not established that the chosen condition learns as well as the baseline, and none is faster."""
+    if few := few_repeats([one.condition for one in left], losses=False):
+        yield f"Inconclusive: {few}."
+        return
+    if unsure := [one for one in left if not _sure(one)]:
+        few = few_repeats([one.condition for one in unsure], losses=True)
+        yield f"Inconclusive: {few or next(one.loss.reason for one in unsure if one.loss.reason)}."
         return
     others = (one for one in left if one is not chosen)
     unclear = [one for one in others if compare_speeds(one, chosen) == Order.INCONCLUSIVE]
@@ -243,8 +270,9 @@ def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> I
 
 def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineComparison]) -> Iterator[str]:
     """Why it is not established that none of these learns better."""
-    if unclear and any(len(one.losses) < LEAST_REPEATS for one in (chosen, *unclear)):
-        yield f"Inconclusive: this takes {LEAST_REPEATS} repeats of each (`repeats:`)."
+    few = few_repeats([one.condition for one in (chosen, *unclear)], losses=True)
+    if unclear and few:
+        yield f"Inconclusive: {few}."
     elif unclear:
         names = some([one.condition.name for one in unclear], 3)
         yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
@@ -295,7 +323,12 @@ def _sentence(
         why = f"as fast as {some([one.condition.name for one in tied], 3)}{least}"
     else:
         why = f"the fastest of {len(left)} configurations that are {good}"
-    return f"Use {name}{_gain(chosen)}: {why}."
+    return f"{_verb(chosen)} {name}{_gain(chosen)}: {why}."
+
+
+def _verb(chosen: BaselineComparison) -> str:
+    """Return how a choice is announced: without repeats it is only a ranking."""
+    return "Use" if len(chosen.condition.counted) >= LEAST_REPEATS else "Ranked first:"
 
 
 def _alone(chosen: BaselineComparison, excluded: Mapping[str, str]) -> str:
@@ -316,12 +349,12 @@ def _figure_sentence(
     name, said = chosen.condition.name, figure_text(stick, chosen)
     if len(compared) == 1:
         good = " that can be recommended" if excluded else ""
-        return f"Use {name} ({said}): the only configuration{good}."
+        return f"{_verb(chosen)} {name} ({said}): the only configuration{good}."
     tied = [one.condition.name for one in compared if one is not chosen and ties(one, chosen)]
     if tied:
-        return f"Use {name} ({said}): as good as {some(tied, 3)} by this measure, and the fastest of them."
+        return f"{_verb(chosen)} {name} ({said}): as good as {some(tied, 3)} by this measure, and the fastest of them."
     which = f"among {len(compared)} configurations that are feasible and learn no worse than the baseline"
-    return f"Use {name} ({said}): it {stick.best} {which}."
+    return f"{_verb(chosen)} {name} ({said}): it {stick.best} {which}."
 
 
 def _gain(one: BaselineComparison) -> str:

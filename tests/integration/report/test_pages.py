@@ -132,7 +132,7 @@ def test_what_is_recommended_is_drawn_however_many_there_are(planted_url: PlantS
     out = tmp_path / "out"
     assert main(["report", "--store", planted_url(*slow, *last), "-o", str(out)]) == 0
     text = (out / "report.md").read_text()
-    assert "Use fast" in text
+    assert "Ranked first: fast" in text
     for figure in ("loss", "loss_difference"):
         words = drawn_words(out / f"figures/{figure}.svg")
         assert {"base", "fast", *(f"slow-{n:02}" for n in range(10))} <= words

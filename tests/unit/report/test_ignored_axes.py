@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dscampaign.orchestrator.report.compare.ignored_axes import ignored_axes
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
@@ -32,14 +34,19 @@ def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
     found = ignored_axes(
         measured(
             planted,
-            point(FIRST, zero_stage=1, lr=0.1),
-            point(FIRST, zero_stage=2, lr=0.1),
-            point(SECOND, zero_stage=1, lr=0.2),
-            point(SECOND, zero_stage=2, lr=0.2),
+            point(FIRST, depth=1, lr=0.1),
+            point(FIRST, depth=2, lr=0.1),
+            point(SECOND, depth=1, lr=0.2),
+            point(SECOND, depth=2, lr=0.2),
         )
     )
-    expected = "The script seems to ignore zero_stage: its losses are the same to the last digit whatever the value."
+    expected = "The script seems to ignore depth: its losses are the same to the last digit whatever the value."
     assert list(found) == [expected]
+
+
+@pytest.mark.parametrize("axis", ["zero_stage", "zero", "strategy", "micro_batch", "compile", "num_workers"])
+def test_an_axis_that_changes_only_how_a_step_is_computed_is_not_named(planted: Plant, axis: str) -> None:
+    assert not list(ignored_axes(measured(planted, point(FIRST, **{axis: 1}), point(FIRST, **{axis: 2}))))
 
 
 def test_one_digit_is_enough_to_say_nothing(planted: Plant) -> None:

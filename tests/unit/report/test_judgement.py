@@ -121,7 +121,7 @@ def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
 def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
     runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
     fast = judged(runs)["fast"]
-    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.INCONCLUSIVE, "fewer than 3 repeats")
+    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.INCONCLUSIVE, "only 2 runs each; set `repeats: 3`")
     found = advice(runs)
     assert found.chosen
     assert (found.chosen.name, found.established) == ("fast", False)

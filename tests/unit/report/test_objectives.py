@@ -107,7 +107,8 @@ def test_without_repeats_nothing_is_established(planted: Plant) -> None:
     assert not found.established
     assert found.answer
     assert found.answer.shown == "not established"
-    assert "Inconclusive: this takes 3 repeats of each" in found.sentence
+    assert found.sentence.startswith("Ranked first: lean")
+    assert found.sentence.endswith("Inconclusive: only 1 run each; set `repeats: 3`.")
 
 
 def test_repeats_that_vary_too_much_establish_nothing(planted: Plant) -> None:

@@ -15,10 +15,11 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
-from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.ranking import lowest_loss_sentence
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
+from dscampaign.orchestrator.report.compare.statistics import estimate
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
@@ -385,7 +386,7 @@ def test_by_loss_the_lowest_is_named_where_nothing_is_established(planted: Plant
     found = advice(planted(*FEW), Objective.LOSS)
     assert (names(found)[0], found.established) == ("good", False)
     assert "its held-out loss is the lowest of 2." in found.sentence
-    assert found.sentence.endswith("Inconclusive: this takes 3 repeats of each (`repeats:`).")
+    assert found.sentence.endswith("Inconclusive: only 2 runs each; set `repeats: 3`.")
 
 
 @pytest.mark.parametrize(
@@ -512,3 +513,79 @@ def test_what_sharding_saves_on_one_rank_is_left_to_the_measurements(planted: Pl
     stages = (Planted(f"z{n}", reserved_gb=12.0 - n, ranks=1, train={"zero_stage": n}) for n in (1, 2))
     found = advice(planted(*stages))
     assert "With one rank, ZeRO 2 has nothing to shard across." in found.advice
+
+
+def with_the_curve_of_the_first_repeat(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """As of a script that does not read the seed."""
+    first = {run.params["label"]: run.curve for run in reversed(runs)}
+    return [replace(run, curve=first[run.params["label"]]) for run in runs]
+
+
+def test_repeats_with_the_same_losses_count_as_one(planted: Plant) -> None:
+    runs = with_the_curve_of_the_first_repeat(
+        planted(Planted("sgd", held_out=(3.031,) * 3), Planted("lion", held_out=(3.0,) * 3))
+    )
+    found = advice(runs)
+    assert not found.established
+    assert "learns best" not in found.sentence
+    assert "repeats of sgd, lion have the same loss at every step and count as one" in found.sentence
+    assert "count as one" in verdict(compare(*conditions_of(runs)))[-1]
+    by_loss = advice(runs, Objective.LOSS)
+    assert (names(by_loss)[0], by_loss.established) == ("lion", False)
+    conditions = conditions_of(runs)
+    assert [(len(one.counted), len(one.learned)) for one in conditions] == [(3, 1), (3, 1)]
+    assert conditions[0].estimate("held_out") == estimate([3.031])
+    assert conditions[0].estimate("step_s") == estimate([run.timing.step_s for run in runs[:3] if run.timing])
+
+
+def test_a_condition_that_a_retry_changed_is_no_default_baseline(planted: Plant) -> None:
+    """What is concluded must not depend on the condition that ran out of memory."""
+    shrunk = (Try(last=10, ended="oom", micro_batch=4), Try(micro_batch=2))
+    runs = planted(Planted("large", tries=shrunk), Planted("slow", (0.2, 0.2, 0.2)), Planted("fast", (0.1, 0.1, 0.1)))
+    conditions = conditions_of(runs)
+    assert baseline_of(conditions).name == "slow"
+    found = recommend(compare_to_baseline(conditions, baseline_of(conditions)))
+    assert found.chosen
+    assert (found.chosen.name, found.established) == ("fast", True)
+    named = recommend(compare_to_baseline(conditions, conditions[0]))
+    assert "only 2 of 3 repeats of large count" in named.sentence
+
+
+def test_without_repeats_there_is_a_ranking_and_no_use(planted: Plant) -> None:
+    found = advice(planted(Planted("base", (0.2,), (3.0,)), Planted("fast", (0.1,), (3.0,))))
+    assert found.sentence.startswith("Ranked first: fast (2.00 × baseline): the fastest of 2")
+    assert found.sentence.endswith("Inconclusive: only 1 run each; set `repeats: 3`.")
+
+
+@pytest.mark.parametrize("config", [{"train": {"lr": 1}}, {"config": {"command": ["train.py"]}}])
+def test_where_an_axis_changes_what_is_learned_loss_leads(planted: Plant, config: dict[str, Any]) -> None:
+    """The fastest has the worst loss of all: it must not be named first, nor by a difference within the margin."""
+    axis = "lr" if "train" in config else "depth"
+    points = [("a", 0.10, 3.5), ("b", 0.12, 3.0), ("c", 0.11, 3.001)]
+    found = advice(
+        planted(*(Planted(name, (step,), (loss,), params={axis: name}, **config) for name, step, loss in points))
+    )
+    assert found.chosen
+    assert found.chosen.name == "c"
+    assert found.sentence.startswith("Ranked first: c")
+
+
+def test_where_an_axis_only_changes_how_a_step_is_computed_speed_leads(planted: Plant) -> None:
+    config = {"command": ["train.py"]}
+    found = advice(
+        planted(
+            *(
+                Planted(str(stage), (step,) * 3, (3.0, 3.001, 2.999), params={"zero": stage}, config=config)
+                for stage, step in ((0, 0.1), (2, 0.2))
+            )
+        )
+    )
+    assert found.chosen
+    assert found.chosen.name == "0"
+
+
+def test_conditions_of_different_code_are_told_first_and_establish_nothing(planted: Plant) -> None:
+    runs = planted(Planted("base", (0.2, 0.2, 0.2)), Planted("fast"))
+    found = advice([replace(run, code=run.name[:4]) for run in runs])
+    assert found.sentence.startswith("Not all runs ran the same code: base")
+    assert not found.established
