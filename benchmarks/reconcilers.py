@@ -1,4 +1,4 @@
-"""Several `campaign reconcile --all --watch` on one PostgreSQL, one of them killed: does every campaign settle, once?
+"""Several `campaign reconcile --all-campaigns --watch` on one PostgreSQL, one killed: does every campaign settle once?
 
     python -m dscampaign.benchmarks.reconcilers [--campaigns 30] [--processes 3] [--json FILE]
 
@@ -104,7 +104,15 @@ def _record(store: Store, folder: Path, name: str) -> None:
 
 
 def _start(store: Store, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    words = ["-m", "dscampaign.orchestrator.cli", "reconcile", "--all", "--watch", "--interval", str(INTERVAL_S)]
+    words = [
+        "-m",
+        "dscampaign.orchestrator.cli",
+        "reconcile",
+        "--all-campaigns",
+        "--watch",
+        "--interval",
+        str(INTERVAL_S),
+    ]
     place = ["--dir", str(folder), "--store", store.url_without_password]
     with log.open("wb") as file:
         return subprocess.Popen([sys.executable, *words, *place], cwd=folder, stdout=file, stderr=file)

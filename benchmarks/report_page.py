@@ -47,7 +47,7 @@ def main() -> None:
             "large",
             "--store",
             url,
-            "-o",
+            "--output",
             "page",
         ]
         subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)

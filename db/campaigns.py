@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, delete, func, select
 
 from . import schema
 from .records import COMPLETED_EARLY, THINNED
-from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, RunState, shown_state
+from .states import ACTIVE_ATTEMPT, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
 """Kind of the event with the source of metrics that a script does not report."""
@@ -154,13 +154,6 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
     return {run_id: source for run_id, source in found.items() if source.kind != "reported"}
 
 
-def time_limits(conn: Connection, run_ids: Collection[int]) -> dict[int, str]:
-    """Return, by run id, the time limit of an attempt in Slurm's words."""
-    run = schema.run.c
-    asked = conn.execute(select(run.id, run.config["slurm"]["time"].as_string()).where(run.id.in_(run_ids)))
-    return {run_id: str(text) for run_id, text in asked if text is not None}
-
-
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
     """Return, by run id, N for each run that was thinned to one step in N."""
     run, attempt = schema.run.c, schema.attempt.c
@@ -207,11 +200,3 @@ def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
     query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, schema.PRESENT)
     found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
     return {row[0]: row[1] for row in found if row[1] is not None}
-
-
-def ended_since(conn: Connection, campaign_id: int, since_s: float) -> int:
-    """Count the settled runs with an attempt that ended after a time in epoch seconds."""
-    run, attempt = schema.run.c, schema.attempt.c
-    settled = and_(run.campaign_id == campaign_id, run.state.not_in(UNSETTLED_RUN), attempt.ended_s > since_s)
-    query = select(func.count(run.id.distinct())).join(schema.attempt, attempt.run_id == run.id)
-    return conn.execute(query.where(settled)).scalar() or 0

@@ -47,10 +47,11 @@ class SchemaMismatch(StoreError):
     def __init__(self, found: str | None, wanted: str) -> None:
         super().__init__(
             f"the store's schema is {found or 'absent'}, this program needs {wanted}",
-            hint="campaign db upgrade"
+            hint="`campaign db upgrade`"
             if (found or "") < wanted
-            else "start this again with the version that upgraded it",
+            else "use the version that upgraded it, or a newer one",
         )
+        self.upgradable = (found or "") < wanted
         self.found = found
         self.wanted = wanted
 

@@ -73,6 +73,10 @@ class InvalidSpec(UserError):
         super().__init__("\n".join(f"{dotted(f.places[0])}: {f.message}" for f in findings))
 
 
+_POINTED: Final = 76
+"""Characters of the longest line that is shown with a caret below it: a terminal would wrap a longer one."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """An error in a spec, with its line.
@@ -99,7 +103,7 @@ class Problem:
         where = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
         subject = f"{self.field}: " if self.field else ""
         lines = [f"{where}: error: {subject}{self.message}"]
-        if self.source_line is not None:
+        if self.source_line is not None and len(self.source_line) <= _POINTED:
             lines += [f"    {self.source_line}", f"    {_caret(self.source_line, self.column)}"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")

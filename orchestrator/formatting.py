@@ -34,17 +34,17 @@ def shorten_middle(text: str, width: int | None) -> str:
 
 
 def printable(text: str, *, colours: bool = False) -> str:
-    """Text without what a terminal would obey: escape sequences, control characters, another direction of writing.
+    """Text without escape sequences, control characters and changes of direction, which a terminal would obey.
 
     Args:
-        text: of anybody; its line ends and tabs stay.
+        text: from any source; its line ends and tabs stay.
         colours: keep sequences that only change colours and the like (SGR).
     """
     return _CONTROL.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
 
 
 def clean(text: str) -> str:
-    """Text of a script or a log in one line, with nothing that a terminal would obey."""
+    """Text of a script or a log in one line, as `printable`."""
     return printable(re.sub(r"\r+(?=\n|$)", "", text).replace("\r", " ")).replace("\n", " ").replace("\t", " ")
 
 
@@ -52,7 +52,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\n")
 
 
 def spreadsheet_cells(row: Iterable[Any]) -> list[Any]:
-    """A line of CSV or TSV, header included, in which no text is a formula: what begins like one gets an apostrophe.
+    """A line of CSV or TSV, header included, without formulas: text that begins like one gets an apostrophe.
 
     A script chooses the names of its metrics, and a spreadsheet would run `=HYPERLINK(...)`. Text that is a number
     (`-inf`) stays as it is, as do numbers; flags are `true` and `false`, structures JSON. A carriage return is a line
@@ -91,7 +91,7 @@ def clock_time(seconds: float) -> str:
 
 
 def source(file: str, line: int) -> str:
-    """Where a line stands; a record that has no lines counts as line 0."""
+    """The place of a line; a record without lines counts as line 0."""
     return f"{file}:{line}" if line else file
 
 
@@ -108,7 +108,7 @@ def some(names: Sequence[str], most: int = 6) -> str:
 
 
 def rough(value: float) -> str:
-    """Hours as whole numbers, or with two digits where they are few: `1,536`, `0.033`."""
+    """Hours as whole numbers, or a few with two digits: `1,536`, `0.033`."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -117,7 +117,7 @@ _WHOLE: Final = 1e9
 
 
 def figure(value: float | None, digits: int = 4, sign: str = "") -> str:
-    """A metric with so many significant digits, or whole; `nan` where it is none, nothing where there is none."""
+    """A metric with so many significant digits, or whole; `nan` as it is, empty for None."""
     if value is None:
         return ""
     if 10**digits - 0.5 <= abs(value) < _WHOLE:
@@ -130,7 +130,7 @@ LARGE_LOSS: Final = 1e4
 
 
 def loss_number(value: float, decimals: int = 4) -> str:
-    """A loss with so many decimals, as fits nats; one that is tiny or huge, as a script's own may be, as a figure."""
+    """A loss with so many decimals, as fits nats; a tiny or huge loss as a figure."""
     if value == 0.0 or 0.1 <= abs(value) < LARGE_LOSS:
         return f"{value:.{decimals}f}"
     return figure(value)
@@ -156,7 +156,7 @@ def size(size_bytes: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time since 1970 in the local time zone: `2026-11-22 16:05:00`, or the bare number where no calendar has it."""
+    """A time since 1970 in the local time zone: `2026-11-22 16:05:00`, or the bare number if no calendar has it."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Files that a user asks for, such as a report: whole or not at all, and never through the link of somebody else."""
+"""Files that a user asks for, such as a report: whole or not at all, and never through the link of another user."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .errors import UserError
 
 @contextmanager
 def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A stream whose content takes the place of ``path`` once the block ends; where it raises, nothing is left.
+    """A stream whose content replaces ``path`` once the block ends; if the block raises, nothing is left.
 
-    What is written meanwhile has a name that nobody can foresee: a link that waits for it would lead it elsewhere. A
-    link of the user's own, or of the system's, stands for its target. A pipe or a device is written to as it is.
+    Until then it has an unpredictable name, so that no prepared link can lead it elsewhere. A link of the user, or of
+    root, stands for its target. A pipe or a device is written to as it is.
 
     Raises:
         UserError: the file, or its folder, is a link that another user made.
@@ -51,7 +51,7 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def refuse_links_of_others(*places: Path) -> None:
-    """Raises UserError if one of these is a link of another user's: it could let a file of this user be overwritten."""
+    """Raises UserError for a link of another user, which could lead to a file of this user."""
     for place in places:
         try:
             found = place.lstat()
@@ -59,7 +59,7 @@ def refuse_links_of_others(*places: Path) -> None:
             continue
         if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             said = f"{place} is a link to {place.readlink()} that user {found.st_uid} made"
-            raise UserError(said, "name another place to write to: -o PATH")
+            raise UserError(said, "name another place to write to: --output PATH")
 
 
 def check_folder_of(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What long work tells of how far it is. Who shows that, if anybody, is up to whoever began the work."""
+"""The progress of long work, for whoever shows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN: ContextVar[Shown | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def shown_by(shown: Shown | None) -> Iterator[None]:
-    """What is counted inside is shown there, or nowhere."""
+    """Shows there the progress of the work inside, or nowhere."""
     before = _SHOWN.set(shown)
     try:
         yield
@@ -33,11 +33,11 @@ def shown_by(shown: Shown | None) -> Iterator[None]:
 
 
 def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
-    """The items one by one; each counts as done when the next is asked for. What has a length has a rest, too.
+    """The items one by one; each counts as done when the next is asked for. Items with a length have a total, too.
 
     Args:
         noun: what is counted, in the plural.
-        items: all that there is to do.
+        items: to work on.
         size: how many an item counts for, one unless given.
     """
     shown = _SHOWN.get()

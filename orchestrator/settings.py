@@ -24,7 +24,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it comes from."""
+    """A value and its source."""
 
     name: str
     value: str
@@ -63,8 +63,6 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One source of values; a relative `dir` is relative to its folder."""
-
     source: str
     values: Mapping[str, str]
     folder: Path
@@ -79,8 +77,8 @@ def resolve(
 ) -> Settings:
     """Takes each value from the first source that sets it.
 
-    A configuration file that others may have written is never believed. It is an error only where `dir` or `store`
-    could come from it: else whoever writes into a folder above would stop every command below it.
+    A configuration file that others can write is ignored. It is an error only if `dir` or `store` could come from it:
+    else a file in a folder above would stop every command below it.
 
     Args:
         flags: `dir` and `store` of the command line.

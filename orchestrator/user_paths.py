@@ -12,7 +12,7 @@ _PATH_BYTES: Final = 3000
 
 
 def expanded(text: str) -> Path:
-    """The path, with the home folder for `~` and `~NAME`; as it is where nobody has that name."""
+    """The path, with the home folder for `~` and `~NAME`; unchanged if no user has that name."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
 
 

@@ -13,7 +13,7 @@ code=0
 campaign submit examples/quickstart.yaml --dir demo --yes --watch || code=$?
 
 echo "== report"
-campaign report quickstart --dir demo -o demo/report
+campaign report quickstart --dir demo --output demo/report
 
 echo
 echo "Page     demo/report/report.html"

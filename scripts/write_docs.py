@@ -5,7 +5,6 @@
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
   docs/training.md  the table of what of DeepSpeed the trainer does not serve, from the checks of a spec
-  orchestrator/spec/fields.json  what shells complete after `--set`, from the models
 
 `--check` writes nothing, and fails where a page says something else than the code; `make lint` runs it.
 """
@@ -13,13 +12,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final
 
 import click
 from pydantic import BaseModel
@@ -27,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from dscampaign.orchestrator.cli.main import campaign
+from dscampaign.orchestrator.cli.options import ALIASES
 from dscampaign.orchestrator.errors import (
     EXIT_BUG,
     EXIT_FAILED,
@@ -38,7 +37,6 @@ from dscampaign.orchestrator.errors import (
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
 from dscampaign.orchestrator.spec.deepspeed_sections import UNSERVED
-from dscampaign.orchestrator.spec.fields import FILE
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
 from dscampaign.orchestrator.spec.retention_section import RetentionConfig
@@ -82,17 +80,18 @@ Data goes to standard output, everything else to standard error. `--json` prints
 fields are only ever added, and numbers that are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 `counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
 before their target step; of a run, `completed_early` (in the report `early`) is true or false.
-`-o csv` and `-o tsv`, of commands that print a table, print a line for each row; columns are the document's fields.
+`-o` names a format and `--output` a file or folder. `--json` is `-o json`. Commands that print a table take
+`-o csv` and `-o tsv`, too: a line for each row, with the document's fields as columns.
 `NAME` is a campaign or its spec file, and may be left out where the store has only one campaign.
 `--debug` anywhere shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
 
-Shell completion: `eval "$(_CAMPAIGN_COMPLETE=bash_source campaign)"` in `~/.bashrc` (or `zsh_source`, `fish_source`).
+Shell completion: `campaign completion --help`.
 
 ## Settings
 
 Each is taken from the first place that gives it: the command line, an environment variable, the spec, the nearest
 `campaign.toml` in this folder or above, `$XDG_CONFIG_HOME/dscampaign/campaign.toml`, the default.
-`campaign describe --config` shows which it was.
+`campaign explain --config` shows which it was.
 
 | setting | option | variable | default |
 |---|---|---|---|
@@ -109,7 +108,17 @@ to confirm on, they need `--yes`.
 def command_line() -> str:
     """docs/cli.md."""
     codes = [f"| {code} | {meaning} |" for code, meaning in _EXIT_CODES.items()]
-    lines = [_INTRODUCTION, "## Exit codes", "", "| code | meaning |", "|---|---|", *codes]
+    aliases = ", ".join(f"`{alias}` for `{name}`" for alias, name in ALIASES.items())
+    lines = [
+        _INTRODUCTION,
+        f"Other names are accepted: {aliases}.",
+        "",
+        "## Exit codes",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        *codes,
+    ]
     with click.Context(campaign, info_name="campaign") as ctx:
         verbs = list(documented(ctx))
         count = Counter(option for verb in verbs for option in _documented_options(verb))
@@ -216,39 +225,6 @@ def _options() -> Iterator[str]:
     yield ""
 
 
-def settable(model: type[BaseModel] = Spec, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Dotted paths as `--set` takes them, each with the words that the field accepts; none where it takes any value."""
-    for name, info in model.model_fields.items():
-        kinds = list(_kinds(info.annotation))
-        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        for section in sections:
-            yield from settable(section, f"{prefix}{name}.")
-        if not sections:
-            yield f"{prefix}{name}", [word for kind in kinds for word in _words(kind)]
-
-
-def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types of a union, out of their annotations."""
-    if annotation in (None, type(None)):
-        return
-    if get_origin(annotation) in (Literal, list, tuple, dict) or isinstance(annotation, type):
-        yield annotation
-        return
-    for part in get_args(annotation):
-        yield from _kinds(part)
-
-
-def _words(kind: Any) -> list[str]:
-    if kind is bool:
-        return ["true", "false"]
-    return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
-
-
-def _json_lines(fields: dict[str, list[str]]) -> str:
-    """One JSON object, a field a line."""
-    return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(words)}" for name, words in fields.items()) + "\n}\n"
-
-
 def failure_table() -> str:
     """The failure classes and what follows each."""
     lines = ["| class | how it shows | what follows | counts against | against the node |", "|---|---|---|---|---|"]
@@ -295,7 +271,6 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Each page with what it shall say."""
     docs = _ROOT / "docs"
     yield docs / "cli.md", command_line()
-    yield FILE, _json_lines(dict(settable()))
     parts = {
         "architecture.md": package_table(),
         "spec.md": reference(),

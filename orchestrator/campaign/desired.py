@@ -23,6 +23,7 @@ from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.shared.checkpoint import newest_first
 from dscampaign.jobs.shared.layout import Beside, CampaignPaths
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.progress import in_pieces
@@ -276,7 +277,7 @@ def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | No
     if names is None:
         return runs
     if unknown := set(names) - {run.name for run in runs}:
-        raise UserError(f"no run named {min(unknown)} in {campaign.name}", f"see `campaign status {campaign.name}`")
+        raise UserError(f"no run named {min(unknown)} in {campaign.name}", f"see `{typed('status', campaign.name)}`")
     wanted = frozenset(names)
     return [run for run in runs if run.name in wanted]
 
@@ -284,7 +285,7 @@ def _chosen(conn: Connection, campaign: CampaignRow, names: Collection[str] | No
 def check_kept(campaign: CampaignRow) -> None:
     """Raise UserError for a campaign that is being removed."""
     if campaign.desired == REMOVED:
-        raise UserError(f"campaign {campaign.name} is being removed", f"`campaign rm {campaign.name}` finishes it")
+        raise UserError(f"campaign {campaign.name} is being removed", f"`{typed('rm', campaign.name)}` finishes it")
 
 
 def _check_unchanged(campaign: CampaignRow | None, submission: Submission) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dscampaign.jobs.shared.layout import Beside
+from dscampaign.orchestrator.commands import SPEC, located, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.settings import Settings, resolve
 
@@ -48,9 +49,10 @@ class Location:
         """Resolve the settings of options and of a spec; raises UserError as `resolve` does."""
         here, there = resolve(place._asdict(), given), None
         if spec is not None:
-            typed = {"dir": str(here.dir) if place.dir else None, "store": place.store}
+            options = {"dir": str(here.dir) if place.dir else None, "store": place.store}
             with suppress(UserError):
-                there = resolve(typed, given, cwd=spec.parent.absolute())
+                there = resolve(options, given, cwd=spec.parent.absolute())
+        located(here, spec)
         return cls(here, tuple(words), spec, there)
 
     @property
@@ -63,13 +65,17 @@ class Location:
 
         Raises StoreError if it does not exist, does not respond, or belongs to another version.
         """
-        from dscampaign.db.errors import StoreMissing
+        from dscampaign.db.errors import SchemaMismatch, StoreMissing
         from dscampaign.db.store import Store
 
         try:
             return Store.open(self.settings.store, create=create)
         except StoreMissing as error:
-            error.hint = self.beside_spec or self._elsewhere or error.hint
+            error.hint = self.beside_spec or self._elsewhere or f"`{typed('submit', SPEC)}` creates one"
+            raise
+        except SchemaMismatch as error:
+            if error.upgradable:
+                error.hint = f"`{typed('db upgrade')}`"
             raise
 
     @property
@@ -95,7 +101,7 @@ class Location:
         """The hint for a store that may be elsewhere, if neither a spec nor a setting names one; else ""."""
         if self.spec is not None or not self._by_default:
             return ""
-        return "`campaign submit SPEC` creates one; if yours is elsewhere, name its spec file, or give --dir or --store"
+        return f"`{typed('submit', SPEC)}` creates one; to find another, name its spec file, --dir or --store"
 
     @property
     def _by_default(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import some
 
@@ -47,11 +48,10 @@ def names_of(store: Store, campaign: CampaignRow, chosen: Selection) -> list[str
         return [run.name for run in chosen.of(queries.status(conn, campaign.id), campaign.name)]
 
 
-def find(store: Store, name: str | None, verb: str = "explain") -> CampaignRow:
+def find(store: Store, name: str | None) -> CampaignRow:
     """Return the campaign of that name, or the only one.
 
-    Raises UserError if there is none, or no name for one of several. Its hint names a campaign with a run of that name,
-    and a command for it: `THIS` is the present command.
+    Raises UserError if there is none, or no name for one of several. Its hint names a campaign with a run of that name.
     """
     known = _known(store)
     if name in known:
@@ -59,13 +59,24 @@ def find(store: Store, name: str | None, verb: str = "explain") -> CampaignRow:
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     if not known:
-        raise UserError("no campaign yet", "`campaign submit SPEC` starts one")
-    what = "campaign or spec file" if name and name.endswith((".yaml", ".yml")) else "campaign"
+        raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
+    what = "campaign or spec file" if name and _is_spec(name) else "campaign"
     if name is None:
         raise UserError("which campaign?", f"one of: {', '.join(known)}")
     having = campaigns_with_run(store, name)
-    run = f"{having[0]} has a run of that name: `campaign {verb} {having[0]} {name}`" if len(having) == 1 else ""
+    run = f"it is a run of {having[0]}: write `{having[0]} {name}`" if len(having) == 1 else ""
     raise UserError(f"no {what} named {name}", run or f"one of: {', '.join(known)}")
+
+
+def names_to_complete(place: PlaceOptions, words: Sequence[str]) -> list[str]:
+    """The names that may follow these words: the campaigns, or the runs of the one that is named or the only one."""
+    where = locate(place, words)
+    store = where.open()
+    known = _known(store)
+    chosen = known.get(where.name or "") or (next(iter(known.values())) if len(known) == 1 else None)
+    with store.read() as conn:
+        runs = queries.run_names(conn, chosen.id) if chosen else []
+    return runs if words else [*known, *runs]
 
 
 def campaigns_with_run(store: Store, name: str) -> list[str]:
@@ -107,9 +118,13 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 
 def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow, Sequence[str]]:
     known = _known(store)
-    if words and words[0] not in known and len(known) == 1:
+    if words and words[0] not in known and len(known) == 1 and not _is_spec(words[0]):
         words = [next(iter(known)), *words]
-    return find(store, words[0] if words else None, "THIS"), words[1:]
+    return find(store, words[0] if words else None), words[1:]
+
+
+def _is_spec(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
 
 
 def _known(store: Store) -> dict[str, CampaignRow]:

@@ -19,6 +19,7 @@ from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
 from dscampaign.db.warm_up import untimed_steps
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
@@ -251,7 +252,7 @@ def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Cod
         files = sorted({file for before, code in older.items() for file in changed_files(before, code, submission.dir)})
         since = f" (changed since: {shown(files)})" if files else ""
         verb = "keeps" if number == "1 run" else "keep"
-        retry = f"`campaign retry {submission.spec.name} RUN`, once it has ended, makes a run use the new code"
+        retry = f"`{typed('retry', submission.spec.name, 'RUN')}`, once it has ended, makes a run use the new code"
         yield f"{number} {verb} older code{since}; {retry}"
 
 

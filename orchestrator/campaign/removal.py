@@ -20,6 +20,7 @@ from dscampaign.db.store import Store
 from dscampaign.files.ours import Kept, sweep, walk
 from dscampaign.files.ownership import user_name
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.local import local_elsewhere
 from dscampaign.orchestrator.formatting import count
@@ -89,7 +90,7 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
         name = campaign.name
         raise UserError(
             f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}",
-            f"`campaign cancel {name} --all`, then `campaign reconcile {name} --watch`, and remove it when that ends",
+            f"`{typed('cancel', name, '--all')}`, then `{typed('reconcile', name, '--watch')}`, then remove it",
         )
     if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
         there.require(attempts)
@@ -133,7 +134,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     if left := [job.job_id for job in seen if not job.terminal]:
         end = "scancel" if campaign.executor == "slurm" else "kill"
         ids = [job_id if end == "scancel" else job_id.rpartition("-")[2] for job_id in left[:_SHOWN]]
-        hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `campaign rm {name}`"
+        hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `{typed('rm', name)}`"
         raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
     if not listing.complete or any(local_elsewhere(row) for row in active):
         raise Unreachable(

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Protocol, TypeVar
 
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, nearest
 
 _PATTERN: Final = frozenset("*?[")
@@ -53,7 +54,7 @@ class Selection:
             if not matching:
                 what = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
                 near = None if _PATTERN & set(pattern) else nearest(pattern, names)
-                hint = f'did you mean "{near}"?' if near else f"`campaign status {campaign}` lists them"
+                hint = f'did you mean "{near}"?' if near else f"`{typed('status', campaign)}` lists them"
                 raise UserError(f"no run {what} in {campaign}", hint)
             found.update(matching)
         return found

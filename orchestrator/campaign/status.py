@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,17 +14,15 @@ from dscampaign.db.campaigns import MetricsSource
 from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
 from dscampaign.db.states import UNSETTLED_RUN, RunState
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
-from dscampaign.orchestrator.spec.slurm_time import slurm_minutes
 
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 from .selection import Selection
 
-HOUR_S = 3600.0
-LONGEST: Final = 5
 LOOKED_S = 120.0
 """How long ago a reconciler may have looked at runs for what it saw to be told as what they do."""
 
@@ -45,7 +42,7 @@ NO_METRICS: Final = (
 def no_metrics(names: Sequence[str], campaign: str = "") -> str:
     """Return the advice for runs that ended without reporting any step; in short if a `campaign` is given."""
     others = f" and {count(len(names) - 1, 'other')}" if len(names) > 1 else ""
-    brief = f"no metrics were reported, see `campaign explain {campaign} {names[0]}`"
+    brief = f"no metrics were reported, see `{typed('explain', campaign, names[0])}`"
     return f"{names[0]}{others}: {brief if campaign else NO_METRICS}"
 
 
@@ -60,8 +57,6 @@ class CampaignStatus:
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
         sources: by run id, where its metrics come from, of runs whose script does not report them.
         all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
-        ended_last_hour: how many settled runs had an attempt that ended within the last hour.
-        limits_s: by run id, Slurm's time limit of an attempt; only of those that run longest.
     """
 
     campaign: CampaignRow
@@ -73,8 +68,6 @@ class CampaignStatus:
     left_s: Mapping[int, float] = field(default_factory=dict)
     all_left_s: float | None = None
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
-    ended_last_hour: int = 0
-    limits_s: Mapping[int, float] = field(default_factory=dict)
 
     def of(self, chosen: Selection) -> Self:
         """The status with these runs alone; raises UserError as `Selection.of`."""
@@ -168,21 +161,14 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
     return sorted(groups, key=len, reverse=True)
 
 
-def run_longest(runs: Sequence[RunStatus]) -> list[RunStatus]:
-    """Return the few whose attempts have run for the longest time; none if only one runs."""
-    running = [run for run in runs if run.state is RunState.RUNNING and run.started_s is not None]
-    return heapq.nsmallest(LONGEST, running, key=lambda run: run.started_s or 0.0) if len(running) > 1 else []
-
-
 def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
-def read_status(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> CampaignStatus:
-    """Read a campaign's status in one transaction; the limits are those of the chosen runs that run longest."""
+def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
+    """Read a campaign's status in one transaction."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
-        longest = chosen.of(rows, campaign.name) if chosen else rows
         now_s, left_s, all_left_s = store.now(conn), {}, None
         if any(row.state is RunState.RUNNING for row in rows):
             paces = campaigns.paces(conn, campaign.id)
@@ -198,15 +184,8 @@ def read_status(store: Store, campaign: CampaignRow, chosen: Selection | None = 
             left_s=left_s,
             all_left_s=all_left_s,
             sources=campaigns.metrics_sources(conn, campaign.id),
-            ended_last_hour=campaigns.ended_since(conn, campaign.id, now_s - HOUR_S),
-            limits_s=_limits_s(conn, run_longest(longest)) if campaign.executor == "slurm" else {},
             rules=campaigns.failure_rules(conn, campaign.id) if any(row.state in TROUBLED for row in rows) else {},
         )
-
-
-def _limits_s(conn: Connection, runs: Sequence[RunStatus]) -> dict[int, float]:
-    asked = campaigns.time_limits(conn, [run.run_id for run in runs]) if runs else {}
-    return {run_id: 60.0 * minutes for run_id, text in asked.items() if (minutes := slurm_minutes(text))}
 
 
 def _with_nonfinite(conn: Connection, campaign_id: int, rows: list[RunStatus]) -> list[RunStatus]:

@@ -59,14 +59,14 @@ class Retry:
         return again + (f"\nleft as they are: {_counted(self.left)}" if self.left else "")
 
     @property
-    def may_follow(self) -> str | None:
-        """The arguments behind the campaign's name for the runs that it leaves, and a description; None for nothing."""
+    def may_follow(self) -> tuple[str, str] | None:
+        """The argument behind the campaign's name for the runs that it leaves, and a description; None for nothing."""
         left = [run for run in self.left if run.state in RETRYABLE_RUN]
         if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
-            return "--all, for those that were cancelled"
+            return "--all", "for those that were cancelled"
         if any(run.desired in UNNAMED for run in left):
-            return "RUN, for a run that is no longer in the spec"
-        return "RUN, for a run that the screening left out" if left else None
+            return "RUN", "for a run that is no longer in the spec"
+        return ("RUN", "for a run that the screening left out") if left else None
 
     @property
     def gpu_hours(self) -> float:

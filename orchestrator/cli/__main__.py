@@ -1,4 +1,4 @@
-"""The command `campaign`, also `python -m dscampaign.orchestrator.cli`: what loads it."""
+"""The command `campaign`, also `python -m dscampaign.orchestrator.cli`: its entry point."""
 
 import sys
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
 from dscampaign.orchestrator.formatting import count, duration, moment, size
 
-from .completion import campaign_names
+from .completion import names
 from .options import Verb, agreed, json_option, store_options, verb, yes_option
 from .output import echo, echo_err, echo_json, echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options
@@ -51,7 +52,7 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
 
 
 @verb
-@click.argument("name", metavar="NAME", shell_complete=campaign_names)
+@click.argument("name", metavar="NAME", shell_complete=names)
 @yes_option
 @store_options
 @json_option
@@ -91,7 +92,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
             with progress_shown(quiet=as_json):
                 gone = remove(opened, campaign)
         except KeyboardInterrupt:
-            echo_err(f"interrupted: a part of {campaign.name} may be gone. `campaign rm {campaign.name}` finishes it")
+            echo_err(f"interrupted: a part of {campaign.name} may be gone. `{typed('rm', campaign.name)}` finishes it")
             raise
     if as_json:
         done = {"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True}
@@ -151,7 +152,7 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
     from .pages.states import counts_line
 
     if not rows:
-        return ["no campaign yet: `campaign submit SPEC` starts one"]
+        return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]
     header = ("campaign", "by", "runs", hour_unit(rows), "last activity", "states")
     cells: list[list[Cell | str]] = [
         [
@@ -181,7 +182,7 @@ def _garbage(found: Garbage) -> list[str]:
 
 
 def _kept(kept: Sequence[Kept]) -> list[str]:
-    """A line for each place that stays though it lies among what campaign has made."""
+    """A line for each place that stays."""
     return [f"keeps {one.path}: {one.why}" for one in kept]
 
 
@@ -190,7 +191,7 @@ def _kept_document(kept: Kept) -> dict[str, str]:
 
 
 def _too_new(found: Garbage) -> list[str]:
-    """A line for each kind of what will be garbage, if nobody uses it until then."""
+    """A line for each kind of garbage that is too new to be deleted."""
     from dscampaign.orchestrator.campaign.retention import GarbageKind
 
     lines = []

@@ -74,7 +74,7 @@ def prune(
 
     Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
     Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the
-    peaks of memory stay; what GPUs did is computed before. Reports, exports and `campaign describe` say which runs
+    peaks of memory stay; what GPUs did is computed before. Reports, exports and `campaign explain` say which runs
     were thinned. Says how much would go, and asks. If it is interrupted, the same command finishes it.
 
     SQLite uses the room again but does not give it back to the disk: `VACUUM` does, while nobody uses the store.

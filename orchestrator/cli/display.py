@@ -1,4 +1,4 @@
-"""Where a watch shows its progress: on a terminal a table that redraws itself, elsewhere lines with their time."""
+"""The progress of a watch: on a terminal a table that redraws itself, elsewhere lines with their time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from dscampaign.orchestrator.formatting import printable
 from .output import page_for, terminal_size
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold
-from .printed_commands import located
 
 STEPS_EVERY_S = 60.0
 """How often a log shows the progress of training while nothing else happens."""
 
 
 class Display(Protocol):
-    """Where a watch shows its progress."""
+    """Shows the progress of a watch."""
 
     def say(self, lines: Sequence[str]) -> None:
-        """Lines that stay."""
+        """Shows lines that stay."""
 
     def update(self, status: CampaignStatus) -> None:
-        """Where the campaign stands now."""
+        """Shows the present state of the campaign."""
 
 
 @contextmanager
 def display(stream: IO[str]) -> Iterator[Display]:
-    """A live table where the stream is a terminal, else lines."""
+    """A live table on a terminal, else lines."""
     page = page_for(stream)
     if page.width is None or os.environ.get("TERM") == "dumb":
         yield LineDisplay(stream)
@@ -64,8 +63,6 @@ class LineDisplay:
 
 
 class _LiveTable:
-    """For a terminal: lines scroll by above a table that is redrawn in place."""
-
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._shown: list[str] = []
@@ -76,7 +73,7 @@ class _LiveTable:
     def update(self, status: CampaignStatus) -> None:
         height = terminal_size(self._stream).lines  # read anew: the window may have been resized
         page = page_for(self._stream)
-        lines = fold(located(status_page(status, page, height - 1)), page.width).splitlines()
+        lines = fold(status_page(status, page, height - 1), page.width).splitlines()
         self._draw("", lines[: height - 1])
 
     def clear(self) -> None:
@@ -94,5 +91,5 @@ class _LiveTable:
 
 def stamped(lines: Sequence[str]) -> str:
     """Each line with the time of day."""
-    said = [located(printable(line, colours=True)) for line in lines]
-    return "".join(f"{time.strftime('%H:%M:%S')} {line}\n" if line else "\n" for line in said)
+    now = time.strftime("%H:%M:%S")
+    return "".join(f"{now} {printable(line, colours=True)}\n" if line else "\n" for line in lines)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import UserError
 
 from .options import json_option, store_options, verb
@@ -61,7 +62,7 @@ def doctor(
     from .watch import terminated_as_interrupted
 
     if on_node and spec is None:
-        raise UserError("--on-node needs a spec: which partition, how many GPUs?", "`campaign doctor SPEC --on-node`")
+        raise UserError("--on-node needs a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
     submission, where = read_submission(spec, sets, place) if spec else (None, locate(place))
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():

@@ -19,7 +19,7 @@ from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 from dscampaign.orchestrator.progress import counted
 
 from .completion import campaign_argument
-from .options import json_option, store_options, verb
+from .options import format_option, store_options, verb
 from .output import echo_err
 from .progress import progress_shown
 from .terminal import printable_stream
@@ -34,54 +34,51 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 
 @verb
 @campaign_argument
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="File format.  [default: that of FILE's name, or csv]"
-)
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
 @click.option(
-    "-o",
     "--output",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="File to write.  [default, and -: standard output]",
 )
 @store_options
-@json_option
+@format_option(*FORMATS, default=None)
 def export(
     name: str | None,
     form: str | None,
     what: str,
     output: Path | None,
     place: PlaceOptions,
-    as_json: bool,
 ) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
 
-    Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. In Parquet, a
+    Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. The default
+    format is that of the file's name, or CSV. In Parquet, a
     missing figure is null, one that is not a number is NaN, and times are UTC timestamps.
 
     Examples:
-      campaign export sweep -o steps.csv
-      campaign export sweep --what runs --format json | jq '.rows[].loss'
-      campaign export sweep --what gpus -o power.csv
-      campaign export sweep -o steps.parquet
+      campaign export sweep --output steps.csv
+      campaign export sweep --what runs -o json | jq '.rows[].loss'
+      campaign export sweep --what gpus --output power.csv
+      campaign export sweep --output steps.parquet
     """
     from dscampaign.orchestrator.campaign.lookup import open_campaign
     from dscampaign.orchestrator.export.parquet import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
     output = None if output == Path("-") else output
-    form = _format("json" if as_json else form, output)
+    named = output.suffix.removeprefix(".") if output else ""
+    form = form or (named if named in FORMATS else "csv")
     if form == "parquet":
         require_pyarrow()
         if output is None:
-            raise UserError("Parquet cannot be printed", f"name a file: -o {what}.parquet")
+            raise UserError("Parquet cannot be printed", f"name a file: --output {what}.parquet")
 
     opened, campaign = open_campaign(place, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
     with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
         beside_rows = output is None and sys.stdout.isatty()
-        with progress_shown(quiet=as_json or beside_rows):
+        with progress_shown(quiet=beside_rows):
             number = writers[form](stream, campaign.name, what, columns, counted("rows", rows))
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
@@ -89,16 +86,8 @@ def export(
     return EXIT_OK
 
 
-def _format(asked: str | None, output: Path | None) -> str:
-    """The format that is asked for, or else that of the file's name; raises UserError where they differ."""
-    named = output.suffix.removeprefix(".").lower() if output else ""
-    if output and asked and named in FORMATS and asked != named:
-        raise UserError(f"{output} is named as {named}, and {asked} is asked for", f"-o {output.stem}.{asked}")
-    return asked or (named if named in FORMATS else "csv")
-
-
 def _thinned(store: Store, campaign: CampaignRow) -> str:
-    """That of some runs not all rows are left, "" of none."""
+    """A note for the runs of which not all rows are left, "" if there are none."""
     from dscampaign.db.campaigns import thinned_runs
 
     with store.read() as conn:
@@ -112,7 +101,7 @@ def _thinned(store: Store, campaign: CampaignRow) -> str:
 
 @contextmanager
 def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
-    """A stream to write to inside a transaction: a pager, a pipe or a device, which may wait, gets all after it."""
+    """A stream to write to inside a transaction: a pager, a pipe or a device may wait, and gets all rows after it."""
     if path:
         check_folder_of(path)
     try:

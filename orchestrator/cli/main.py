@@ -15,6 +15,7 @@ import click
 
 from dscampaign import __version__
 from dscampaign.db.errors import StaleWrite, StoreError
+from dscampaign.orchestrator.commands import running
 from dscampaign.orchestrator.errors import (
     EXIT_BUG,
     EXIT_FAILED,
@@ -33,22 +34,23 @@ from .db import db
 from .diagnose import diagnose
 from .doctor import doctor
 from .export import export
-from .options import Verbs, default_options
+from .options import Verbs
 from .output import echo, echo_err, echo_error
 from .promote import promote
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
 from .share import share
-from .show import describe, explain, logs, status
+from .show import explain, logs, status
 from .spec import init, plan, render, validate
 from .weights import weights
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="campaign", message="%(prog)s %(version)s")
-@default_options
+@click.option("--dir", hidden=True)
+@click.option("--store", hidden=True)
 @click.pass_context
-def campaign(ctx: click.Context) -> None:
+def campaign(ctx: click.Context, dir: str | None, store: str | None) -> None:  # noqa: ARG001 - see `store_options`
     """Run campaigns of DeepSpeed training runs on a Slurm cluster.
 
     A typical session:
@@ -59,13 +61,13 @@ def campaign(ctx: click.Context) -> None:
       campaign status                   show the status of every run
       campaign report                   write tables and figures
 
-    `campaign completion --help` says how to complete names of campaigns and runs in your shell.
+    `campaign completion --help` shows how to complete names of campaigns and runs in your shell.
     """
     if ctx.invoked_subcommand is None:
         echo(ctx.get_help())
 
 
-_RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, describe, explain, logs)
+_RUNS = (init, validate, plan, render, submit, reconcile, cancel, retry, status, explain, logs)
 _RESULTS = (export, report, recommend, compare, promote, weights)
 for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, diagnose, db, completion):
     campaign.add_command(_verb)
@@ -82,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _write_whatever_happens()
     gc.set_threshold(50_000)  # imports make many objects that stay: looking for garbage among them costs a sixth
     try:
-        return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
+        with running():
+            return int(campaign.main(words, prog_name="campaign", standalone_mode=False) or EXIT_OK)
     except Exception as error:
         if completing():
             return EXIT_OK  # a message would land in the line that the user types
@@ -129,7 +132,7 @@ def _complain_of_usage(error: click.ClickException) -> None:
 
 
 def _write_whatever_happens() -> None:
-    """Neither a stream that the caller closed, as in `2>&-`, nor a character that one lacks ends a command."""
+    """Lets a command go on with a closed stream, as in `2>&-`, and with characters that a stream lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))

@@ -1,30 +1,22 @@
-"""What commands print: text for people, JSON documents, messages; and what a terminal can show."""
+"""Prints text for people, JSON documents and messages, as the terminal can show them."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import select
-import shlex
 import shutil
-import signal
-import subprocess
 import sys
-import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final
+
+import click
 
 from dscampaign.orchestrator.formatting import printable
 
 from .pages.text import Page, Style, fold
-from .printed_commands import located
 
 CLEAR_LINE: Final = "\r\x1b[2K"
 """Of a terminal: clears the line that the cursor is in."""
-
-_INDENTED_ITEMS: Final = 100
-"""Of a longer list in a document each item is one line: indented, ten thousand runs were half a million lines."""
 
 
 def page_for(stream: IO[str]) -> Page:
@@ -60,72 +52,34 @@ def echo(text: str) -> None:
 
 
 def echo_page(text: str) -> None:
-    """Prints text for people: folded between words on a terminal, its commands complete."""
+    """Prints text for people: folded between words on a terminal."""
     echo(for_terminal(text))
 
 
 def for_terminal(text: str) -> str:
     """Text for people as standard output shows it."""
-    return fold(located(printable(text, colours=True)), page_for(sys.stdout).width)
+    return fold(printable(text, colours=True), page_for(sys.stdout).width)
 
 
 def echo_screen(text: str) -> None:
-    """Prints text, through `$PAGER` where it is longer than the terminal, and somebody can press its keys."""
+    """Prints text, through `$PAGER` if it is longer than the terminal."""
     text = for_terminal(text)
-    lines, size = text.splitlines(), terminal_size(sys.stdout)
-    pager = shlex.split(os.environ.get("PAGER", "less"))
-    dumb = not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
-    if dumb or len(lines) < size.lines or not pager or not keys_may_come(sys.__stdin__):
+    if not sys.stdout.isatty() or len(text.splitlines()) < terminal_size(sys.stdout).lines:
         echo(text)
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pager's
-    try:
-        subprocess.run(pager, input=f"{text}\n".encode(), env={"LESS": "FRX", **os.environ}, check=False)
-    except OSError:  # there is no such program
-        echo(text)
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def keys_may_come(stream: IO[str] | None) -> bool:
-    """Whether standard input is a terminal that has not ended: in `script` without a keyboard nobody presses a key."""
-    try:
-        if stream is None or not stream.isatty():
-            return False
-        waiting = fcntl.ioctl(stream.fileno(), termios.FIONREAD, bytes(4))
-        return any(waiting) or not select.select([stream], [], [], 0)[0]  # readable, with nothing to read: it has ended
-    except OSError:
-        return False
+    else:
+        os.environ.setdefault("LESS", "FRX")
+        click.echo_via_pager(text, color=True)
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
-    """Prints one JSON document, with the version of its schema."""
+    """Prints one JSON document with the version of its schema, indented on a terminal."""
     from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
 
-    for piece in json_pieces({"schema_version": SCHEMA_VERSION, **document}):
-        sys.stdout.write(printable(piece, colours=True) if sys.stdout.isatty() else piece)
-    sys.stdout.flush()
+    indent = 2 if sys.stdout.isatty() else None
+    echo(_dumps({"schema_version": SCHEMA_VERSION, **document}, indent))
 
 
-def json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
-    """The text of a document, piece by piece: indented, but of a long list each item in one line."""
-    last = len(document) - 1
-    yield "{\n"
-    for place, (name, value) in enumerate(document.items()):
-        end = "\n" if place == last else ",\n"
-        if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > _INDENTED_ITEMS:
-            yield f"  {json.dumps(name)}: [\n"
-            for number, item in enumerate(value, 1):
-                line = _dumps(item)
-                yield f"    {line}\n" if number == len(value) else f"    {line},\n"
-            yield f"  ]{end}"
-        else:
-            text = _dumps({name: value}, indent=2)
-            yield f"{text[2:-2]}{end}"
-    yield "}\n"
-
-
-def _dumps(value: object, indent: int | None = None) -> str:
+def _dumps(value: object, indent: int | None) -> str:
     try:
         return json.dumps(value, default=_plain, allow_nan=False, indent=indent)
     except ValueError:
@@ -141,12 +95,11 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for, as it has."""
     return list(value) if isinstance(value, Sequence) else str(value)
 
 
 def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: Callable[[Page], str]) -> None:
-    """Prints one JSON document where `--json` asks for it, else text."""
+    """Prints one JSON document with `--json`, else text."""
     if as_json:
         echo_json(document())
     else:
@@ -154,13 +107,13 @@ def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: 
 
 
 def echo_err(text: str) -> None:
-    """Prints a message: folded between words on a terminal, its commands complete."""
-    sys.stderr.write(f"{fold(located(printable(text, colours=True)), page_for(sys.stderr).width)}\n")
+    """Prints a message: folded between words on a terminal."""
+    sys.stderr.write(f"{fold(printable(text, colours=True), page_for(sys.stderr).width)}\n")
     sys.stderr.flush()
 
 
 def echo_error(message: str, hint: str | None) -> None:
-    """Prints what is wrong and what to do about it."""
+    """Prints an error and its hint."""
     page = page_for(sys.stderr)
     echo_err(f"{page.paint('error:', Style.RED)} {message}")
     if hint:
@@ -168,5 +121,5 @@ def echo_error(message: str, hint: str | None) -> None:
 
 
 def echo_next(text: str) -> None:
-    """Prints what to type next."""
-    echo_err(f"{page_for(sys.stderr).paint('next:', Style.CYAN)} {located(text)}")
+    """Prints the next command, in one piece."""
+    echo_err(page_for(sys.stderr).paint(f"next: {text}", Style.CYAN))

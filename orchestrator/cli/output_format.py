@@ -1,4 +1,4 @@
-"""Tables as people, spreadsheets or programs want them: `-o table|csv|tsv|json`, in one place for all commands."""
+"""Tables for people, spreadsheets and programs: `-o table|csv|tsv|json`."""
 
 from __future__ import annotations
 
@@ -6,48 +6,26 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
 from typing import Any, Final
 
-import click
-
-from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import clean, spreadsheet_cells
 
-from .options import Decorated, json_option
+from .options import JSON, format_option
 from .output import echo, echo_json
 
 TABLE: Final = "table"
-_JSON: Final = "json"
 _SEPARATORS: Final = {"csv": ",", "tsv": "\t"}
 
 
-def format_options(command: Decorated) -> Decorated:
-    """`-o FORMAT`, and `--json` for `-o json`; the command is given the one word, as `form`."""
-
-    @wraps(command)
-    def with_form(*args: Any, form: str, as_json: bool = False, **options: Any) -> Any:
-        if as_json and form not in (TABLE, _JSON):
-            raise UserError(f"--json is -o json, not -o {form}", "leave one of the two out")
-        return command(*args, form=_JSON if as_json else form, **options)
-
-    chosen = click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice((TABLE, *_SEPARATORS, _JSON)),
-        default=TABLE,
-        show_default=True,
-        help="How to print: as a table, as CSV or TSV with a line for each of its rows, or as one JSON document.",
-    )
-    return chosen(json_option(with_form))  # type: ignore[return-value] # click adds options to any function
+format_options: Final = format_option(TABLE, *_SEPARATORS, JSON, default=TABLE)
+"""`-o FORMAT` of a command that prints a table."""
 
 
 def echo_rows(
     form: str, document: Mapping[str, Any], records: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
 ) -> None:
     """Prints a command's document, or, as CSV or TSV, the records in it."""
-    if form == _JSON:
+    if form == JSON:
         echo_json(document)
     else:
         echo(delimited(records(document), _SEPARATORS[form]).removesuffix("\n"))
@@ -66,7 +44,7 @@ def delimited(records: Iterable[Mapping[str, Any]], separator: str) -> str:
 
 
 def row_of_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's document with the columns that `campaign export --what runs` has: `param.*`, `forward.*`, `attempts`."""
+    """A run's document with the columns of `campaign export --what runs`: `param.*`, `forward.*`, `attempts`."""
     row = {name: value for name, value in run.items() if name not in ("params", "forwarded", "attempts")}
     for name, value in run.get("params", {}).items():
         row[f"param.{name}"] = json.dumps(value) if isinstance(value, Mapping) else value

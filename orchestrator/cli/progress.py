@@ -1,4 +1,4 @@
-"""How far long work is: a bar with a rate on a terminal, plain lines elsewhere, nothing where it is soon done."""
+"""The progress of long work: a bar with a rate on a terminal, plain lines elsewhere, nothing for short work."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _BAR: Final = 24
 
 
 class Progress:
-    """Tells how many things are done, how many a second, and how long the rest takes; leaves no bar behind.
+    """Shows how many things are done, how many a second, and how long the rest takes; removes the bar at the end.
 
-    A stream that nobody reads any more gets nothing further: the work goes on.
+    If the stream is closed, the work goes on.
 
     Args:
-        stream: where to tell it.
+        stream: shows it.
         clock: seconds that only grow.
     """
 
@@ -44,7 +44,7 @@ class Progress:
         self._next_s: float | None = None
 
     def clear(self) -> None:
-        """Removes the bar, so that something else can be said there."""
+        """Removes the bar."""
         if self._shown and self._bar:
             self._write(CLEAR_LINE)
         self._shown = False
@@ -87,7 +87,7 @@ class Progress:
 
 @contextmanager
 def progress_shown(*, quiet: bool) -> Iterator[None]:
-    """Shows on stderr how far all is that is counted inside, see `counted`.
+    """Shows on stderr the progress of the work inside, see `counted`.
 
     Args:
         quiet: show nothing: the output is for a program, or stands on the same terminal.

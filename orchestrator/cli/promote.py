@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import clean, count, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 
-from .completion import campaign_argument, conditions
+from .completion import campaign_argument
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_next
 from .progress import progress_shown
@@ -34,12 +33,8 @@ _SHOWN: Final = 8
 @verb
 @campaign_argument
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
-@click.option(
-    "--condition", metavar="CONDITION", shell_complete=conditions, help="Condition to run.  [default: the recommended]"
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml]"
-)
+@click.option("--condition", metavar="CONDITION", help="Condition to run.  [default: the recommended]")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml]")
 @store_options
 @json_option
 def promote(
@@ -53,14 +48,16 @@ def promote(
     """Write the spec of one longer run of the recommended condition.
 
     It is the campaign's spec as it was submitted, without comments, with that condition's settings fixed, without
-    matrix, repeats and screening, and under a name of its own. Says what depends on the number of steps. Where nothing
-    is established, name a condition.
+    matrix, repeats and screening, and under a name of its own. Notes list the
+    settings that depend on the number of steps. Without an established recommendation, name a condition.
 
     Examples:
       campaign promote sweep --steps 20000
-      campaign promote sweep --steps 20000 --condition zero_stage-3 -o long.yaml
+      campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
+        from statistics import median
+
         from dscampaign.db import queries
         from dscampaign.orchestrator.campaign.promotion import promote as make
 
@@ -72,11 +69,9 @@ def promote(
         out = (output or Path(f"{results.campaign.name}-{steps}-steps.yaml")).absolute()
         check_folder_of(out)
         if out.exists():
-            raise UserError(f"{out} already exists", "name another file: -o FILE")
+            raise UserError(f"{out} already exists", "name another file: --output FILE")
         times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
-        made = make(
-            results.campaign, chosen.name, row, steps, out, step_s=statistics.median(times_s) if times_s else None
-        )
+        made = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
         with opened.read() as conn:
             taken = queries.campaign_by_name(conn, made.name) is not None
         notes = [
@@ -95,12 +90,11 @@ def promote(
     }
     document |= {"steps": steps, "fixed": made.fixed, "notes": made.notes}
     echo_either(as_json, lambda: document, lambda _: "\n".join(_lines(made, chosen, shown)))
-    echo_next(f"campaign plan {shlex.quote(shown)}")
+    echo_next(typed("plan", shown))
     return EXIT_OK
 
 
 def _recommended(results: Results) -> Condition:
-    """What to use; raises UserError where that is not established."""
     given = "name a condition: --condition NAME"
     if len(results.workloads) > 1:
         names = [chosen.name for one in results.workloads if (chosen := one.recommendation.chosen)]

@@ -1,4 +1,4 @@
-"""`campaign reconcile --all`: passes on every campaign of a store, each line with the name of its campaign."""
+"""`campaign reconcile --all-campaigns`: passes on every campaign of a store, each line with its campaign."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Pass
@@ -30,8 +31,6 @@ from .watch import (
     terminated_as_interrupted,
 )
 
-_STOPPED = "stopped; the jobs keep running. `campaign reconcile --all --watch` resumes"
-
 
 def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, *, watch: bool = False) -> int:
     """One pass on each campaign that is not settled, or passes until all are; returns the exit code.
@@ -43,14 +42,14 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
         campaigns = {row.id: row for row in queries.list_campaigns(conn) if row.id in unsettled}
     require_polite(list(campaigns.values()), interval_s)
     if interval_s is not None and interval_s > LEASE_TTL_S:
-        hint = f"at most {LEASE_TTL_S:g} s with --all; for fewer passes run it by cron, without --watch"
+        hint = f"at most {LEASE_TTL_S:g} s with --all-campaigns; for fewer passes run it by cron, without --watch"
         raise UserError(f"--interval {interval_s:g} is too long", hint)
     turns = Turns(store, interval_s)
     try:
         with terminated_as_interrupted():
             troubled = _watch(turns, store, campaigns) if watch else _one_round(turns, store)
     except KeyboardInterrupt:
-        echo_err(_STOPPED)
+        echo_err(f"stopped; the jobs keep running. `{typed('reconcile', '--all-campaigns', '--watch')}` resumes")
         raise
     finally:
         turns.close()
@@ -58,7 +57,6 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
 
 
 def _one_round(turns: Turns, store: Store) -> bool:
-    """Whether something could not be read or done for now."""
     troubled = False
     for outcome in turns.one_round():
         seen = outcome.seen
@@ -71,7 +69,7 @@ def _one_round(turns: Turns, store: Store) -> bool:
 
 
 def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> bool:
-    """Adds the campaigns that were met; False, as nothing is left to be done at the end."""
+    """Adds the campaigns that appear meanwhile; returns False, as nothing is left to be done at the end."""
     logs: dict[int, _Log] = defaultdict(_Log)
     whole = _Log()
     for outcome in turns.watch():
@@ -85,13 +83,11 @@ def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> boo
 
 
 class _Log:
-    """What was said of one campaign, or of the store."""
-
     def __init__(self) -> None:
         self._lines, self._obstacles = LineDisplay(sys.stderr), Obstacles()
 
     def tell(self, outcome: Outcome, store: Store) -> None:
-        """What a pass did, and where the campaign stands if that has changed."""
+        """Prints the actions of a pass, and the state of the campaign if it has changed."""
         if isinstance(outcome.seen, LeaseHeld | StaleLease):
             return
         said = [*patiently(lambda: _done(outcome, store)), *self._obstacles.news(in_the_way(outcome.seen))]
@@ -100,7 +96,7 @@ class _Log:
             self._lines.update(status)
 
     def obstacle(self, error: Exception | None) -> None:
-        """The store is away, or there."""
+        """Prints that the store is away, or back."""
         self._lines.say(self._obstacles.news([] if error is None else in_the_way(error)))
 
 
@@ -109,7 +105,6 @@ def _done(outcome: Outcome, store: Store) -> Sequence[str]:
 
 
 def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troubled: bool) -> int:
-    """Says where the campaigns stand that were not settled before; returns the exit code."""
     with store.read() as conn:
         there = {row.id for row in queries.list_campaigns(conn)}
     left = [campaign for campaign in campaigns if campaign.id in there]

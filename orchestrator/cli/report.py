@@ -17,7 +17,7 @@ from dscampaign.orchestrator.errors import EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .completion import campaign_argument, conditions, operands
+from .completion import campaign_argument, names
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_err, echo_json, echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options
@@ -35,7 +35,6 @@ _INTERVAL_S: Final = 30
 _baseline: Final = click.option(
     "--baseline",
     metavar="NAME",
-    shell_complete=conditions,
     help="Condition to compare with.  [default: ddp, else the first]",
 )
 
@@ -43,7 +42,7 @@ _baseline: Final = click.option(
 @verb
 @campaign_argument
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
+    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
 )
 @_baseline
 @click.option("--watch", "-w", is_flag=True, help="Write it again whenever a run has changed, until all are settled.")
@@ -75,7 +74,7 @@ def report(
     Examples:
       campaign report sweep
       campaign report sweep --watch --interval 60
-      campaign report sweep -o results --baseline zero_stage-0
+      campaign report sweep --output results --baseline zero_stage-0
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """
     if interval is not None and not watch:
@@ -119,7 +118,6 @@ def _follow(
     write: Callable[[Results, GpuDetails], list[Path]],
     interval_s: float,
 ) -> tuple[Results, GpuDetails]:
-    """Writes the report again and again until the campaign is settled; returns what the last one says."""
     from .pages.status import headline
     from .watch import terminated_as_interrupted, write_until_settled
 
@@ -143,9 +141,9 @@ def _follow(
 @click.option(
     "--by",
     type=click.Choice([one.value for one in Objective], case_sensitive=False),
-    help="What counts.  [default: `objective` of the spec, else speed unless another learns better]",
+    help="Objective.  [default: `objective` of the spec, else speed unless another learns better]",
 )
-@click.option("--config", is_flag=True, help="Also print the DeepSpeed configuration of what is recommended.")
+@click.option("--config", is_flag=True, help="Also print the recommended DeepSpeed configuration.")
 @store_options
 @json_option
 def recommend(
@@ -156,12 +154,12 @@ def recommend(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Recommend a configuration, and explain why not the others.
+    """Recommend a configuration, and explain the exclusion of the others.
 
-    Keeps the feasible ones (completed as configured, with memory to spare) that are as good as the baseline (held-out
-    loss) and takes the fastest; of equally fast ones, that which learns better, else that with the least memory. Where
-    a slower one is established to learn better than the fastest, both are named, and --by decides. By another
-    objective, takes the one that does best by it, and of several that do as well the fastest.
+    Keeps the feasible configurations (completed as configured, with memory to spare) that are as good as the baseline
+    (held-out loss) and takes the fastest; of several equally fast, the better learner, else the least memory. If a
+    slower configuration is established to learn better than the fastest, both are named, and --by decides. By another
+    objective, takes the best by it, and of several equally good the fastest.
 
     Examples:
       campaign recommend sweep
@@ -190,15 +188,15 @@ def recommend(
 
 
 @verb
-@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=operands)
+@click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=names)
 @store_options
 @format_options
 def compare(words: Sequence[str], place: PlaceOptions, form: str) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows what differs
-    in the configurations, then the figures, then what they mean. For two campaigns, compares the conditions with the
-    same parameters. CAMPAIGN/NAME is a condition or run of another campaign.
+    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows the
+    differences of the configurations, then the figures and their meaning. For two campaigns, compares the conditions
+    with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign.
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2
@@ -222,7 +220,6 @@ def compare(words: Sequence[str], place: PlaceOptions, form: str) -> int:
 
 
 def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each figure of each comparison."""
     for one in document["comparisons"]:
         for name, (left, right) in one["figures"].items():
             yield {"left": one["left"], "right": one["right"], "figure": name, "of_left": left, "of_right": right}
@@ -256,7 +253,7 @@ def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def needs_the_extra() -> Iterator[None]:
-    """Says which extra is missing where a package of it is."""
+    """Names the extra whose package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

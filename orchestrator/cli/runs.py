@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -13,11 +12,12 @@ import click
 
 from dscampaign.db.states import CANCELLING
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.settings import Settings
 
-from .completion import campaign_argument, campaign_then_runs
+from .completion import campaign_argument, runs_argument
 from .options import json_option, selection_options, store_options, verb
 from .output import echo_err, echo_json, echo_next, page_for
 from .progress import progress_shown
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.selection import Selection
     from dscampaign.orchestrator.campaign.status import CampaignStatus
 
-_words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=campaign_then_runs)
+CANCELLED_S: Final = 1.0
+"""After this time Slurm has ended most jobs."""
 
 
 @verb
@@ -39,9 +40,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, she
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
 @click.option("--all", "everything", is_flag=True, help="Show every run of the plan, even if there are hundreds.")
-@click.option(
-    "--dry-run", is_flag=False, flag_value="plan", type=click.Choice(["plan"]), help="Show the plan and stop."
-)
+@click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @store_options
 @json_option
 @click.pass_context
@@ -52,11 +51,11 @@ def submit(
     yes: bool,
     watch: bool,
     everything: bool,
-    dry_run: str | None,
+    dry_run: bool,
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Submit the runs of a spec that the store does not have yet.
+    """Submit the runs of a spec that are not in the store yet.
 
     Shows the plan, asks for confirmation if it is large, records the runs, and runs one pass of `campaign reconcile`.
     Submitting a spec again is safe: only new runs are submitted. A finished run that was given more steps goes on from
@@ -71,13 +70,10 @@ def submit(
     from .watch import terminated_as_interrupted
 
     if dry_run:
-        return int(
-            ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, **place._asdict(), as_json=as_json)
-        )
+        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, **place._asdict(), json=as_json))
     with progress_shown(quiet=as_json):
         read = read_submission(spec, sets, place)
-        again = shlex.join(["campaign", "submit", str(spec), *(word for one in sets for word in ("--set", one))])
-        recorded = _record(again, *read, yes=yes, everything=everything)
+        recorded = _record(*read, yes=yes, everything=everything)
         del read
     if recorded is None:
         echo_err("nothing was submitted")
@@ -87,11 +83,11 @@ def submit(
 
 
 def _record(
-    again: str, submission: Submission, where: Location, *, yes: bool, everything: bool
+    submission: Submission, where: Location, *, yes: bool, everything: bool
 ) -> tuple[Store, CampaignRow] | None:
-    """Shows the plan, and records its runs where the user agrees; None where not. `again` is the command.
+    """Shows the plan, and records its runs if the user agrees, else returns None.
 
-    A function of its own: of thousands of runs, what was read of the spec takes more memory than the pass that follows.
+    A function of its own: the specs of thousands of runs take more memory than the pass that follows.
     """
     from dscampaign.files.private_files import make_private
     from dscampaign.orchestrator.campaign.desired import record
@@ -124,14 +120,14 @@ def _record(
             opened = existing or where.open(create=True)
             return opened, record(opened, submission)
         except KeyboardInterrupt:
-            echo_err(f"interrupted before anything was submitted; `{again}` begins again")
+            echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
             raise
 
 
 @verb
 @campaign_argument
 @click.option("--watch", "-w", is_flag=True, help="Repeat until every run is settled.")
-@click.option("--all", "everything", is_flag=True, help="Drive every campaign of the store that is not settled.")
+@click.option("--all-campaigns", "everything", is_flag=True, help="Drive every campaign that is not settled.")
 @click.option("--interval", type=float, metavar="SECONDS", help="Time between two passes of --watch.  [default: 10]")
 @store_options
 @json_option
@@ -143,7 +139,7 @@ def reconcile(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Drive a campaign to completion, or with --all every campaign of the store.
+    """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
 
     Records how jobs ended, retries failed runs and resumes interrupted ones: one pass, or with --watch repeated passes
     until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
@@ -162,7 +158,7 @@ def reconcile(
         from .reconcile_all import reconcile_all
 
         if name is not None:
-            raise UserError(f"--all or {name}, not both")
+            raise UserError(f"--all-campaigns or {name}, not both")
         return reconcile_all(locate(place).open(), as_json, interval, watch=watch)
     opened, campaign = open_campaign(place, name)
     if watch:
@@ -171,7 +167,7 @@ def reconcile(
 
 
 @verb
-@_words
+@runs_argument
 @click.option("--all", "everything", is_flag=True, help="Cancel the whole campaign.")
 @selection_options
 @store_options
@@ -193,7 +189,7 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if bool(chosen) is everything:
-        raise UserError("which runs?", f"name them, or `campaign cancel {campaign.name} --all`")
+        raise UserError("which runs?", f"name them, or `{typed('cancel', campaign.name, '--all')}`")
     names = names_of(opened, campaign, chosen)
     found = desired.what_cancels(opened, campaign, names)
     with progress_shown(quiet=as_json):
@@ -204,13 +200,13 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
             echo_json(status_document(opened, campaign))
         return EXIT_OK
     which = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
-    again = f"campaign retry {campaign.name} {which}, for what is to go on after all"
+    again = typed("retry", campaign.name, which)
     code = _one_pass(opened, campaign, as_json, until_cancelled=True, then=again)
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
 @verb
-@_words
+@runs_argument
 @click.option("--all", "everything", is_flag=True, help="Retry every failed, held or cancelled run of the spec.")
 @selection_options
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
@@ -227,15 +223,14 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    every failed or held run; with --all also every cancelled one. On a terminal it asks first if these are many. RUN
-    may be a pattern: of the runs that match, those are retried that can be. Runs that a screening left out or that
-    completed early are retried only where RUN or an option chooses them, those that the spec no longer names only
-    where RUN does.
+    every failed or held run; with --all also every cancelled run. On a terminal it asks first if these are many. RUN
+    may be a pattern. Runs that a screening left out or that completed early are retried only if RUN or an option
+    chooses them, runs that are no longer in the spec only if RUN does.
 
     Examples:
       campaign retry sweep
       campaign retry sweep zero_stage-3
-      campaign retry sweep --state cancelled --run 'zero_stage-3*'
+      campaign retry sweep 'zero_stage-3*' --state cancelled
       campaign retry sweep --all
     """
     from dscampaign.orchestrator.campaign import desired
@@ -258,12 +253,12 @@ def retry(
         return EXIT_FAILED
     desired.retry(opened, campaign, [run.name for run in found.again])
     if not found.again and found.may_follow:
-        echo_next(f"campaign retry {campaign.name} {found.may_follow}")
+        word, which = found.may_follow
+        echo_next(f"{typed('retry', campaign.name, word)}, {which}")
     return _one_pass(opened, campaign, as_json, changed=bool(found.again))
 
 
 def _agreed(reason: str | None, yes: bool) -> bool:
-    """Whether to submit; asks only if there is a reason to. Raises UserError if there is no terminal."""
     if yes or reason is None:
         return True
     if not sys.stdin.isatty():
@@ -272,7 +267,6 @@ def _agreed(reason: str | None, yes: bool) -> bool:
 
 
 def _large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
-    """Why it is to be confirmed that so much is submitted, if it is."""
     if runs > settings.ask_above_runs:
         return f"{count(runs, 'run')} exceed ask_above_runs = {settings.ask_above_runs}"
     if gpu_hours > settings.ask_above_gpu_hours:
@@ -292,24 +286,22 @@ def _one_pass(
 ) -> int:
     """Runs one pass, printed line by line, then prints the status.
 
-    Only with `say_unsettled` does the exit code tell that runs are not settled yet. With `until_cancelled` further
-    passes see that jobs have left the queue. `then` is what to type next where no further pass is needed, `changed`
-    whether there is anything that another reconciler is to apply.
+    The exit code shows that runs are not settled yet only with `say_unsettled`. With `until_cancelled` a second pass
+    sees that jobs have left the queue. `then` is the next command if no further pass is needed, `changed` whether
+    another reconciler has anything to apply.
     """
     from .watch import print_end, run_one_pass
 
     told = run_one_pass(store, campaign, quiet=as_json, changed=changed)
-    for wait_s in told.waits_s if until_cancelled else ():
-        if told.troubled or not _cancelling(told.status):
-            break
-        time.sleep(wait_s)
+    if until_cancelled and not told.troubled and _cancelling(told.status):
+        time.sleep(CANCELLED_S)
         told = run_one_pass(store, campaign, quiet=as_json)
     status = told.status
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:
-        echo_next(f"campaign reconcile {campaign.name} --watch")
+        echo_next(typed("reconcile", campaign.name, "--watch"))
     elif then:
-        echo_next(f"{then}{', once it has ended' if CANCELLING in status.shown_counts else ''}")
+        echo_next(f"{then}, to resume it {'once it has ended' if CANCELLING in status.shown_counts else 'later'}")
     if told.troubled:
         return EXIT_UNREACHABLE
     if not status.settled:
@@ -318,7 +310,6 @@ def _one_pass(
 
 
 def _cancelling(status: CampaignStatus) -> bool:
-    """Whether jobs are still to end, and no other process is there to see it."""
     return not status.reconciled_now and CANCELLING in status.shown_counts
 
 

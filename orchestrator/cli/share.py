@@ -10,7 +10,7 @@ import click
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.errors import EXIT_OK, UserError
 
-from .completion import campaign_argument, groups
+from .completion import campaign_argument
 from .options import json_option, store_options, verb
 from .output import echo_either
 from .pages.text import Page, Style
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @click.option(
     "--group",
     metavar="GROUP",
-    shell_complete=groups,
     help="Group that may read.  [default: the one it is shared with, else your own]",
 )
 @click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")

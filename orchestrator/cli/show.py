@@ -1,4 +1,4 @@
-"""Commands that only read: status, describe, explain, logs."""
+"""Commands that only read: status, explain, logs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import io
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 
-from .completion import campaign_argument, campaign_then_runs, runs_of_campaign
+from .completion import runs_argument
 from .options import json_option, selection_options, store_options, verb
 from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import Page
 
 if TYPE_CHECKING:
-    from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.selection import Selection
-
-_words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_complete=campaign_then_runs)
 
 
 @verb
-@campaign_argument
-@click.argument("runs", metavar="[RUN...]", nargs=-1, shell_complete=runs_of_campaign)
+@runs_argument
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @selection_options
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
@@ -37,8 +32,7 @@ _words: Final = click.argument("words", metavar="[NAME] [RUN]", nargs=-1, shell_
 @store_options
 @format_options
 def status(
-    name: str | None,
-    runs: Sequence[str],
+    words: Sequence[str],
     watch: bool,
     chosen: Selection,
     everything: bool,
@@ -49,31 +43,30 @@ def status(
     """Show the status of a campaign.
 
     NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. This only reads the
-    store: metrics are as recent as the reconciler's last pass. Where runs do not fit on the screen, shows conditions
-    (all repeats of one point) instead, the worst first; a file or a pipe gets every run.
+    store: metrics are as recent as the reconciler's last pass. If runs do not fit on the screen, shows conditions
+    (all repeats of a point) instead, the worst first; a file or a pipe gets every run.
 
     Examples:
       campaign status
       campaign status sweep --watch
       campaign status sweep zero_stage-3
       campaign status sweep --failed
-      campaign status sweep --state queued,running --run 'zero_stage-3*'
+      campaign status sweep 'zero_stage-3*' --state queued,running
       campaign status sweep -o csv > runs.csv
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from dscampaign.orchestrator.campaign.documents import status_document
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.lookup import open_selection
     from dscampaign.orchestrator.campaign.status import read_status
 
     from .pages.status import status_page
 
-    chosen = replace(chosen, patterns=[*runs, *chosen.patterns])
-    opened, campaign = open_campaign(place, name)
+    opened, campaign, chosen = open_selection(place, words, chosen)
     if watch:
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
-    seen, page = read_status(opened, campaign, chosen), page_for(sys.stdout)
+    seen, page = read_status(opened, campaign), page_for(sys.stdout)
     shown = seen.of(chosen)
     if chosen and not shown.runs:
         echo_err(chosen.none(campaign.name))
@@ -87,56 +80,40 @@ def status(
 
 
 @verb
-@_words
-@click.option("--config", "settings", is_flag=True, help="Show the settings and where each comes from.")
+@runs_argument
+@click.option("--config", "settings", is_flag=True, help="Show the settings with their sources.")
 @store_options
 @json_option
-def describe(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> int:
-    """Show the details of a campaign or of one run.
+def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> int:
+    """Explain the state of a run, or of a campaign.
 
-    For a run: its configuration, why each attempt ended, with the evidence, and a log of events.
+    For a run: its configuration, why each attempt ended, the log line that proves it, what to do, and its events.
 
     Examples:
-      campaign describe sweep
-      campaign describe sweep zero_stage-2
-      campaign describe --config
+      campaign explain sweep
+      campaign explain sweep zero_stage-3
+      campaign explain --config
     """
     if settings:
-        return _describe_settings(locate(place, words), as_json)
-    from dscampaign.orchestrator.campaign.lookup import open_runs
+        return _explain_settings(locate(place, words), as_json)
+    from dscampaign.orchestrator.campaign.details import campaign_details, run_details
+    from dscampaign.orchestrator.campaign.documents import campaign_document, run_document
+    from dscampaign.orchestrator.campaign.lookup import find_run, open_runs
+
+    from .pages.describe import campaign_page, run_page
 
     opened, campaign, names = open_runs(place, words)
     if names:
-        return _describe_run(opened, (campaign.name, *names), as_json)
-    from dscampaign.orchestrator.campaign.details import campaign_details
-    from dscampaign.orchestrator.campaign.documents import campaign_document
-
-    from .pages.describe import campaign_page
-
-    facts = campaign_details(opened, campaign)
-    echo_either(as_json, lambda: campaign_document(facts), lambda page: campaign_page(facts, page))
+        run = run_details(opened, *find_run(opened, (campaign.name, *names)))
+        echo_either(as_json, lambda: run_document(run), lambda page: run_page(run, page))
+    else:
+        facts = campaign_details(opened, campaign)
+        echo_either(as_json, lambda: campaign_document(facts), lambda page: campaign_page(facts, page))
     return EXIT_OK
 
 
 @verb
-@_words
-@store_options
-@json_option
-def explain(words: Sequence[str], place: PlaceOptions, as_json: bool) -> int:
-    """Explain the state of a run.
-
-    For each attempt: why it ended, the log line that proves it, and what to do. The same as `describe` of a run.
-
-    Examples:
-      campaign explain zero_stage-3
-      campaign explain sweep zero_stage-3
-    """
-    where = locate(place, words)
-    return _describe_run(where.open(), where.words, as_json)
-
-
-@verb
-@_words
+@runs_argument
 @click.option("--rank", type=click.IntRange(min=0), default=0, show_default=True, help="Rank whose output to show.")
 @click.option("--launcher", is_flag=True, help="Show the launcher's output on node --rank instead.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Attempt to show.  [default: the newest]")
@@ -193,19 +170,7 @@ def logs(
     return EXIT_OK
 
 
-def _describe_run(store: Store, words: Sequence[str], as_json: bool) -> int:
-    from dscampaign.orchestrator.campaign.details import run_details
-    from dscampaign.orchestrator.campaign.documents import run_document
-    from dscampaign.orchestrator.campaign.lookup import find_run
-
-    from .pages.describe import run_page
-
-    facts = run_details(store, *find_run(store, words))
-    echo_either(as_json, lambda: run_document(facts), lambda page: run_page(facts, page))
-    return EXIT_OK
-
-
-def _describe_settings(where: Location, as_json: bool) -> int:
+def _explain_settings(where: Location, as_json: bool) -> int:
     from .pages.describe import settings_page
 
     shown = where.settings.shown

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
-from dscampaign.orchestrator.spec import templates
 
-from .completion import template_names
 from .options import json_option, store_options, verb
 from .output import echo, echo_either, echo_err, echo_json, for_terminal, page_for
 from .output_format import TABLE, echo_rows, format_options, row_of_run
@@ -29,6 +28,7 @@ from .spec_file import read_runs, read_submission, set_option, spec_argument, wa
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun
 
+SMOKE: Final = "smoke"
 RECONCILER_TIME: Final = "1-0"
 
 
@@ -40,13 +40,12 @@ RECONCILER_TIME: Final = "1-0"
     metavar="NAME",
     default="starter",
     show_default=True,
-    shell_complete=template_names,
     help="Template to copy.",
 )
 @click.option(
     "--scale",
-    type=click.Choice(templates.SCALES),
-    default=templates.FULL,
+    type=click.Choice(("full", SMOKE)),
+    default="full",
     show_default=True,
     help="`smoke` shrinks the campaign to a tiny model that trains for a few minutes on this machine's CPU.",
 )
@@ -63,17 +62,18 @@ def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) 
       campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
     """
+    from dscampaign.orchestrator.spec import templates
+
     if list_only:
         _list_templates(as_json)
         return EXIT_OK
     chosen = templates.find(template)
     check_folder_of(path)
     written = templates.write(chosen, scale, path)
-    file = shlex.quote(str(path))
     then = (
-        f"`campaign submit {file} --watch` runs it here"
-        if scale == templates.SMOKE
-        else f"edit it, then `campaign plan {file}`"
+        f"`{typed('submit', str(path), '--watch')}` runs it here"
+        if scale == SMOKE
+        else f"edit it, then `{typed('plan', str(path))}`"
     )
     echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
     if as_json:
@@ -165,7 +165,6 @@ def plan(
 
 
 def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The planned runs without what is no column of a table."""
     rows = map(row_of_run, document["runs"])
     return [{name: value for name, value in row.items() if name not in ("ds_config", "warnings")} for row in rows]
 
@@ -173,7 +172,7 @@ def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 @verb
 @spec_argument
 @click.argument("run", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @click.option("--reconciler", is_flag=True, help="Write a job that reconciles the campaign instead.")
 @set_option
 @store_options
@@ -193,15 +192,15 @@ def render(
     the store nor the reconciler, and writes to a folder of its own.
 
     Examples:
-      campaign render campaign.yaml zero_stage-2 -o run.sbatch && sbatch run.sbatch
-      campaign render campaign.yaml --reconciler -o reconcile.sbatch && sbatch reconcile.sbatch
+      campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch
+      campaign render campaign.yaml --reconciler --output reconcile.sbatch && sbatch reconcile.sbatch
     """
     from dscampaign.orchestrator.campaign.standalone import render_reconciler, render_run
 
     submission, where = read_submission(spec, sets, place)
     if reconciler:
         if output is None or run:
-            raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add -o FILE")
+            raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add --output FILE")
         script = render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME)
         _hand_over(script, output, as_json)
         return EXIT_OK
@@ -226,7 +225,6 @@ def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
 
 
 def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
-    """The runs whose configuration is shown; raises UserError if there is no run of that name."""
     known = [item for item in planned.runs if item.run]
     if run and run not in [item.name for item in known]:
         raise _no_such_run(run, [item.name for item in known])
@@ -240,8 +238,10 @@ def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
 
 
 def _list_templates(as_json: bool) -> None:
+    from dscampaign.orchestrator.spec import templates
+
     found = templates.templates()
     rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
-    lines = [(one.name, "yes" if templates.SMOKE in one.specs else "", one.summary) for one in found]
+    lines = [(one.name, "yes" if SMOKE in one.specs else "", one.summary) for one in found]
     header = ("template", "smoke", "about")
     echo_either(as_json, lambda: {"templates": rows}, lambda page: "\n".join(table(page, header, lines)))

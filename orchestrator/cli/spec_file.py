@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
+from dscampaign.orchestrator.commands import overridden
 
-from .completion import field_values
 from .output import echo_err
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ set_option: Final = click.option(
     "sets",
     multiple=True,
     metavar="FIELD=VALUE",
-    shell_complete=field_values,
     help="Override a field of the spec; repeatable.",
 )
 
@@ -48,6 +47,7 @@ def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tup
     spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
     where = Location.of(place, given, (spec.name,), path)
+    overridden(sets)
     text = without_comments(path.read_text(encoding="utf-8"))  # they are the user's own, and may hold anything
     text = "".join([text, *(f"# --set {override}\n" for override in sets)])
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where

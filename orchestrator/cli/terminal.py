@@ -62,8 +62,6 @@ class TerminalLog:
 
 
 class _PrintableText(io.TextIOBase):
-    """Passes on text without what a terminal would obey."""
-
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
@@ -88,5 +86,5 @@ def log_stream() -> LogStream:
 
 
 def _last_state(line: str) -> str:
-    """What a terminal would end up with where a line overwrites itself."""
+    """The line as it ends up after it has overwritten itself."""
     return next((part for part in reversed(line.split("\r")) if part.strip()), "")

@@ -1,4 +1,4 @@
-"""Passes of the reconciler as the user sees them, and looks at a campaign that goes on."""
+"""Passes of the reconciler, and watches of a campaign, as the user sees them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, duration
-from dscampaign.orchestrator.reconcile.actions import CancelJob
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
 
@@ -33,22 +33,18 @@ from .progress import progress_shown
 T = TypeVar("T")
 
 STATUS_POLL_S = 2.0
-CANCELLED_S = 1.0
-"""After so long Slurm has ended most jobs that ran."""
 
 
 class Told(NamedTuple):
-    """A pass that was printed; without what it saw, which is large.
+    """A pass that was printed, without its large snapshot.
 
     Attributes:
         status: of the campaign after it.
         troubled: something could not be read or done for now; another reconciler at work does what this one would.
-        waits_s: of `cancel_waits_s`.
     """
 
     status: CampaignStatus
     troubled: bool
-    waits_s: Sequence[float]
 
 
 def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True) -> Told:
@@ -73,7 +69,7 @@ def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, ch
     obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else ()
     for line in (*done_lines(seen, lambda: status), *obstacles):
         echo_err(line)
-    return Told(status, isinstance(seen, Pass) and bool(seen.troubles), cancel_waits_s(seen))
+    return Told(status, isinstance(seen, Pass) and bool(seen.troubles))
 
 
 def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
@@ -89,17 +85,6 @@ def done_lines(seen: Pass | Exception, read: Callable[[], CampaignStatus]) -> Se
         return []
     after = {run.run_id: run for run in read().runs}
     return action_lines(seen, after, page_for(sys.stderr))
-
-
-def cancel_waits_s(seen: Pass | Exception) -> Sequence[float]:
-    """Seconds to wait before each further look at jobs that a pass has cancelled."""
-    if not isinstance(seen, Pass):
-        return ()
-    cancelled = {action.attempt.id for action in seen.actions if isinstance(action, CancelJob)}
-    latest = (view.latest for view in seen.snapshot.runs)
-    jobs = [one.job for one in latest if one and one.row.id in cancelled]
-    # one that only waits has left the queue when Slurm answers
-    return (0.0, CANCELLED_S) if jobs and all(job and job.pending for job in jobs) else (CANCELLED_S,)
 
 
 def watch_passes(
@@ -150,7 +135,7 @@ def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -
 
 def interrupted(status: CampaignStatus | None, name: str) -> str:
     """What an interrupted command leaves behind, and how to go on."""
-    go_on = f"`campaign reconcile {name} --watch`"
+    go_on = f"`{typed('reconcile', name, '--watch')}`"
     unsettled = [run for run in status.runs if run.state in UNSETTLED_RUN] if status else []
     if unsettled and all(run.shown == CANCELLING for run in unsettled):
         return (
@@ -166,7 +151,7 @@ def interrupted(status: CampaignStatus | None, name: str) -> str:
 
 
 def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
-    """The status; None while the store is away: the next pass says so."""
+    """The status; None while the store is away, which the next pass reports."""
     try:
         return read_status(store, campaign)
     except AWAY:
@@ -183,13 +168,13 @@ def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sl
 
 
 class Obstacles:
-    """What keeps passes from doing their work: each is said once, and so is the end of them all."""
+    """Obstacles to passes: each is reported once, and so is the end of them all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, work: str = "reconciling") -> None:
         self._clock, self._work, self._since_s, self._said = clock, work, 0.0, set[str]()
 
     def news(self, messages: Sequence[str]) -> list[str]:
-        """What to say after a pass, given what is in the way now."""
+        """The lines to print after a pass, given its obstacles."""
         if not messages:
             over = f"recovered after {duration(self._clock() - self._since_s)}; {self._work} again"
             lines = [over] if self._said else []
@@ -203,14 +188,14 @@ class Obstacles:
 
 
 def _gist(message: str) -> str:
-    """A message without the numbers and the names of temporary files that make it another one in every pass."""
+    """The message without numbers and names of temporary files, which differ in every pass."""
     return re.sub(r"[0-9a-f]{8,}|\d+", "#", message)
 
 
 def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
-        while not (status := read_status(store, campaign, chosen)).settled:
+        while not (status := read_status(store, campaign)).settled:
             shown.update(status.of(chosen))
             time.sleep(STATUS_POLL_S)
 
@@ -247,9 +232,9 @@ def write_until_settled(
 
 
 def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: bool = False) -> bool:
-    """Prints the status on stdout; brief: one line if no run failed, is held or said nothing.
+    """Prints the status on stdout; brief: one line if no run failed, is held or lacks metrics.
 
-    True if it is the whole page, which says what to do next.
+    True if it is the whole page, which has the next command.
     """
     if as_json:
         echo_json(status_document(store, status.campaign))

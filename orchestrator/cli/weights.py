@@ -12,7 +12,7 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import size
 
-from .completion import campaign_then_runs
+from .completion import names
 from .options import json_option, store_options, verb
 from .output import echo_either, echo_err
 
@@ -23,7 +23,7 @@ _DTYPES: Final = ("bf16", "fp16", "fp32")
 
 
 @verb
-@click.argument("words", metavar="[NAME] RUN", nargs=-1, shell_complete=campaign_then_runs)
+@click.argument("words", metavar="[NAME] RUN", nargs=-1, shell_complete=names)
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(min=1), help="Step of the checkpoint.  [default: the newest]")
 @click.option("--best", is_flag=True, help="Take the checkpoint with the lowest held-out loss.")

@@ -22,7 +22,7 @@ _WORDS: Final = {
     "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail": "a node that it asks for is not available",
     "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved",
-    "JobArrayTaskLimit": "as many of its array run as may at once",
+    "JobArrayTaskLimit": "the limit of its array is reached",
     "JobHeldUser": "held by you: `scontrol release` lets it go",
     "JobHeldAdmin": "held by an administrator, who alone can release it",
     "launch failed requeued held": "it could not be launched and is held: `scontrol release` lets it go",

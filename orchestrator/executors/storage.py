@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from dscampaign.files import disk_space
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 
 
@@ -26,7 +27,7 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
 def what_helps(why: str) -> str:
     """What to do about such a trouble of a campaign's folder."""
     if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
-        return "free space there: `campaign gc` deletes what no result needs"
+        return f"free space there: `{typed('gc')}` deletes what no result needs"
     return "choose a folder that you can write to: `--dir`, or `dir` in the spec or campaign.toml"
 
 

@@ -22,6 +22,7 @@ from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.files.private_files import make_below, make_private
 from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.executors.job_request import attempt_paths
@@ -220,5 +221,5 @@ class CampaignFolder:
             hint += f"If it was moved, leave a link in its place: `ln -s NEW {root}`. "
         hint += f"If it is lost for good, `mkdir -p {start_over}` and submit to start over"
         if self.was_removed:
-            hint += f", or `campaign rm {name}` to give it up"
+            hint += f", or `{typed('rm', name)}` to give it up"
         return Unreachable(f"{folder} is not the folder of campaign {name}: it is missing or empty", hint)

@@ -202,7 +202,7 @@ class Trial:
         commands = [
             *(["status"], ["status", "--json"], ["describe"], ["describe", "--json"], ["describe", "c", BAD]),
             *(["describe", "c", BAD, "--json"], ["explain", "c", BAD], ["report", "c", "--json"], ["recommend", "c"]),
-            *(["export", "--what", what, "--format", form, "-o", f"{self.folder}/x"] for what, form in EXPORTS),
+            *(["export", "--what", what, "--format", form, "--output", f"{self.folder}/x"] for what, form in EXPORTS),
         ]
         for command in commands:
             assert main([*command, "--store", url]) in (0, 1, 2, 8), command

@@ -28,7 +28,7 @@ def test_a_postgres_store_is_made_by_db_upgrade_alone(
     spec = tmp_path / "demo.yaml"
     spec.write_text(SPEC)
     assert main(["submit", str(spec)]) == 2
-    assert "hint: campaign db upgrade" in capsys.readouterr().err
+    assert "hint: `campaign db upgrade`" in capsys.readouterr().err
     assert main(["db", "upgrade"]) == 0
     assert f"empty → {HEAD}" in capsys.readouterr().out
     assert main(["submit", str(spec), "--watch"]) == 1

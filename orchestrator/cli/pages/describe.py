@@ -1,4 +1,4 @@
-"""All about a campaign, all about a run, and where the settings come from."""
+"""The details of a campaign, of a run, and of the settings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dscampaign.orchestrator.campaign.code_text import codes_text
 from dscampaign.orchestrator.campaign.details import CampaignDetails, RunDetails
 from dscampaign.orchestrator.campaign.documents import batch_of, forwards_document, speed_document
 from dscampaign.orchestrator.campaign.status import NO_METRICS
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
 from dscampaign.orchestrator.formatting import (
     clean,
@@ -44,7 +45,7 @@ def settings_page(settings: Sequence[Setting], page: Page) -> str:
 
 
 def campaign_page(facts: CampaignDetails, page: Page) -> str:
-    """A campaign: where it is, where it comes from, where it stands, what happened last."""
+    """A campaign: its place, its origin, its state, its last events."""
     campaign, status = facts.status.campaign, facts.status
     provenance = campaign.provenance
     commit = f" at {provenance['git']}" if provenance.get("git") else ""
@@ -63,7 +64,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
 
 
 def run_page(facts: RunDetails, page: Page) -> str:
-    """A run: its figures, every attempt with its verdict and the proof, what happened when, what to type next."""
+    """A run: its figures, every attempt with its verdict and the proof, its events, the next command."""
     lines = _pairs(_run_pairs(facts, page), page)
     lines += _section("Attempts", _attempts(facts, page), page)
     lines += _section("Events", _events(facts.events, page), page)
@@ -73,32 +74,30 @@ def run_page(facts: RunDetails, page: Page) -> str:
 
 
 def _next_command(facts: RunDetails) -> str:
-    """What to type next: the one command that fits the state of the run."""
     run, campaign = facts.run, facts.campaign.name
-    name, watch = f"{campaign} {run.name}", f"campaign status {campaign} --watch"
-    reconcile = f"campaign reconcile {campaign} --watch"
+    name, watch = (campaign, run.name), typed("status", campaign, "--watch")
+    reconcile = typed("reconcile", campaign, "--watch")
     match run.state:
         case RunState.FAILED | RunState.HELD:
             lacking = ", ".join(run.cause.names) if run.cause else ""
             known = facts.attempts[-1].evidence if facts.attempts else {}
             unclear = known.get("sure") == "unsure" and not known.get("frames")
-            retry = f"campaign logs {name}" if unclear else f"campaign retry {name}   (once the cause is fixed)"
+            retry = typed("logs", *name) if unclear else f"{typed('retry', *name)}   (once the cause is fixed)"
             return f"{reconcile}   (where {lacking} is set)" if lacking else retry
         case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
             facts.early or run.state is not RunState.COMPLETED
         ):
-            return f"campaign retry {name}"
+            return typed("retry", *name)
         case RunState.RUNNING:
-            return f"campaign logs {name} -f"
+            return typed("logs", *name, "-f")
         case RunState.QUEUED if run.has_cause(CauseCode.NEVER_STARTS):
-            return "campaign submit SPEC   (once its slurm section is changed)"
+            return f"{typed('submit', SPEC)}   (once its slurm section is changed)"
         case RunState.PENDING | RunState.QUEUED:
             return watch if facts.status.reconciled_now else reconcile
-    return f"campaign report {campaign}" if facts.status.settled else watch
+    return typed("report", campaign) if facts.status.settled else watch
 
 
 def _turn(facts: RunDetails) -> str:
-    """Why a run does not start that is allowed to: as many as may run at once do."""
     limit = facts.campaign.limits.get("running")
     active = sum(one.state in (RunState.QUEUED, RunState.RUNNING) for one in facts.status.runs)
     waits = facts.run.state is RunState.PENDING and limit is not None and active >= limit
@@ -140,7 +139,6 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
 
 
 def _metrics(facts: RunDetails) -> str:
-    """Where they come from, if not from the script itself, and how many are left."""
     notes = {event.kind: clean(event.message) for event in facts.events}
     if facts.latest is None and facts.run.state == RunState.COMPLETED:
         return notes.get(REPORT_REFUSED) or notes.get(METRICS_SOURCE) or NO_METRICS
@@ -150,7 +148,7 @@ def _metrics(facts: RunDetails) -> str:
 
 
 def _job(facts: RunDetails) -> str:
-    """`123_4 on n[1-2]`: its newest attempt's."""
+    """`123_4 on n[1-2]`, of the newest attempt."""
     nodes = f" on {facts.now.node_list}" if facts.now.node_list else ""
     return f"{facts.now.job_id}{nodes}" if facts.now.job_id else ""
 
@@ -167,13 +165,12 @@ def _progress(facts: RunDetails) -> str:
 
 
 def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
-    """By tool, where the run is shown there."""
     forwards = forwards_document(events).items()
     return {clean(tool): clean(f"run {found['run_id']}, {found['where']}") for tool, found in forwards}
 
 
 def _batch(facts: RunDetails) -> str:
-    """`64 = 8 × 2 × 4 ranks`, and what it was when the micro-batch has been made smaller since."""
+    """`64 = 8 × 2 × 4 ranks`, and the first micro-batch if it is smaller now."""
     asked = batch_of(facts.run)
     if not asked["global_batch"]:
         return ""
@@ -210,7 +207,7 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
 
 
 def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
-    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, what it will need."""
+    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, the prediction."""
     measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
     usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
     if seen is None or measured_gb is None:
@@ -227,7 +224,7 @@ def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
 def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     """Such as `400k tokens/s (100k a rank), MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps; ...`.
 
-    Nothing where nothing is known.
+    Empty if nothing is known.
     """
     said = speed_document(events, attempt_id)
     if said is None:
@@ -243,7 +240,7 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
 
 
 def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
-    """What its ranks expected of themselves before their first step."""
+    """The memory that its ranks predicted before their first step."""
     if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
         return None
     return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
@@ -283,7 +280,7 @@ def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
 
 
 def _frame(frame: Mapping[str, Any]) -> str:
-    """`train.py:17 in main: rate = config["lr"]`: paths without what leads to the code, or to a library."""
+    """`train.py:17 in main: rate = config["lr"]`: the path without the folder of the code or of a library."""
     file = re.sub(r"^.*/(?:code/[0-9a-f]{16}|(?:site|dist)-packages)/", "", clean(str(frame["file"])))
     code = f": {clean(str(frame['code']))}" if frame.get("code") else ""
     return f"{file}:{frame['number']} in {clean(str(frame['function']))}{code}"
@@ -295,7 +292,6 @@ def _repeats(line: str, reason: str) -> bool:
 
 
 def _doubt(row: AttemptRow, facts: RunDetails) -> str:
-    """How sure the verdict is, where it is not certain, and what would decide it."""
     evidence = row.evidence
     match evidence.get("sure"):
         case "likely":
@@ -311,9 +307,9 @@ def _own_exception(row: AttemptRow, facts: RunDetails) -> str:
     before = (one.evidence.get("place") for one in facts.attempts if one.generation <= row.generation)
     seen = sum(place == row.evidence["place"] for place in before)
     if seen > 1:
-        return f"raised by the script itself, {seen} times at the same place: a mistake in it"
+        return f"same error {seen} times at the same line: a bug in the script"
     if row is not facts.attempts[-1] or facts.run.state not in SETTLED_RUN:
-        return "raised by the script itself, once: tried again; at the same place a second time, it is a mistake in it"
+        return "raised by the script itself, once: retried; the same error at the same line is a bug in the script"
     return (
         "raised by the script itself, once: fix the script, then `campaign retry`. "
         "To see whether it was chance, retry it unchanged"
@@ -321,7 +317,7 @@ def _own_exception(row: AttemptRow, facts: RunDetails) -> str:
 
 
 def _node(node: Mapping[str, Any]) -> str:
-    """How the processes of a node ended, and how full its memory was where that is known."""
+    """How the processes of a node ended, and how full its memory was, if that is known."""
     steps, exits = node.get("rank_steps") or {}, node.get("rank_exits") or {}
     places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in exits}
     ends = "".join(f"; rank {rank} → {_exit(code)}{places[rank]}" for rank, code in exits.items())
@@ -355,7 +351,7 @@ def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | N
 
 
 def _said(event: EventRow) -> str:
-    """The event's message; of one that a script reported without words, its main facts."""
+    """The message of the event; without one, its main facts."""
     if event.message:
         return clean(event.message)
     facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]

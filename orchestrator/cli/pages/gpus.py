@@ -1,4 +1,4 @@
-"""What the GPUs of an attempt did: power, energy, use, heat; and what a token costs."""
+"""The GPUs of an attempt: power, energy, use, heat, energy per token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dscampaign.db.gpu_records import AttemptGpus, GpuUse, highest
 from dscampaign.orchestrator.formatting import clean, figure
 
 SHOWN_GPUS = 8
-"""So many are shown one by one."""
+"""The power of more GPUs is shown as a range."""
 
 
 def gpu_lines(used: AttemptGpus | None) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _name(gpu: GpuUse, nodes: int) -> str:
 
 
 def _peak(used: AttemptGpus) -> str:
-    """The highest power of one GPU: of a moment, and over a second."""
+    """The highest power of a GPU: at a moment, and over a second."""
     moment, second = highest(g.power_peak_w for g in used.gpus), highest(g.power_avg_peak_w for g in used.gpus)
     over_a_second = f" ({second:.0f} W over a second)" if second is not None else ""
     return "" if moment is None else f"peak {moment:.0f} W{over_a_second}"

@@ -1,4 +1,4 @@
-"""The plan: one row for like repeats of a run with their batch arithmetic, then one line that sums it up."""
+"""The plan: a row for like repeats of a run with their batch arithmetic, then a line that sums it up."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from itertools import islice
 from typing import Any, Final
 
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.jobs.shared import ds_config
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
+from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.formatting import clean, count, rough, short_number
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.feasibility import Shortage
@@ -48,36 +48,31 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
         everything: a row for every run, however many there are.
     """
     later = "  ? if the screening keeps it" if plan.screening else ""
-    lines = [page.paint(f"{_LEGEND}{later}", Style.DIM), ""]
-    if everything or len(plan.runs) <= ROWS_AT_MOST:
-        lines += _table(plan.runs, page)
-    else:
-        lines += [*summed_up(plan, page, _STYLES), *_special(plan, page)]
-    notes = [clean(note) for note in plan.notes] + [""] * bool(plan.notes)
-    said = [
-        *_command(plan),
-        *_differing(plan, page),
-        *_changed(plan),
-        *_shortages(plan, page),
-        *_ended_badly(plan),
-        *notes,
+    whole = everything or len(plan.runs) <= ROWS_AT_MOST
+    sections = [
+        [page.paint(f"{_LEGEND}{later}", Style.DIM)],
+        *([_table(plan.runs, page)] if whole else [*summed_up(plan, page, _STYLES), *_special(plan, page)]),
+        _command(plan),
+        _differing(plan, page),
+        [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes],
+        _shortages(plan, page),
+        _ended_badly(plan),
+        [clean(note) for note in plan.notes],
+        _screening(plan),
+        [summary(plan, page)],
     ]
-    return "\n".join([*lines, "", *said, *_screening(plan), summary(plan, page)])
+    return "\n\n".join("\n".join(section) for section in sections if section)
 
 
 def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
     return table(page, _HEADER, _rows(items), _RIGHT, _DROPPED)
 
 
-def _special(plan: Plan, page: Page) -> list[str]:
+def _special(plan: Plan, page: Page) -> list[list[str]]:
     found = special(plan)[:SPECIAL_AT_MOST]
     hidden = len(plan.runs) - len(found)
     more = f"… and {count(hidden, 'more run')}" if found else "Every run"
-    return [
-        *(["", *_table(found, page)] if found else []),
-        "",
-        page.paint(f"{more}: `campaign plan SPEC --all`", Style.DIM),
-    ]
+    return [_table(found, page), [page.paint(f"{more}: `{typed('plan', SPEC, '--all')}`", Style.DIM)]]
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -94,51 +89,42 @@ def summary(plan: Plan, page: Page) -> str:
 
 
 def _screening(plan: Plan) -> list[str]:
-    """What comes after the screening, and what it may cost."""
     stages = plan.screening
     if stages is None or not stages.most:
         return []
     points = f"{count(stages.open, 'point')} of {stages.steps:,} steps each"
     hours = "" if stages.gpu_hours is None else f", up to {rough(stages.gpu_hours)} GPU-hours"
-    return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}", ""]
+    return [f"Screening: {points}; then in full {stages.rule}: at most {count(stages.most, 'run')}{hours}"]
 
 
 def _command(plan: Plan) -> list[str]:
-    """What the first run to be started runs, filled in, where that is a script of one's own."""
+    """The command of the first run, filled in, if it is a script of your own."""
     items = sorted((item for item in plan.runs if item.run), key=lambda item: not item.starts)
     commands = ((item.name, item.run.config.command) for item in items if item.run)  # by the name that it has here
-    said = (f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command)
-    return [line for first in islice(said, 1) for line in (first, "")]
-
-
-def _changed(plan: Plan) -> list[str]:
-    lines = [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes]
-    return [*lines, ""] if lines else []
+    return [f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command][:1]
 
 
 def _differing(plan: Plan, page: Page) -> list[str]:
-    """Which settings the spec changes, once for all runs of which the same is to be said."""
+    """The settings that the spec changes, once for all runs with the same changes."""
     names: dict[tuple[Sign, tuple[str, ...]], list[str]] = {}
     for item in plan.runs:
         if item.differing:
             names.setdefault((item.sign, item.differing), []).append(item.name)
     later = {Sign.KEEP: ", from the next attempt"}
-    lines = [
+    return [
         f"{page.paint(sign, _STYLES[sign])} {_and_more(runs)}{later.get(sign, '')}: {clean(', '.join(differing))}"
         for (sign, differing), runs in names.items()
     ]
-    return [*lines, ""] if lines else []
 
 
 def _shortages(plan: Plan, page: Page) -> list[str]:
-    """Runs whose model cannot fit, those of the same need together: the arithmetic may err, so nothing is refused."""
+    """Runs whose model cannot fit, grouped by need; nothing is refused, as the arithmetic may err."""
     names: dict[Shortage, list[str]] = {}
     for item in plan.runs:
         if item.starts and item.needs.shortage:
             names.setdefault(item.needs.shortage, []).append(item.name)
     warning = page.paint("warning:", Style.YELLOW)
-    lines = [f"{warning} {_and_more(runs)}: {s.message}\n  hint: {s.hint}" for s, runs in names.items()]
-    return [*lines, ""] if lines else []
+    return [f"{warning} {_and_more(runs)}: {s.message}\n  hint: {s.hint}" for s, runs in names.items()]
 
 
 def _and_more(names: list[str]) -> str:
@@ -146,20 +132,19 @@ def _and_more(names: list[str]) -> str:
 
 
 def _ended_badly(plan: Plan) -> list[str]:
-    """Submitting is no second try: what is."""
     kept = [item for item in plan.runs if item.sign is Sign.KEEP and item.run]
     names = [item.name for item in kept if item.why in TROUBLED]
     what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
-    lines = [f"{what}: `campaign retry {plan.campaign}` tries again what failed or is held"] if names else []
+    lines = [f"{what}: `{typed('retry', plan.campaign)}` tries again what failed or is held"] if names else []
     if ended := [item.name for item in kept if item.why == RunState.CANCELLED]:
         stay = "stays cancelled" if len(ended) == 1 else "stay cancelled"
         again = "starts it again" if len(ended) == 1 else "starts that one again"
-        lines += [f"{_and_more(ended)} {stay}: `campaign retry {plan.campaign} {ended[0]}` {again}"]
+        lines += [f"{_and_more(ended)} {stay}: `{typed('retry', plan.campaign, ended[0])}` {again}"]
     if ending := [item.name for item in kept if item.why == CANCELLING]:
         verb, it = ("is", "it") if len(ending) == 1 else ("are", "that one")
-        again = f"`campaign retry {plan.campaign} {ending[0]}` starts {it} again once it has ended"
+        again = f"`{typed('retry', plan.campaign, ending[0])}` starts {it} again once it has ended"
         lines += [f"{_and_more(ending)} {verb} being cancelled: {again}"]
-    return [*lines, ""] if lines else []
+    return lines
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -181,7 +166,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def _ds_config_of(item: PlannedRun) -> dict[str, Any]:
-    """The DeepSpeed configuration that the planned attempt would get."""
     assert item.run is not None
     run, sizes = item.run, {"micro_batch": item.micro_batch, "accumulation": item.accumulation}
     config = changed(run.config, item.changes)
@@ -196,7 +180,7 @@ def config_page(item: PlannedRun, page: Page) -> str:
 
 
 def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
-    """Repeats of one point of which the same is said share a row, `lr-0.1 × 3`."""
+    """Like repeats of a point share a row, `lr-0.1 × 3`."""
     rows: dict[str, list[Cell | str]] = {}
     repeats: Counter[str] = Counter()
     for item in items:
@@ -225,14 +209,14 @@ def _row(item: PlannedRun) -> list[Cell | str]:
 
 
 def _parameters(item: PlannedRun) -> Cell | str:
-    """`124M`, `6.74B`; nothing where the run names no model."""
+    """`124M`, `6.74B`; empty if the run names no model."""
     if item.needs.parameters is None:
         return _UNKNOWN if item.needs.model else ""
     return short_number(item.needs.parameters).replace("G", "B")  # as the models' own names have it
 
 
 def _states(item: PlannedRun) -> Cell | str:
-    """`2.0 GB`: what weights, gradients and optimizer take of one GPU."""
+    """`2.0 GB`: the memory of weights, gradients and optimizer on one GPU."""
     states = item.needs.states
     return "" if states is None else f"{states.gpu_gb:,.1f} GB"
 
@@ -249,7 +233,7 @@ def _batch(item: PlannedRun) -> str:
 
 
 def _memory(item: PlannedRun) -> Cell | str:
-    """`12.3 of 76.0 GB`: the predicted peak of a rank, and what it can use."""
+    """`12.3 of 76.0 GB`: the predicted peak of a rank, and the memory that it can use."""
     if item.predicted_gb is None:
         return ""
     if item.usable_gb is None:

@@ -1,4 +1,4 @@
-"""The plan of more runs than anybody reads: how many of what, by axis, and the rows that are not like all others."""
+"""The summary of a large plan: runs by sign and by axis, and the rows that are not like all others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ SPECIAL_AT_MOST: Final = 20
 _VALUES_NAMED: Final = 4
 
 
-def summed_up(plan: Plan, page: Page, styles: Mapping[Sign, Style]) -> list[str]:
+def summed_up(plan: Plan, page: Page, styles: Mapping[Sign, Style]) -> list[list[str]]:
     """How many runs there are of each sign and of each value of each axis."""
-    lines = table(page, ("", "runs", "gpu-hours", "first", "last"), list(_signs(plan, styles)), "-rr--")
-    if axes := list(_axes(plan)):
-        lines += ["", *table(page, ("axis", "values", "", "runs of each"), axes, "-r-r")]
-    return lines
+    signs = table(page, ("", "runs", "gpu-hours", "first", "last"), list(_signs(plan, styles)), "-rr--")
+    return [signs, table(page, ("axis", "values", "", "runs of each"), list(_axes(plan)), "-r-r")]
 
 
 def special(plan: Plan) -> list[PlannedRun]:
@@ -49,7 +47,7 @@ def _signs(plan: Plan, styles: Mapping[Sign, Style]) -> Iterator[list[Cell | str
 
 
 def _axes(plan: Plan) -> Iterator[list[Cell | str]]:
-    """`lr  3  0.001, 0.01, 0.1  4,000`; of an axis whose values have not as many runs each, the fewest and the most."""
+    """`lr  3  0.001, 0.01, 0.1  4,000`; the fewest and the most runs, if the values have not equally many."""
     points = [item.run.params for item in plan.runs if item.run]
     for name in dict.fromkeys(name for point in points for name in point):
         runs = Counter(value_slug(point[name]) for point in points if name in point)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, some
 from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, verdict
@@ -13,28 +13,25 @@ from dscampaign.orchestrator.report.page.elements import Table
 from dscampaign.orchestrator.report.page.summary import answer_table, next_best
 from dscampaign.orchestrator.report.page.tables import comparison_tables
 
-from .text import Page, Style, fold, table
-
-_BESIDE = 72
-"""On a screen of fewer columns, what is too wide to stand side by side stands one below the other."""
+from .text import Page, Style, table
 
 _SAME_ROWS = 20
 """More conditions than this that are out for the same reason share a row."""
 
 
 def recommendation_page(results: Results, configs: Mapping[str, str] | None, page: Page) -> str:
-    """For each workload why not the others, and what to use; with `configs`, by condition, its configuration too."""
+    """For each workload the recommendation and the excluded conditions; with `configs`, its configuration too."""
     shown = ["\n".join(_recommendation(one, configs, page)) for one in results.workloads]
     if len(results.workloads) > 1:
         shown.append("\n".join(_lines(answer_table(results.workloads), page)))
     if any(one.recommendation.undecided for one in results.workloads):
-        command = f"next: campaign recommend {shlex.quote(results.campaign.name)} --by loss   (or --by speed)"
+        command = f"next: {typed('recommend', results.campaign.name, '--by', 'loss')}   (or --by speed)"
         shown[-1] += f"\n{page.paint(command, Style.DIM)}"
     return "\n\n".join(shown)
 
 
 def comparison_page(compared: ComparedOperands, page: Page) -> str:
-    """Each comparison: what differs, the figures, what they show; then what has nothing beside it."""
+    """Each comparison: the differences, the figures, the verdict; then conditions without a counterpart."""
     alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in compared.alone]
     return "\n\n".join([*("\n".join(_comparison(one, page)) for one in compared.comparisons), *alone])
 
@@ -63,7 +60,7 @@ def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, pag
 
 
 def _alike(excluded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Conditions with why each is out, one by one unless very many are for the same reason."""
+    """Conditions with the reason for their exclusion; very many with the same reason share a row."""
     names: dict[str, list[str]] = {}
     for name, why in excluded.items():
         names.setdefault(why, []).append(name)
@@ -77,20 +74,9 @@ def _alike(excluded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _comparison(one: Comparison, page: Page) -> Iterator[str]:
     for part in comparison_tables(one):
-        beside = _lines(part, Page(), capitals=False)
-        narrow = page.width is not None and page.width < _BESIDE and max(map(len, beside)) > page.width
-        yield from _below(part, page) if narrow else _lines(part, page, capitals=False)
+        yield from _lines(part, page, capitals=False)
         yield ""
     yield from verdict(one)
-
-
-def _below(shown: Table, page: Page) -> Iterator[str]:
-    """For a narrow screen: each row as a heading with its cells below it."""
-    used = shown.without_empty_columns()
-    for first, *cells in used.rows:
-        yield page.paint(first, Style.BOLD)
-        for side, cell in zip(used.header[1:], cells, strict=True):
-            yield from fold(f"  {side}: {cell}", page.width).split("\n")
 
 
 def _lines(shown: Table, page: Page, *, capitals: bool = True) -> list[str]:

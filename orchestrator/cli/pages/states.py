@@ -1,4 +1,4 @@
-"""How a state looks: a sign and a colour beside its word, never instead of it."""
+"""The look of a state: a sign and a colour beside its name, never instead of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PHASES: Final = {
     "checkpoint": "saving",
     ENDING: "ending",
 }
-"""The words of `jobs/report.py` as a user reads them; a script's own stand for themselves."""
+"""The phases of `jobs/report.py` as a user reads them; those of a script are shown as they are."""
 
 
 def state_cell(state: str, *, early: bool = False) -> Cell:
@@ -52,7 +52,7 @@ def state_cell(state: str, *, early: bool = False) -> Cell:
 
 
 def attempt_cell(row: AttemptRow) -> Cell:
-    """How an attempt stands; one that was stopped in good order did not fail, whatever its state in the store."""
+    """The state of an attempt; an orderly stop is no failure."""
     stopped = row.failure_class == FailureClass.STOPPED
     return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
 
@@ -63,7 +63,7 @@ def count_cell(state: RunState, number: int) -> Cell:
 
 
 def doing(run: RunStatus, status: CampaignStatus) -> str:
-    """`evaluating for 1 min 35 s`, `training`: what a run was just seen doing; "" where nobody has looked."""
+    """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
     if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:
         return ""
     word = _PHASES.get(run.phase, words(clean(run.phase)))
@@ -73,7 +73,7 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
 
 
 def changed_name(name: str, changes: str | None) -> str:
-    """The run's name, with a mark where it is not measured as its spec says."""
+    """The name of the run, with a mark if it was changed to fit into memory."""
     return f"{name} *" if changes else name
 
 

@@ -1,4 +1,4 @@
-"""The status page: counts, a row a run or, where these do not fit, a row a condition, what failed, what to do next."""
+"""The status page: counts, a row for each run or, if these do not fit, each condition, failures, next commands."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from dscampaign.orchestrator.campaign.status import (
     failures_of,
     no_metrics,
 )
-from dscampaign.orchestrator.cli.printed_commands import located
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import (
     clean,
     count,
@@ -36,7 +37,6 @@ from dscampaign.orchestrator.formatting import (
 )
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
-from .rates import rates_lines
 from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
 
@@ -45,7 +45,7 @@ _HEADER = (
     "",
 )
 _RIGHT = "--rrrrrr-r---"
-_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "last tok/s", "", "left", "loss")
+_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "", "last tok/s", "left", "loss")
 """Columns that a narrow terminal does without, the least important first."""
 
 _OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED)
@@ -60,8 +60,6 @@ _SOURCES = {
     "trainer_state": "trainer_state.json",
 }
 _LEAST_ROWS = 1
-_WITH_RATES = 24
-"""Lines of a screen that has room for rates."""
 _DAY_S = 86_400.0
 _JUST_NOW_S = 10.0
 
@@ -69,11 +67,11 @@ _JUST_NOW_S = 10.0
 def status_page(
     status: CampaignStatus, page: Page, height: int | None = None, whole: CampaignStatus | None = None
 ) -> str:
-    """The whole page, or what of it fits into `height` lines of a screen.
+    """The whole page, or the part that fits into `height` lines of a screen.
 
     Args:
         height: None for everything.
-        whole: the campaign, where `status` has chosen runs of it alone.
+        whole: the campaign, if `status` has chosen runs of it alone.
     """
     if height is None or len(status.runs) <= height:
         rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
@@ -91,12 +89,11 @@ def _page(
     whole: CampaignStatus | None = None,
     *,
     brief: bool = False,
-    rates: Sequence[str] = (),
 ) -> list[str]:
     left = _left_text(whole or status)
     lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
     lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
-    lines += [*rates, "", *rows]
+    lines += ["", *rows]
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
     lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
     lines += (
@@ -111,15 +108,9 @@ def _page(
 
 
 def _sources(status: CampaignStatus) -> list[str]:
-    """Where metrics come from that no script reports: a line for each kind of source."""
     told = [run for run in status.runs if run.run_id in status.sources]
     groups = alike(told, lambda run: status.sources[run.run_id].kind)
-    return [_source(status.sources[runs[0].run_id], _few([run.name for run in runs])) for runs in groups]
-
-
-def _few(names: Sequence[str]) -> str:
-    """Three and how many more, but never one more: its name is as short."""
-    return some(names, 4 if len(names) == 4 else 3)
+    return [_source(status.sources[runs[0].run_id], some([run.name for run in runs], 3)) for runs in groups]
 
 
 def _source(source: MetricsSource, names: str) -> str:
@@ -128,11 +119,10 @@ def _source(source: MetricsSource, names: str) -> str:
 
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
-    """The worst conditions, or runs where each is one, and as many causes of failures as leave room for them."""
+    """The worst conditions, or runs if there are no repeats, and as many causes of failures as leave room for them."""
     failures = _causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
-    rates = rates_lines(status, page) if height >= _WITH_RATES else []
-    around = _page(status, page, ["header", most], failures, brief=True, rates=rates)
+    around = _page(status, page, ["header", most], failures, brief=True)
     room = max(_LEAST_ROWS, height - _height(around, page))
     conditions = conditions_of(status.runs)
     if len(conditions) < len(status.runs):
@@ -142,17 +132,17 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
     more = _more(status, len(status.runs) - len(shown))
-    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True, rates=rates)
+    return _page(status, page, [*rows, page.paint(more, Style.DIM)], failures, brief=True)
 
 
 def _more(status: CampaignStatus, hidden: int) -> str:
-    command = f"`campaign status {status.campaign.name} --all`"
+    command = f"`{typed('status', status.campaign.name, '--all')}`"
     return f"… and {count(hidden, 'more run')}: {command}" if hidden else f"{command} lists every run"
 
 
 def _height(lines: Sequence[str], page: Page) -> int:
     width = page.width or sys.maxsize
-    rows = (clean(row) for line in lines for row in fold(located(line), page.width).split("\n"))
+    rows = (clean(row) for line in lines for row in fold(line, page.width).split("\n"))
     return sum(max(1, ceil(len(row) / width)) for row in rows)
 
 
@@ -193,13 +183,13 @@ def _left_text(status: CampaignStatus) -> str:
 
 
 def steps_line(status: CampaignStatus) -> str:
-    """How far all runs together are, and how long they will take; "" where one does not know its last step."""
+    """The steps of all runs, and the time left; "" if a run does not know its last step."""
     done, target = _steps(status.runs)
     return ", ".join(filter(None, (f"{done:,} of {target:,} steps", _left_text(status)))) if target else ""
 
 
 def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
-    """Steps done, and to be done; (0, 0) where a run does not know its last one."""
+    """Steps done, and to be done; (0, 0) if a run does not know its last step."""
     runs = [run for run in runs if run.state is not RunState.SCREENED]
     if not all(run.target_step for run in runs):
         return 0, 0
@@ -240,7 +230,7 @@ def _micro_batch(run: RunStatus, first: int | None) -> Cell:
 
 
 def _note(run: RunStatus, now_s: float) -> str:
-    """Why a run waits, or that a running one has been silent for long."""
+    """Why a run waits, or how long a running one has been silent."""
     if run.state in TROUBLED:
         return ""
     heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before
@@ -258,30 +248,29 @@ def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
 
 
 def _failures(status: CampaignStatus, page: Page) -> list[str]:
-    """One block for each cause, since forty runs often fail of one; each with what to type next."""
     lines = []
     for runs in failures_of(status):
         names = f"{some([run.name for run in runs], 2)} · " if len(runs) > 1 else ""
         lines += [_cause(runs, page, 3)]
-        lines += [page.paint(f"  {names}next: campaign explain {status.campaign.name} {runs[0].name}", Style.DIM)]
+        lines += [page.paint(f"  {names}next: {typed('explain', status.campaign.name, runs[0].name)}", Style.DIM)]
     return lines
 
 
 def _causes(status: CampaignStatus, page: Page, most: int) -> list[str]:
-    """One line for each of the most frequent causes, and what to type next."""
     name, groups = status.campaign.name, failures_of(status)
     lines = [_cause(runs, page, 1) for runs in groups[:most]]
     if rest := groups[most:]:
         lines += [f"… and {count(sum(map(len, rest)), 'more run')} of {count(len(rest), 'other cause')}"]
     if groups:
-        following = f"next: campaign explain {name} {groups[0][0].name}", f"campaign status {name} --failed"
-        lines += [page.paint(line, Style.DIM) for line in (following[0], f"      {following[1]}")]
+        commands = typed("explain", name, groups[0][0].name), typed("status", name, "--failed")
+        lines += [page.paint(f"next: {command}", Style.DIM) for command in commands]
     return lines
 
 
 def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
     first, number = runs[0], len(runs)
-    kind = f", {words(first.failure_class)}" if first.failure_class else ""
+    final = first.failure_class == FailureClass.DETERMINISTIC
+    kind = " (not retried)" if final else f", {words(first.failure_class)}" if first.failure_class else ""
     subject = f"{first.name} {first.state}" if number == 1 else f"{number:,} {first.state}{kind}"
     room = None if page.width is None else max(0, screen_lines * page.width - len(subject) - 2)
     style = Style.RED if first.state is RunState.FAILED else Style.YELLOW
@@ -291,18 +280,20 @@ def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
 def _footer(status: CampaignStatus) -> list[str]:
     if not any(run.state in UNSETTLED_RUN for run in status.runs):
         return []
-    lease, go_on = status.reconciler, f"Run `campaign reconcile {status.campaign.name} --watch`"
+    lease, command = status.reconciler, f"`{typed('reconcile', status.campaign.name, '--watch')}`"
+    until = f"failures are not retried until you run {command}."
     if lease is None:
-        return [f"Not reconciled yet. {go_on}."]
+        return [f"Not reconciled yet. Run {command}."]
     holder = LeaseHolder.parse(lease.holder)
     if status.reconciled_now:
-        who = f"Reconciler: pid {holder.pid} on {holder.host}."
+        who = f"Auto-retry is active (pid {holder.pid} on {holder.host})."
     elif lease.expires_s > status.now_s:
-        who = f"The reconciler, pid {holder.pid}, has died. {go_on} to continue."
+        who = f"The reconciler (pid {holder.pid}) has died; {until}"
     elif lease.asked_s is None:  # a pass that was broken off has asked nobody
-        who = f"Not reconciled yet. {go_on}."
+        who = f"Not reconciled yet. Run {command}."
     else:
-        who = f"{_reconciled(max(0.0, status.now_s - lease.asked_s), status.now_s)} {go_on} to continue."
+        ago = _reconciled(max(0.0, status.now_s - lease.asked_s), status.now_s)
+        who = f"{ago} Jobs keep running; {until}"
     if status.executor_silent:
         since = f"since {_clock(lease.heard_s, status.now_s)}" if lease.heard_s else "yet"
         return [who, f"Slurm has not answered {since}: {clean(lease.trouble)}", "States are from before."]
@@ -312,13 +303,13 @@ def _footer(status: CampaignStatus) -> list[str]:
 
 
 def _reconciled(ago_s: float, now_s: float) -> str:
-    """When somebody last looked; a command that has just done so itself must not say that nobody has."""
+    """When a pass was last made; a command that has just made one must not report the contrary."""
     if ago_s > LOOKED_S:
         return f"Not reconciled since {_clock(now_s - ago_s, now_s)}."
     return f"Reconciled {'just now' if ago_s < _JUST_NOW_S else f'{duration(ago_s)} ago'}."
 
 
 def _clock(at_s: float, now_s: float) -> str:
-    """A time of day; with its date where that is another day's."""
+    """A time of day, with the date if it is another day."""
     day = "" if now_s - at_s < _DAY_S / 2 else "%Y-%m-%d "
     return time.strftime(f"{day}%H:%M:%S", time.localtime(at_s))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
+from math import inf
 from typing import Final
 
 from dscampaign.orchestrator.formatting import shorten
 
 _GAP: Final = "  "
 _LEAST: Final = 11
-"""Characters of a text that is cut which are worth a column."""
+"""Characters that a column of text keeps at least."""
 
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
-_QUOTED: Final = r"[^\s`]*`[^\s`](?:[^`]*[^\s`])?`[^\s`]*"
-_TYPED: Final = r"(?:next:(?:\x1b\[0m)?|^(?:\x1b\[\d+m)?)\s+campaign [a-z].*?(?:(?=   \()|,(?= for )|$)"
-_UNIT: Final = re.compile(rf"\s*(?:\x1b\[\d+m)?(?P<command>{_TYPED}|{_QUOTED})|\s*\S+")
+_UNIT = re.compile(r"\s*(?:(?:\x1b\[\d+m)?next: .*|[^\s`]*(?:`[^`]*`[^\s`]*)+|\S+)")
 """A word, or a whole command: one that is broken over lines cannot be pasted."""
 
-_PATH_PART: Final = re.compile(r"[^/]*/|[^/]+")
-
 _BLANK: Final = "\0"
-"""Stands for a blank that no line may break at."""
+"""Stands for a blank at which no line may break."""
 
 
 class Style(StrEnum):
@@ -61,50 +60,26 @@ class Cell:
 
 
 def fold(text: str, width: int | None, hanging: int | None = None) -> str:
-    """The text with its long lines continued below themselves, indented: a terminal would break words.
-
-    A command to be typed stays in one piece, on a line of its own where it does not fit behind other words.
+    """Continue long lines below themselves, indented; commands stay in one piece, so that they can be pasted.
 
     Args:
         width: columns; None for no limit.
-        hanging: columns to indent by, as far as words fit behind them. By default two more than the line itself.
+        hanging: columns to indent by; by default two more than the line itself.
     """
-    if width is None:
-        return text
-    lines = text.split("\n")
-    for number, below in enumerate(lines[1:]):
-        if below.strip() == "^":
-            lines[number : number + 2] = _pointed(lines[number], below, width)
-    return "\n".join(_folded(line, width, hanging) for line in lines)
-
-
-def _pointed(line: str, below: str, width: int) -> tuple[str, str]:
-    """A line with a caret below it: what is too long of it is cut, so that the caret points where it did."""
-    if len(line) <= width:
-        return line, below
-    margin = len(line) - len(line.lstrip(" "))
-    behind, room = len(below) - 1 - margin, width - margin
-    start = max(0, min(behind - room // 2, len(line) - margin - room))
-    shown = line[margin + start :][:room]
-    shown = f"…{shown[1:]}" if start else shown
-    shown = f"{shown[:-1]}…" if start + room < len(line) - margin else shown
-    return " " * margin + shown, " " * (margin + behind - start) + "^"
+    return text if width is None else "\n".join(_folded(line, width, hanging) for line in text.split("\n"))
 
 
 def _folded(line: str, width: int, hanging: int | None) -> str:
     if _visible(line) <= width:
         return line
     plain = _ESCAPE.sub("", line)
-    least = len(plain) - len(plain.lstrip(" ")) + 2
-    rows, alone = [""], False
-    for unit in _UNIT.finditer(line):
-        full = _visible(rows[-1]) > 0 and _visible(rows[-1] + unit[0]) > width
-        if full or alone:
-            word = unit[0].lstrip()
-            rows.append(" " * (hanging if hanging and hanging + _visible(word) <= width else least) + word)
+    indent = len(plain) - len(plain.lstrip(" ")) + 2 if hanging is None else hanging
+    rows = [""]
+    for unit in _UNIT.findall(line):
+        if _visible(rows[-1]) and _visible(rows[-1] + unit) > width:
+            rows.append(" " * indent + unit.lstrip())
         else:
-            rows[-1] += unit[0]
-        alone = full and unit["command"] is not None
+            rows[-1] += unit
     return "\n".join(rows)
 
 
@@ -121,89 +96,61 @@ def table(
     *,
     capitals: bool = True,
 ) -> list[str]:
-    """Lines of a table; columns that are empty in every row are left out, a last one without a name is cut to fit.
+    """Return the lines of a table, without the columns that are empty in every row.
 
-    Where it is still too wide, text is continued below itself, within its column.
+    On a narrow page a last column without a name is cut; without such a column, text is continued within its column.
 
     Args:
-        right: for each column `r` where its cells are numbers, else any other character.
-        drop: names of columns to leave out, one after the other, until no cell needs to be cut.
-        capitals: whether the names of columns, being this program's own words, are shown in capitals.
+        right: for each column `r` if its cells are numbers, else any other character.
+        drop: names of columns to leave out, in this order, until no cell needs to be cut.
+        capitals: show the names of columns in capitals.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     used = [i for i in range(len(header)) if any(row[i].text for row in cells)]
+    if not used:
+        return []
     widths = {i: max(len(header[i]), *(len(row[i].text) for row in cells)) for i in used}
-    used = _fitting(used, header, widths, page.width, drop)
-    lines = [[Cell(name.upper() if capitals else name, Style.DIM) for name in header], *cells]
-    cut = bool(used) and not header[used[-1]]
-    if not cut:
-        texts = [i for i in used if right[i : i + 1] != "r"]
-        for split in (_pieces, _parts):  # a path is broken only where nothing else helps
-            _narrow(widths, used, {i: max(len(w) for line in lines for w in split(line[i].text)) for i in texts}, page)
-        lines = [part for line in lines for part in _wrapped(line, widths)]
-    return [_line(page, [(line[i], widths[i], right[i : i + 1] == "r") for i in used], cut) for line in lines]
+    for name in drop:
+        if _total(min(widths[i], _LEAST) if not header[i] else widths[i] for i in used) <= (page.width or inf):
+            break
+        used = [i for i in used if header[i] != name]
+    titles = [Cell(name.upper() if capitals else name, Style.DIM) for name in header]
+    lines = [[line[i] for i in used] for line in (titles, *cells)]
+    sizes, numbers = [widths[i] for i in used], [right[i : i + 1] == "r" for i in used]
+    cut = not header[used[-1]]
+    if not cut and page.width is not None:
+        least = [
+            max(len(row[i].text) for row in cells) if number else _LEAST
+            for i, number in zip(used, numbers, strict=True)
+        ]
+        _narrow(sizes, least, page.width)
+        lines = [part for line in lines for part in _continued(line, sizes)]
+    return [_line(page, list(zip(line, sizes, numbers, strict=True)), cut) for line in lines]
 
 
-def _narrow(widths: dict[int, int], used: list[int], least: dict[int, int], page: Page) -> None:
-    """Takes from the widest columns of text what the page lacks, down to what each must have at least."""
-    spare = {i: widths[i] - least[i] for i in least}
-    excess = 0 if page.width is None else sum(widths[i] for i in used) + len(_GAP) * (len(used) - 1) - page.width
-    while excess > 0 and any(spare.values()):
-        widest = max((i for i in spare if spare[i]), key=widths.__getitem__)
-        widths[widest] -= 1
-        spare[widest] -= 1
-        excess -= 1
+def _total(widths: Iterable[int]) -> int:
+    return sum(width + len(_GAP) for width in widths) - len(_GAP)
 
 
-def _wrapped(line: Sequence[Cell], widths: dict[int, int]) -> list[list[Cell]]:
-    """One row as several lines, where a cell is longer than its column is wide."""
-    parts = [_words(cell.text, widths.get(i)) for i, cell in enumerate(line)]
-    height = max(len(part) for part in parts)
+def _narrow(sizes: list[int], least: Sequence[int], width: int) -> None:
+    """Takes from the widest columns until the table fits."""
+    while _total(sizes) > width and (wide := [i for i, size in enumerate(sizes) if size > least[i]]):
+        sizes[max(wide, key=sizes.__getitem__)] -= 1
+
+
+def _continued(line: Sequence[Cell], sizes: Sequence[int]) -> list[list[Cell]]:
+    parts = [_cell_lines(cell.text, size) for cell, size in zip(line, sizes, strict=True)]
     return [
-        [Cell(part[n] if n < len(part) else "", cell.style) for part, cell in zip(parts, line, strict=True)]
-        for n in range(height)
+        [Cell(text, cell.style) for text, cell in zip(texts, line, strict=True)]
+        for texts in zip_longest(*parts, fillvalue="")
     ]
 
 
-def _words(text: str, width: int | None) -> list[str]:
-    if width is None or len(text) <= width:
+def _cell_lines(text: str, width: int) -> list[str]:
+    if len(text) <= width:
         return [text]
-    lines = [""]
-    for piece in _pieces(text):
-        for number, part in enumerate(_parts(piece) if len(piece) > width else [piece]):
-            gap = " " if lines[-1] and not number else ""
-            if lines[-1] and len(lines[-1] + gap + part) > width:
-                lines.append(part)
-            else:
-                lines[-1] += gap + part
-    return [line.replace(_BLANK, " ") for line in lines]
-
-
-def _pieces(text: str) -> list[str]:
-    """What a line may be broken between."""
-    return _unbroken(text).split(" ")
-
-
-def _parts(text: str) -> list[str]:
-    """The same, and after each `/` of a path."""
-    found = ([piece] if _BLANK in piece else _PATH_PART.findall(piece) for piece in _pieces(text))
-    return [part for parts in found for part in parts] or [""]
-
-
-def _unbroken(text: str) -> str:
-    return re.sub(_QUOTED, lambda command: command[0].replace(" ", _BLANK), text)
-
-
-def _fitting(
-    used: list[int], header: Sequence[str], widths: dict[int, int], width: int | None, drop: Sequence[str]
-) -> list[int]:
-    """The columns that fit; of a last one without a name, the beginning is enough."""
-    for name in drop:
-        needed = (min(widths[i], _LEAST) if not header[i] else widths[i] for i in used)
-        if width is None or sum(needed) + len(_GAP) * (len(used) - 1) <= width:
-            break
-        used = [i for i in used if header[i] != name]
-    return used
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", _BLANK), text)
+    return [part.replace(_BLANK, " ") for part in textwrap.wrap(whole, width, break_on_hyphens=False)]
 
 
 def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]], cut: bool) -> str:

@@ -14,6 +14,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.code_text import mixed_code
 from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.report.measure.flags import clock_remark
@@ -81,7 +82,7 @@ def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: 
     first, word = words
     conditions = _conditions(store, campaigns[first])
     if _found(word, conditions):
-        return UserError(f"compare {word} of {first} with what?", f"`campaign compare {shlex.join(words)} OTHER`")
+        return UserError(f"compare {word} of {first} with what?", f"`{typed('compare', *words, 'OTHER')}`")
     known = [name for name in campaigns if name != first] + [condition.name for condition in conditions]
     return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
 

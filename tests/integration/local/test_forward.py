@@ -97,7 +97,8 @@ def test_a_tool_that_hangs_costs_the_others_nothing(done: Observed, capsys: pyte
 def test_ids_are_exported_with_the_runs(done: Observed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--dir", str(Path(done.campaign.dir)), "--store", done.store.url_without_password]
     assert (
-        main(["export", "watched", "--what", "runs", "--format", "json", "-o", str(tmp_path / "r.json"), *where]) == 0
+        main(["export", "watched", "--what", "runs", "--format", "json", "--output", str(tmp_path / "r.json"), *where])
+        == 0
     )
     crashes, hangs = json.loads((tmp_path / "r.json").read_text())["rows"]
     elsewhere = described(done, "case-crashes", capsys)["forwarded"]

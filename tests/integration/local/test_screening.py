@@ -66,7 +66,7 @@ def test_only_the_best_point_runs_in_full(done: Observed) -> None:
 
 
 def test_no_estimate_knows_the_screening_runs(done: Observed, tmp_path: Path) -> None:
-    assert main(["report", "screened", "-o", str(tmp_path), *where(done)]) == 0
+    assert main(["report", "screened", "--output", str(tmp_path), *where(done)]) == 0
     document = json.loads((tmp_path / "report.json").read_text())
     assert {run["name"] for run in document["runs"]} == {
         f"pace-{point}{repeat}" for point in ("0.1", "0.2", "broken") for repeat in ("", "-r1")

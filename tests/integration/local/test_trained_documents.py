@@ -59,7 +59,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     _campaign(folder, "init", "--from", name, "--scale", "smoke")
     _campaign(folder, "submit", "campaign.yaml", "--yes", "--watch")
-    _campaign(folder, "report", name, "-o", "report")
+    _campaign(folder, "report", name, "--output", "report")
     (database,) = folder.rglob("campaign.db")
     store = Store.open(f"sqlite:///{database}")
     with store.read() as conn:

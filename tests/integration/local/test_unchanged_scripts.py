@@ -59,7 +59,7 @@ def test_an_event_says_where_they_come_from(done: Observed) -> None:
 
 def test_the_report_shows_their_losses(done: Observed, tmp_path: Path) -> None:
     where = ["--dir", str(Path(done.campaign.dir)), "--store", done.store.url_without_password]
-    assert main(["report", "unchanged", "-o", str(tmp_path / "report"), *where]) == 0
+    assert main(["report", "unchanged", "--output", str(tmp_path / "report"), *where]) == 0
     runs = json.loads((tmp_path / "report" / "report.json").read_text())["runs"]
     assert "they are read from what the Trainer prints" in (tmp_path / "report" / "report.md").read_text()
     assert all(0 < run["loss"]["final"] < 4.2 for run in runs)

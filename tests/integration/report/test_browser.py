@@ -29,7 +29,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store.open(f"sqlite:///{folder}/campaign.db", create=True)
     plant(store, folder, CONDITIONS)
     store.close()
-    assert main(["report", "sweep", "--store", f"sqlite:///{folder}/campaign.db", "-o", str(folder / "out")]) == 0
+    assert main(["report", "sweep", "--store", f"sqlite:///{folder}/campaign.db", "--output", str(folder / "out")]) == 0
     return folder
 
 
@@ -114,7 +114,7 @@ def test_what_coincided_with_a_hidden_line_is_drawn_through(
         Planted(name, (0.1,), floor=floor, printed=True) for name, floor in (("a", 2.0), ("b", 2.0), ("same", 2.0))
     )
     url = planted_url(*alike, Planted("far", (0.1,), floor=4.0, printed=True))
-    assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "--store", url, "--output", str(tmp_path / "out")]) == 0
     load(opened, tmp_path)
     dashes = f"{LOSS}.querySelector('[data-line=same] path').getAttribute('stroke-dasharray')"
     assert opened.evaluate(dashes) == "8,16"
@@ -180,7 +180,7 @@ def test_words_in_figures_are_seen_on_what_is_behind_them(
         Planted(f"{place}", (0.01 * shape["micro_batch"] * shape["seq_len"],), params=shape, train=shape)
         for place, shape in enumerate(shapes)
     )
-    assert main(["report", "--store", planted_url(*planted), "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "--store", planted_url(*planted), "--output", str(tmp_path / "out")]) == 0
     opened.open(tmp_path / "out/report.html", prefers_color_scheme=scheme)
     words = opened.evaluate("""[...document.querySelectorAll("figure svg text")].map((word) =>
       [word.textContent, word.getAttribute("fill"), getComputedStyle(word).fill])""")

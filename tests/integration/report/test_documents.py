@@ -52,7 +52,7 @@ def _report(name: str, folder: Path) -> Page:
             data = {"tool": "wandb", "run_id": f"wandb-{run.id}"}
             queries.add_event(conn, campaign.id, OPENED_ELSEWHERE, "opened", run_id=run.id, data=data)
     store.close()
-    assert main(["report", name, "--store", url, "-o", str(folder / "out")]) == 0
+    assert main(["report", name, "--store", url, "--output", str(folder / "out")]) == 0
     return Page(folder / "out")
 
 

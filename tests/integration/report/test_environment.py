@@ -15,7 +15,7 @@ PlantStore = Callable[..., str]
 
 def nodes(url: str, folder: Path) -> dict[str, str]:
     """The host memory limit of each node, as the page has it."""
-    assert main(["report", "sweep", "--store", url, "-o", str(folder / "out")]) == 0
+    assert main(["report", "sweep", "--store", url, "--output", str(folder / "out")]) == 0
     tables = Page(folder / "out").tables("Environment")
     (found,) = (table for table in tables if table.header[0] == "node")
     return {row["node"]: row["host memory limit"] for row in found.rows}
@@ -38,7 +38,7 @@ def test_jobs_may_have_other_limits_on_the_same_node(planted_url: PlantStore, tm
 
 def test_processors_and_how_busy_they_were_stand_beside_the_system(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("base", host_limits_gb={"n0": 64.0, "n1": 64.0}))
-    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "sweep", "--store", url, "--output", str(tmp_path / "out")]) == 0
     (found,) = (table for table in Page(tmp_path / "out").tables("Environment") if table.header[0] == "nodes")
     (row,) = found.rows
     assert (row["nodes"], row["CPU"]) == ("n0, n1", "Intel Xeon Platinum 8480+")

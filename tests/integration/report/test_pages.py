@@ -63,7 +63,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     store.close()
     printed = io.StringIO()
     with redirect_stdout(printed):
-        assert main(["report", "sweep", "--store", url, "-o", str(folder / "out")]) == 0
+        assert main(["report", "sweep", "--store", url, "--output", str(folder / "out")]) == 0
     return folder / "out", printed.getvalue()
 
 
@@ -130,7 +130,7 @@ def test_what_is_recommended_is_drawn_however_many_there_are(planted_url: PlantS
         Planted("fast", (0.05,), (3.0,)),
     ]
     out = tmp_path / "out"
-    assert main(["report", "--store", planted_url(*slow, *last), "-o", str(out)]) == 0
+    assert main(["report", "--store", planted_url(*slow, *last), "--output", str(out)]) == 0
     text = (out / "report.md").read_text()
     assert "Ranked first: fast" in text
     for figure in ("loss", "loss_difference"):
@@ -175,10 +175,10 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
 def test_a_second_report_leaves_no_figure_of_the_first(planted_url: PlantStore, tmp_path: Path) -> None:
     other = Planted("other", train={"model": "gpt2-large"})
     both, one = planted_url(CONDITIONS[0], other, name="both"), tmp_path / "out"
-    assert main(["report", "both", "--store", both, "-o", str(one)]) == 0
+    assert main(["report", "both", "--store", both, "--output", str(one)]) == 0
     assert (one / "figures/speed_2.svg").exists()
     (one / "figures/mine.png").touch()
-    assert main(["report", "single", "--store", planted_url(CONDITIONS[0], name="single"), "-o", str(one)]) == 0
+    assert main(["report", "single", "--store", planted_url(CONDITIONS[0], name="single"), "--output", str(one)]) == 0
     found = {path.name for path in (one / "figures").iterdir()}
     assert {"speed.svg", "mine.png"} <= found
     assert not any("_1" in name or "_2" in name for name in found)
@@ -190,13 +190,13 @@ def test_the_same_results_give_the_same_page(
     url = planted_url(*CONDITIONS[:2])
     monkeypatch.setattr("time.time", lambda: 1.7e9)
     for name in ("a", "b"):
-        assert main(["report", "--store", url, "-o", str(tmp_path / name)]) == 0
+        assert main(["report", "--store", url, "--output", str(tmp_path / name)]) == 0
     assert (tmp_path / "a/report.html").read_bytes() == (tmp_path / "b/report.html").read_bytes()
 
 
 def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(Planted("a", (0.1,), (3.0,), state=RunState.PENDING, tries=(Try(last=0, ended=None),)))
-    assert main(["report", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "--store", url, "--output", str(tmp_path / "out")]) == 0
     assert (
         "nothing to recommend" in (tmp_path / "out/report.html").read_text().lower()
         or "Nothing can be" in (tmp_path / "out/report.html").read_text()
@@ -205,7 +205,7 @@ def test_an_empty_campaign_has_a_page_too(planted_url: PlantStore, tmp_path: Pat
 
 def _conditions(url: str, folder: Path, *words: str) -> str:
     """What the page says of its conditions."""
-    assert main(["report", "--store", url, "-o", str(folder / "out"), *words]) == 0
+    assert main(["report", "--store", url, "--output", str(folder / "out"), *words]) == 0
     return (folder / "out/report.md").read_text().partition("## Conditions")[2].partition("\n|")[0].strip()
 
 
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(
     planted_url: PlantStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["report", "--store", planted_url(*CONDITIONS[:1]), "-o", str(tmp_path / "file/out")]) == 2
+    assert main(["report", "--store", planted_url(*CONDITIONS[:1]), "--output", str(tmp_path / "file/out")]) == 2
     assert "is a file, and the report is a folder" in capsys.readouterr().err
 
 
@@ -315,7 +315,7 @@ def test_names_with_signs_of_a_formula_are_drawn(planted_url: PlantStore, tmp_pa
     odd = [
         Planted(f"m{n}", (0.1,), (3.0,), train={"model": f"$A_{{$/{n}"}, params={"model": f"$A_{{$/{n}"}) for n in "12"
     ]
-    assert main(["report", "--store", planted_url(*odd), "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "--store", planted_url(*odd), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "figures" / "loss_1.png").exists()
 
 
@@ -334,7 +334,7 @@ def test_no_text_of_a_store_moves_a_cursor(planted_url: PlantStore, tmp_path: Pa
     others = [Planted(name, (0.1,), (3.0,), **said) for name in (odd, "c")]
     printed = io.StringIO()
     with redirect_stdout(printed):
-        assert main(["report", "--store", planted_url(failed, *others), "-o", str(tmp_path / "out")]) == 0
+        assert main(["report", "--store", planted_url(failed, *others), "--output", str(tmp_path / "out")]) == 0
     texts = [tmp_path / "out" / name for name in ("report.html", "report.md", "conditions.csv", "runs.csv")]
     for text in (printed.getvalue(), *(path.read_text() for path in texts)):
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)

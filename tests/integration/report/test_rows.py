@@ -48,7 +48,7 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
 
 def report(url: str, folder: Path) -> tuple[Page, list[dict[str, str]]]:
     """The page of the report, and the rows of its ``conditions.csv``."""
-    assert main(["report", "sweep", "--store", url, "-o", str(folder)]) == 0
+    assert main(["report", "sweep", "--store", url, "--output", str(folder)]) == 0
     with (folder / "conditions.csv").open() as stream:
         return Page(folder), list(csv.DictReader(stream))
 

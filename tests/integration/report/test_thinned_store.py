@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs_of_report(folder: str) -> list[dict[str, Any]]:
-    assert main(["report", "gpu-telemetry", *STORE, "-o", folder]) == 0
+    assert main(["report", "gpu-telemetry", *STORE, "--output", folder]) == 0
     document: dict[str, Any] = json.loads(Path(folder, "report.json").read_text())
     return list(document["runs"])
 
@@ -61,7 +61,7 @@ def test_what_gpus_did_stays_exact_and_speed_moves_by_less_than_a_fiftieth(store
             "thinned: one step in 5 is left, and stands for the others"
         ]
     capsys.readouterr()
-    assert main(["export", "gpu-telemetry", *STORE, "-o", "steps.csv"]) == 0
+    assert main(["export", "gpu-telemetry", *STORE, "--output", "steps.csv"]) == 0
     assert "of 3 runs one row in 5 is left: they were thinned" in capsys.readouterr().err
     assert main(["describe", "gpu-telemetry", before[0]["name"], *STORE]) == 0
     assert "thinned: one step in 5 is left" in capsys.readouterr().out

@@ -98,7 +98,7 @@ def test_a_store_that_is_away_for_a_while_is_said_once(
 
 def test_a_settled_campaign_is_written_once(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(store, RunState.CANCELLED)
-    words = ["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "-o", str(tmp_path / "out"), "--watch"]
+    words = ["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "--output", str(tmp_path / "out"), "--watch"]
     assert main(words) == 0
     shown = capsys.readouterr()
     assert shown.err.count("report.html · sweep · 2 runs: ") == 1
@@ -112,12 +112,22 @@ def test_a_settled_campaign_is_written_once(store: Store, tmp_path: Path, capsys
 )
 def test_an_interval_is_for_a_watch_and_some_seconds(store: Store, tmp_path: Path, wrong: list[str]) -> None:
     out = tmp_path / "out"
-    assert main(["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "-o", str(out), *wrong]) == 2
+    assert main(["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "--output", str(out), *wrong]) == 2
     assert not out.exists()
 
 
 def test_ctrl_c_leaves_the_last_page(store: Store, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "dscampaign.orchestrator.cli", "report", "--watch", "-o", "out", "--interval", "1"]
+    words = [
+        sys.executable,
+        "-m",
+        "dscampaign.orchestrator.cli",
+        "report",
+        "--watch",
+        "--output",
+        "out",
+        "--interval",
+        "1",
+    ]
     url = f"sqlite:///{tmp_path}/campaign.db"
     log = tmp_path / "log"
     with log.open("w") as stream:

@@ -38,7 +38,7 @@ def test_one_run_by_hand_trains_without_the_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    assert main(["render", "spec.yaml", "-o", "run.sbatch", "--dir", str(tmp_path)]) == 0
+    assert main(["render", "spec.yaml", "--output", "run.sbatch", "--dir", str(tmp_path)]) == 0
     job = slurm.run("sbatch", "--parsable", "run.sbatch")
     state = slurm.wait_job(job)
     logs = "".join(log.read_text() for log in tmp_path.glob("*.log"))
@@ -54,7 +54,7 @@ def test_the_reconciler_as_a_job_brings_a_campaign_to_its_end(slurm: SlurmCluste
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
     campaign = submit(spec, tmp_path, store)
     script = tmp_path / "reconcile.sbatch"
-    assert main(["render", str(spec), "--reconciler", "-o", str(script), "--dir", str(tmp_path)]) == 0
+    assert main(["render", str(spec), "--reconciler", "--output", str(script), "--dir", str(tmp_path)]) == 0
     job = slurm.run("sbatch", "--parsable", str(script))
     wait_until(
         lambda: set(observe(store, campaign).states().values()) == {RunState.COMPLETED},

@@ -191,7 +191,7 @@ def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
     found = campaigns.what_retries(world.store, world.campaign, ["depth-1", "depth-6"], unnamed=False)
     assert ([run.name for run in found.again], found.may_follow) == (
         ["depth-1"],
-        "RUN, for a run that is no longer in the spec",
+        ("RUN", "for a run that is no longer in the spec"),
     )
 
 

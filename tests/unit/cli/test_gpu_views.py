@@ -123,7 +123,7 @@ def test_export_of_gpus_has_a_row_for_each_sample(world: World, capsys: Output) 
 
 def test_export_of_gpus_that_nobody_sampled_is_empty(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    assert main(["export", "--what", "gpus", "--format", "json", "-o", str(out)]) == 0
+    assert main(["export", "--what", "gpus", "--format", "json", "--output", str(out)]) == 0
     assert json.loads(out.read_text())["rows"] == []
 
 

@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
     ids=" ".join,
 )
 def test_no_page_fails(world: World, tmp_path: Path, command: list[str]) -> None:
-    output = ["-o", str(tmp_path / "x")] if command[0] == "export" else []
+    output = ["--output", str(tmp_path / "x")] if command[0] == "export" else []
     assert main([*command, *output, "--dir", str(world.dir)]) == 0
 
 

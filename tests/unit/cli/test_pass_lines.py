@@ -12,7 +12,6 @@ from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines, waiting
 from dscampaign.orchestrator.cli.pages.text import Page
-from dscampaign.orchestrator.cli.watch import CANCELLED_S, cancel_waits_s
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -82,27 +81,6 @@ def test_an_end_that_could_not_be_recorded_is_told_once_it_is(tmp_path: Path, mo
 
 def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_jobs_that_only_waited_are_looked_at_again_at_once(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record()
-    world.run_pass()
-    assert cancel_waits_s(world.run_pass()) == (CANCELLED_S,)
-    campaigns.cancel(world.store, world.campaign, None)
-    assert cancel_waits_s(world.run_pass()) == (0.0, CANCELLED_S)
-    world.store.close()
-
-
-def test_a_job_that_runs_is_given_time_to_end(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record()
-    world.run_pass()
-    [key, *_] = world.cluster.jobs
-    world.cluster.jobs[key] = world.cluster.jobs[key]._replace(state="RUNNING")
-    campaigns.cancel(world.store, world.campaign, None)
-    assert cancel_waits_s(world.run_pass()) == (CANCELLED_S,)
-    world.store.close()
 
 
 @pytest.mark.parametrize(

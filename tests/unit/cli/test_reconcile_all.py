@@ -1,4 +1,4 @@
-"""`campaign reconcile --all`: lines with the campaign's name, one exit code for all."""
+"""`campaign reconcile --all-campaigns`: lines with the campaign's name, one exit code for all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def reconcile(world: World, *words: str) -> int:
-    return main(["reconcile", "--all", "--dir", str(world.folder), *words])
+    return main(["reconcile", "--all-campaigns", "--dir", str(world.folder), *words])
 
 
 def run_jobs(world: World, name: str, exit_code: int = 0) -> None:

@@ -97,7 +97,7 @@ def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s
     text = status_page(replace(seen, reconciler=latest, now_s=1_000_000.0 + ago_s), Page())
     assert said in text
     assert ("Not reconciled" in text) is (ago_s > 120)
-    assert "Run `campaign reconcile sweep --watch` to continue." in text
+    assert "failures are not retried until you run `campaign reconcile sweep --watch`." in text
 
 
 def test_a_first_pass_that_was_broken_off_has_reconciled_nothing(world: World) -> None:

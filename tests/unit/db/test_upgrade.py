@@ -169,7 +169,7 @@ def test_a_database_without_tables_is_not_used(empty_url: str) -> None:
     assert (caught.value.found, caught.value.wanted, caught.value.hint) == (
         None,
         HEAD,
-        "campaign db upgrade",
+        "`campaign db upgrade`",
     )
 
 

@@ -148,7 +148,7 @@ def test_a_store_that_does_not_answer_is_away_and_one_of_another_version_is_not(
 
     assert exit_code(raises(StoreUnreachable("connection refused"))) == 3
     [older] = raises(SchemaMismatch("0001", "0002"))
-    assert older.next == "campaign db upgrade"
+    assert older.next == "`campaign db upgrade`"
     assert exit_code([older]) == 1
     [secret] = raises(RuntimeError("postgresql://me:password@host"))
     assert "password" not in secret.seen

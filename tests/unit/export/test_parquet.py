@@ -37,7 +37,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def exported(what: str) -> pa.Table:
-    assert main(["export", "--what", what, "--format", "parquet", "-o", f"{what}.parquet"]) == 0
+    assert main(["export", "--what", what, "--format", "parquet", "--output", f"{what}.parquet"]) == 0
     return pq.read_table(f"{what}.parquet")
 
 
@@ -45,7 +45,7 @@ def exported(what: str) -> pa.Table:
 @pytest.mark.parametrize("what", TABLES)
 def test_columns_and_rows_are_those_of_csv(what: str) -> None:
     table = exported(what)
-    assert main(["export", "--what", what, "-o", "rows.csv"]) == 0
+    assert main(["export", "--what", what, "--output", "rows.csv"]) == 0
     with Path("rows.csv").open() as file:
         header, *rows = csv.reader(file)
     assert (table.column_names, table.num_rows) == (header, len(rows))
@@ -71,7 +71,7 @@ def test_a_metric_with_the_name_of_a_column_has_a_column_of_its_own(world: World
     )
     world.attempt("new", 1, lines=[{"step": 1, "ts": 5.0, "loss": 3.0, **dict.fromkeys(names, 7.5)}])
     table = exported("steps")
-    assert main(["export", "-o", "rows.csv"]) == 0
+    assert main(["export", "--output", "rows.csv"]) == 0
     with Path("rows.csv").open() as file:
         assert next(csv.reader(file)) == table.column_names
     frame = dscampaign.load().steps
@@ -152,7 +152,7 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
     monkeypatch.setattr(parquet, "_stored", fail_at_the_fourth_row)
-    assert main(["export", "--format", "parquet", "-o", "steps.parquet"]) == 70
+    assert main(["export", "--format", "parquet", "--output", "steps.parquet"]) == 70
     assert Path("steps.parquet").read_bytes() == before
     assert [path.name for path in Path().glob(".*")] == []
 
@@ -160,7 +160,7 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("world")
 def test_parquet_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--format", "parquet"]) == 2
-    assert "name a file: -o steps.parquet" in capsys.readouterr().err
+    assert "name a file: --output steps.parquet" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("world")
@@ -168,6 +168,6 @@ def test_without_pyarrow_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["export", "--format", "parquet", "-o", "x.parquet"]) == 2
+    assert main(["export", "--format", "parquet", "--output", "x.parquet"]) == 2
     assert "pip install 'dscampaign[parquet]'" in capsys.readouterr().err
     assert not Path("x.parquet").exists()

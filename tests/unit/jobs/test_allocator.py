@@ -68,7 +68,7 @@ def test_a_run_by_hand_leaves_the_choice_to_what_is_set_up(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     train = "train: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}"
     Path("spec.yaml").write_text(f"name: x\n{train}\nslurm: {{gpus_per_node: 2, setup: [. site.sh]}}\n")
-    assert main(["render", "spec.yaml", "-o", "run.sbatch", "--dir", str(tmp_path)]) == 0
+    assert main(["render", "spec.yaml", "--output", "run.sbatch", "--dir", str(tmp_path)]) == 0
     lines = Path("run.sbatch").read_text().splitlines()
     [default] = [line for line in lines if "expandable_segments" in line]
     assert default.startswith('[ -n "${PYTORCH_ALLOC_CONF-}${PYTORCH_CUDA_ALLOC_CONF-}" ] || export ')

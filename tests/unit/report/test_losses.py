@@ -62,7 +62,7 @@ def test_a_loss_that_became_finite_again_counts(planted_url: PlantStore) -> None
 
 def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(BASE, ENDINGS["evaluated"])
-    assert main(["report", "sweep", "--store", url, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", "sweep", "--store", url, "--output", str(tmp_path / "out")]) == 0
     page = Page(tmp_path / "out")
     _, wild = page.table("Loss")
     assert (wild["final"], wild["reduction"], wild["held out"]) == ("NaN", "NaN", "NaN")

@@ -77,7 +77,7 @@ def test_nothing_is_overwritten(stages: Any, capsys: Output) -> None:
 
 
 def test_what_is_not_established_has_to_be_named(stages: Any, tmp_path: Path, capsys: Output) -> None:
-    words = ["promote", "--steps", "500", "--store", stages(1), "-o", "long.yaml"]
+    words = ["promote", "--steps", "500", "--store", stages(1), "--output", "long.yaml"]
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "the recommendation for sweep is not established" in said

@@ -1,0 +1,73 @@
+"""Commands of `campaign` for the user to type next, complete, so that they can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+SPEC: Final = "SPEC"
+"""Stands for the spec of the running command and its overrides, if it has one."""
+
+_CARRIED: Final = frozenset({"command line", "spec"})
+"""Sources of `dir` and `store` that the next command does not have by itself."""
+
+_WITHOUT_PLACE: Final = frozenset({"completion", "diagnose", "init", "validate"})
+_FILE: Final = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The place of the campaign of the running command, and its spec with the overrides."""
+
+    settings: Settings | None = None
+    spec: tuple[str, ...] = (SPEC,)
+
+
+_GIVEN: Final[ContextVar[_Given | None]] = ContextVar("given", default=None)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Runs a command, whose place and spec complete the commands that it prints."""
+    token = _GIVEN.set(_Given())
+    try:
+        yield
+    finally:
+        _GIVEN.reset(token)
+
+
+def located(settings: Settings, spec: Path | None) -> None:
+    """Remembers the place of the campaign of the running command."""
+    if given := _GIVEN.get():
+        _GIVEN.set(replace(given, settings=settings, spec=(str(spec),) if spec else given.spec))
+
+
+def overridden(sets: Sequence[str]) -> None:
+    """Remembers the overrides of the spec of the running command."""
+    if given := _GIVEN.get():
+        _GIVEN.set(replace(given, spec=(*given.spec, *(word for one in sets for word in ("--set", one)))))
+
+
+def typed(verb: str, *words: str) -> str:
+    """The command as it is typed, with the place of the campaign: `campaign status sweep --dir /shared/campaign`."""
+    given = _GIVEN.get() or _Given()
+    whole = [part for word in words for part in (given.spec if word == SPEC else (word,))]
+    if given.settings and verb not in _WITHOUT_PLACE:
+        whole += _place(given.settings)
+    return " ".join(["campaign", *verb.split(), *map(shlex.quote, whole)])
+
+
+def _place(settings: Settings) -> Iterator[str]:
+    for origin in settings.shown:
+        if origin.name in ("dir", "store") and origin.source in _CARRIED:
+            file = origin.value.removeprefix(_FILE)
+            yield f"--{origin.name}"
+            yield f"{_FILE}{Path(file).absolute()}" if file and file != origin.value else origin.value
