@@ -26,7 +26,7 @@ from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
-from dscampaign.jobs.agent.node import Start, announce
+from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths, payloads_file
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.cli.watch import watch_passes
@@ -110,7 +110,7 @@ class SimulatedCluster:
         make_below(self._paths.runs, task.files.dir)
         task.began_s = now_s
         task.files.claim.write_text(json.dumps({"job_id": task.job_id, "host": "node1", "ts": now_s}))
-        announce(task.files, Start(task.job_id, "node1", "node1", 29500, "", 0, now_s))
+        Start(task.job_id, "node1", "node1", 29500, "", 0, now_s).write(task.files.started)
         beat = {"ts": now_s, "host": "node1", "idle_s": 1.0, "phase": "train", "ranks": {}, "phase_s": 60.0}
         task.files.heartbeat(0).write_text(json.dumps(beat))
 

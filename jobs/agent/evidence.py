@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TextIO, TypedDict
+from typing import Annotated, Any, Final, TextIO, TypedDict
 
-from dscampaign.files.atomic_files import read_json
-from dscampaign.jobs.shared.documents import Document, Number, Time, Whole, decode
+from dscampaign.jobs.shared.documents import Document, Number, Time, Whole
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.spool_steps import TAIL_BYTES, tail
 from dscampaign.jobs.shared.user_pattern import UserPattern
@@ -99,7 +98,7 @@ class RankError(_Timed, total=False):
 
 
 @dataclass(frozen=True)
-class RankRecord:
+class RankRecord(Document):
     """A rank's own record: its identity, and, unless a signal ended it, how it ended."""
 
     state: str = ""
@@ -109,17 +108,6 @@ class RankRecord:
     read_config: bool | None = None
     group: Number | None = None
     limits: tuple[tuple[str, Whole], ...] = ()
-
-    @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Return the record in ``path``; None if there is none that can be read. It may have more fields."""
-        raw = read_json(path)
-        if raw is None:
-            return None
-        with contextlib.suppress(ValueError):
-            found: Self = decode(cls, raw)
-            return found
-        return None
 
 
 @dataclass(frozen=True)

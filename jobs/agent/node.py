@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from ipaddress import ip_address
 
-from dscampaign.files.atomic_files import read_json, write_atomically
-from dscampaign.jobs.shared.documents import Count, Number, Time, Whole, decode
+from dscampaign.files.atomic_files import read_json
+from dscampaign.jobs.shared.documents import Count, Document, Number, Time, Whole
 from dscampaign.jobs.shared.layout import AttemptPaths
 
 POLL_S = 0.2
@@ -103,7 +102,7 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Document):
     """The start of an attempt that node 0 decides for all nodes.
 
     Attributes:
@@ -130,20 +129,6 @@ class Start:
     config_hash: str = ""
     generation: Whole = 0
 
-    @classmethod
-    def read(cls, paths: AttemptPaths) -> Start | None:
-        """Return node 0's decision, None while there is none."""
-        raw = read_json(paths.started)
-        with suppress(ValueError):  # of another version
-            start: Start | None = None if raw is None else decode(cls, raw)
-            return start
-        return None
-
-
-def announce(paths: AttemptPaths, start: Start) -> None:
-    """Announce the start, on node 0."""
-    write_atomically(paths.started, json.dumps(asdict(start)))
-
 
 def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], bool] = lambda: False) -> Start | None:
     """Wait for node 0 of the same job, on the other nodes.
@@ -160,7 +145,7 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
     """
     deadline, seen = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
     while time.monotonic() < deadline:
-        start = Start.read(paths)
+        start = Start.read(paths.started)
         if start and (start.job_id, start.restarts) == (node.job_id, node.restarts):
             return start
         if lost():

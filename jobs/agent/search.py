@@ -24,7 +24,7 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.spool_steps import events
 
 from .evidence import RESTORED
-from .node import POLL_S, Node, Start, announce, free_port
+from .node import POLL_S, Node, Start, free_port
 
 OVER: Final = ("signal", "superseded", "peer", RESTORED)
 """Reasons to end a launch that end the attempt, too."""
@@ -98,7 +98,7 @@ class Search:
                     self._sized(start).write_configs(self._paths)
                 else:
                     prepare(self._payload, start.search_from, self._too_big)
-                announce(self._paths, start)
+                start.write(self._paths.started)
             else:
                 start, ended_by = self._heard(start, over)
                 if ended_by:
@@ -151,7 +151,7 @@ class Search:
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
         """Wait, on the other nodes, for node 0's next decision."""
         while not (why := over()):
-            now = Start.read(self._paths)
+            now = Start.read(self._paths.started)
             if now and now.job_id == self._node.job_id and now.port != before.port:
                 return now, ""
             time.sleep(POLL_S)

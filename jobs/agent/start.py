@@ -22,7 +22,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload
 
-from .node import POLL_S, Node, Start, announce, free_port, join
+from .node import POLL_S, Node, Start, free_port, join
 from .search import found_before, prepare
 
 AWAY_S = 300.0
@@ -168,7 +168,7 @@ class Starter:
         )
         if start.search_from is not None:
             prepare(payload, start.search_from)
-        announce(self._paths, start)
+        start.write(self._paths.started)
         return start
 
     def _searches(self) -> bool:

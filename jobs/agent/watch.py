@@ -130,7 +130,7 @@ class Watch:
         """In a search, node 0 may begin the next launch before this node's ranks have ended."""
         if self._node.rank == 0 or self._meeting is None or self._meeting.search_from is None:
             return ""
-        now = Start.read(self._paths)
+        now = Start.read(self._paths.started)
         return "went_on" if now and now.port != self._meeting.port else ""
 
     def _lasting(self, reason: str, condition: bool, grace_s: float) -> bool:

@@ -334,7 +334,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     beats = (Heartbeat.read(path) for path in there(map(files.heartbeat, range(row.nodes)), names))
     heartbeats = () if job and (job.pending or job.terminal) else tuple(beat for beat in beats if beat)
     claimed, restarted = claim is not None, (job is None or job.terminal) and files.restarted.exists()
-    start = Start.read(files)
+    start = Start.read(files.started)
     start = start if start and mine.owns(vars(start)) else None
     return AttemptView(
         row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted, set_up=set_up

@@ -67,7 +67,7 @@ def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
         "ts": pytest.approx(found.started_s, abs=9),
         **asdict(Identity.of(attempt.payload)),
     }
-    start = Start.read(attempt.paths)
+    start = Start.read(attempt.paths.started)
     assert start is not None
     assert Identity.of(found) == Identity.of(start) == Identity.of(attempt.payload)
 
@@ -213,7 +213,7 @@ def test_an_attempt_begins_with_the_sizes_that_it_was_told_in_the_queue(attempt:
     assert sizes == ["1", "4", "8"]
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (1, 4)
     assert read_json(attempt.paths.train_config) == {"micro_batch": 1, "accumulation": 4, "lr": 1}
-    start = Start.read(attempt.paths)
+    start = Start.read(attempt.paths.started)
     assert start is not None
     assert (start.micro_batch, start.accumulation) == (1, 4)
 
@@ -224,7 +224,7 @@ def test_sizes_that_would_change_the_step_are_not_used(attempt: Attempt, told: d
     attempt.script(SIZES)
     assert attempt.run() == 0
     assert json.loads((attempt.paths.dir / "seen-0").read_text())[0] == ["2", "2", "8"]
-    start = Start.read(attempt.paths)
+    start = Start.read(attempt.paths.started)
     assert start is not None
     assert (start.micro_batch, start.accumulation) == (2, 2)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.agent.node import Node, Start, announce
+from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.search import Search, Searched, found_before, prepare
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
@@ -63,7 +63,7 @@ class Attempt:
 
     def search(self, ranks: Ranks, over: Callable[[], str] = lambda: "") -> Searched:
         prepare(self.payload, 8)
-        announce(self.paths, self.start)
+        self.start.write(self.paths.started)
         return Search(self.payload, self.node, ranks, self.tell).run(self.start, over)
 
     def tell(self, event: str, **data: Any) -> None:
@@ -79,7 +79,7 @@ def test_the_fastest_is_trained_with_at_the_same_global_batch(tmp_path: Path) ->
     assert (found.payload.micro_batch, found.payload.accumulation, found.ended_by) == (32, 2, "")
     assert found.payload.train == {"micro_batch": 32, "accumulation": 2, "global_batch": 128}
     assert json.loads(attempt.paths.train_config.read_text()) == found.payload.train
-    told = Start.read(attempt.paths)
+    told = Start.read(attempt.paths.started)
     assert told == found.start
     assert (told.micro_batch, told.accumulation, told.search_from, told.resume) == (32, 2, None, "/checkpoint")
     said = attempt.said["micro_batch_search"]
@@ -124,7 +124,7 @@ def test_what_ends_the_attempt_ends_the_search_and_nothing_is_kept(tmp_path: Pat
     attempt = Attempt(tmp_path)
     assert attempt.search(Ranks(FAST_AT_32, ended_by=why)).ended_by == why
     assert found_before(attempt.payload) is None
-    assert Start.read(attempt.paths) == attempt.start
+    assert Start.read(attempt.paths.started) == attempt.start
 
 
 @pytest.mark.parametrize(("why", "code"), [("stop", 0), ("teardown", 1)])
@@ -158,7 +158,7 @@ def test_other_nodes_search_as_often_as_the_first_and_train_with_its_size(tmp_pa
     ranks.meet = others.meet = threading.Barrier(2)
     found: list[Searched] = []
     prepare(first.payload, 8)
-    announce(first.paths, first.start)
+    first.start.write(first.paths.started)
     waiting = threading.Thread(
         target=lambda: found.append(Search(second.payload, second.node, others, second.tell).run(second.start, str))
     )

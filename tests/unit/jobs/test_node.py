@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, announce, join
+from dscampaign.jobs.agent.node import Node, RendezvousTimeout, Start, join
 from dscampaign.jobs.agent.start import Starter
 from dscampaign.jobs.shared.code_copy import CopyPaths
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -22,13 +22,13 @@ NODE = Node("7_0", 1, "n1", "")
 
 def test_what_the_first_node_announces_the_others_join(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
-    assert Start.read(paths) is None
-    announce(paths, START)
+    assert Start.read(paths.started) is None
+    START.write(paths.started)
     assert join(paths, NODE, 1.0) == START
 
 
 def test_another_job_s_announcement_is_not_joined(tmp_path: Path) -> None:
-    announce(AttemptPaths(tmp_path), START)
+    START.write(AttemptPaths(tmp_path).started)
     with pytest.raises(RendezvousTimeout, match="node 0 of job 8_0"):
         join(AttemptPaths(tmp_path), Node("8_0", 1, "n1", ""), 0.05)
 
@@ -42,7 +42,7 @@ def test_as_long_as_the_first_node_lives_the_others_wait(tmp_path: Path) -> None
         looks += 1
         write_atomically(paths.heartbeat(0), json.dumps({"ts": looks}))
         if looks == 5:  # a second: five times as long as one may be silent
-            announce(paths, START)
+            START.write(paths.started)
         return False
 
     assert join(paths, NODE, 0.3, lost) == START
@@ -56,9 +56,9 @@ def test_a_node_whose_job_lost_the_attempt_waits_no_longer(tmp_path: Path) -> No
 def test_of_an_announcement_of_a_later_version_the_known_fields_are_read(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
     write_atomically(paths.started, json.dumps({**vars(START), "frobnicate": 1}))
-    assert Start.read(paths) == START
+    assert Start.read(paths.started) == START
     write_atomically(paths.started, json.dumps({"job_id": "7_0"}))
-    assert Start.read(paths) is None
+    assert Start.read(paths.started) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dscampaign.files import disk_space
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome
-from dscampaign.jobs.agent.node import Start, announce
+from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.orchestrator.campaign import desired as campaigns
@@ -69,7 +69,7 @@ def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> N
     files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "1_0", "ts": 7.0}))
     start = Start("1_0", "n0", "a", 1, "", 0, 5.0)
-    announce(files, start)
+    start.write(files.started)
     view = attempt(world)
     assert (view.claimed, view.start, view.start_step) == (True, start, 0)
 
