@@ -1,16 +1,15 @@
 """Read the kernel's messages about GPUs, memory and storage on this node while an attempt ran.
 
 /dev/kmsg is opened when the attempt begins and read when it ends, so that only its own time is seen. If it cannot be
-opened (``kernel.dmesg_restrict``), ``dmesg`` may still be allowed; if neither is, there are no lines.
+opened (``kernel.dmesg_restrict``), there are no lines.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,6 @@ RECORD_BYTES = 8192
 RECORD_LIMIT = 20_000
 LINE_LIMIT = 40
 TEXT_LIMIT = 300
-DMESG_TIMEOUT_S = 2.0
 
 INTERESTING = re.compile(
     r"NVRM|nvidia.*(?:Xid|fallen off)|Out of memory|oom-kill|Killed process|I/O error|nfs: server|Remounting filesystem"
@@ -41,7 +39,6 @@ class KernelLog:
     """The kernel's log from now on."""
 
     def __init__(self, device: Path = KMSG) -> None:
-        self._opened_s = time.time()
         self._file: int | None = None
         try:
             self._file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
@@ -51,10 +48,9 @@ class KernelLog:
 
     def lines(self) -> tuple[KernelLine, ...]:
         """Return the interesting lines since this was opened, the newest of too many; close the log."""
-        lines = list(_records(self._file)) if self._file is not None else _dmesg()
+        lines = tuple(_records(self._file)) if self._file is not None else ()
         self.close()
-        recent = [line for line in lines if line.ts >= self._opened_s - 1]
-        return tuple(recent[-LINE_LIMIT:])
+        return lines[-LINE_LIMIT:]
 
     def close(self) -> None:
         """Close the device."""
@@ -75,14 +71,6 @@ def _parse_kmsg(record: str) -> KernelLine | None:
         return None
 
 
-def _parse_dmesg(lines: Iterable[str]) -> Iterator[KernelLine]:
-    """Read dmesg's lines ``[ seconds] text``."""
-    for line in lines:
-        found = re.match(r"\[ *(\d+\.\d+)\] (.*)", line)
-        if found and INTERESTING.search(found[2]):
-            yield KernelLine(_boot_s() + float(found[1]), found[2][:TEXT_LIMIT])
-
-
 def _records(file: int) -> Iterator[KernelLine]:
     for _ in range(RECORD_LIMIT):
         try:
@@ -95,16 +83,6 @@ def _records(file: int) -> Iterator[KernelLine]:
             return
         if line := _parse_kmsg(record.decode(errors="replace")):
             yield line
-
-
-def _dmesg() -> list[KernelLine]:
-    try:
-        done = subprocess.run(
-            ["dmesg"], capture_output=True, timeout=DMESG_TIMEOUT_S, check=False, text=True, errors="replace"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return list(_parse_dmesg(done.stdout.splitlines()))
 
 
 def _boot_s() -> float:
