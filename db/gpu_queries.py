@@ -178,7 +178,6 @@ def _samples(attempt_id: int) -> Select[Any]:
 
 @cache
 def _uses(*, timed: bool = False) -> Select[Any]:
-    """Select all of ``GpuUse`` but its energy for each sampled GPU; `timed`: between `from_s` and `to_s` alone."""
     row = gpu_sample.c
     which = [row.ts_s.between(bindparam("from_s"), bindparam("to_s"))] if timed else []
     here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
@@ -246,7 +245,6 @@ def _growth() -> Select[Any]:
 
 
 def _window(from_s: float, to_s: float) -> Select[Any]:
-    """Select the joules of all GPUs between two moments; of a sample that reaches beyond, its part."""
     grown = _grown().c
     begin_s = case((grown.before_s < from_s, from_s), else_=grown.before_s)
     end_s = case((grown.ts_s > to_s, to_s), else_=grown.ts_s)

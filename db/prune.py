@@ -182,7 +182,6 @@ def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
 
 
 def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
-    """Return the steps that always stay: an attempt's first and last, its lowest loss, its peaks of memory."""
     row, extra = step_metric.c, metric_extra.c
     found = set[int]()
     for lowest, highest in conn.execute(
@@ -232,7 +231,6 @@ def _sample_s(conn: Connection, attempt_id: int) -> float:
 
 
 def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -> int:
-    """Delete all but the last sample and the first of each stretch of time, so that the same stay the next time."""
     row = gpu_sample.c
     with store.read() as conn:
         evidence = conn.execute(select(attempt.c.evidence).where(attempt.c.id == attempt_id)).scalar_one()

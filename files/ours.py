@@ -97,16 +97,15 @@ def named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
         return []
 
 
-def measure(place: Path, root: Path) -> tuple[int, list[Kept]]:
-    """Return the bytes that `remove` would free, and what it would leave."""
+def measure(root: Path, part_of: PartOf | None = None, at: tuple[str, ...] = ()) -> tuple[int, list[Kept]]:
+    """Return the bytes of the files that `sweep` would free, and what it would leave. Arguments are those of `walk`."""
     size, kept = 0, list[Kept]()
-    names = place.relative_to(root).parts
     with suppress(FileNotFoundError):
-        for found in walk(root, _part_of(names), names):
-            if found.part is None:
-                kept.append(found.kept)
-            elif found.part is Part.TREE:
-                size += found.info.st_size
+        for place in walk(root, part_of or _part_of(at), at):
+            if place.part is None:
+                kept.append(place.kept)
+            elif not stat.S_ISDIR(place.info.st_mode):
+                size += place.info.st_size
     return size, kept
 
 
@@ -169,7 +168,6 @@ def _below(
 
 
 def _doubt(folder: int, name: str, info: os.stat_result, mount: tuple[int, int], part: Part | None) -> str:
-    """Why a place is not ours; "" if it is."""
     if part is None or name == os.pardir:
         return "not of this program"
     is_folder = stat.S_ISDIR(info.st_mode)

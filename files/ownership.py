@@ -138,7 +138,6 @@ def group_name(gid: int) -> str:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the folders above a path, the path, and the same for the target of each symbolic link among them."""
     for place in (*reversed(path.parents), path):
         info = place.lstat()
         yield place, info
@@ -179,7 +178,6 @@ def _repair(place: Path, info: os.stat_result) -> str:
 
 
 def _or_trust(info: os.stat_result) -> str:
-    """Return the alternative for the folder of a project, whose members work in it together."""
     if info.st_gid == 0 or not info.st_mode & stat.S_IWGRP:
         return ""
     return f"; if you trust all of its group as yourself, `export {TRUSTED_GROUPS}={group_name(info.st_gid)}`"

@@ -147,7 +147,7 @@ def _on_conflict(statement: Any, table: Table) -> Any:
 
 
 def _values(row: Mapping[str, float]) -> tuple[float | None, ...]:
-    """Time, the columns of METRIC_COLUMNS and their mask: SQLite has no NaN, so it becomes NULL with its bit set."""
+    """SQLite has no NaN, so it becomes NULL with its bit set in the mask."""
     values = tuple(map(row.get, _LINE_NAMES))
     if math.isfinite(sum(row.values())):
         return (*values, 0)
@@ -156,7 +156,6 @@ def _values(row: Mapping[str, float]) -> tuple[float | None, ...]:
 
 
 def _merge(first: Any, second: Any, also: ColumnElement[bool]) -> dict[str, ColumnElement[Any]]:
-    """For each column the first's value, or the second's (where `also` holds) if the first has none."""
     chosen: dict[str, ColumnElement[Any]] = {}
     masks: list[ColumnElement[int]] = []
     for bit, name in enumerate(_COLUMNS):

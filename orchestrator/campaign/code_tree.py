@@ -112,7 +112,6 @@ class _Listing:
 def _within_limits(
     root: Path, listing: _Listing, always: set[str], named: set[str], dir: Path, spec: Path
 ) -> CodeTree | None:
-    """Select the files of a listing to copy; None if they are too much."""
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     own = Beside.CODE if dir.resolve() == root.resolve() else os.path.relpath(dir, root)
     tracked = set(listing.tracked)
@@ -200,7 +199,6 @@ def work_tree(folder: Path) -> Path | None:
 
 
 def _git_listing(root: Path) -> _Listing | None:
-    """Return the files of a work tree, also of repositories within; None if git does not answer."""
     listing = _Listing()
     ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
     for paths, which in (
@@ -242,7 +240,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _walk(root: Path, dir: Path) -> _Listing | None:
-    """List the files below a folder, without those of tools and campaigns; None if they are too many."""
     listing, own = _Listing(), os.path.relpath(dir, root)
     for folder, folders, names in os.walk(root):
         at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
@@ -262,7 +259,6 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
 
 
 def _is_a_tool_s(folder: Path) -> bool:
-    """Return whether a folder is hidden, or kept by a tool: an environment, a cache, results."""
     named = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
     return named or any((folder / sign).exists() for sign in _ENVIRONMENT)
 

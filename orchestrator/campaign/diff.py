@@ -164,7 +164,6 @@ def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
 
 
 def _renamed(run: Run, taken: set[str]) -> Run:
-    """Rename a new run that would take the name of a kept one."""
     return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
 
 

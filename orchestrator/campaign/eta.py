@@ -74,7 +74,6 @@ def campaign_left_s(
 def _paces(
     runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
 ) -> dict[str, float]:
-    """Return, by condition, the median of seconds a step over whole runs: starts and restarts included."""
     found = defaultdict(list)
     for run in runs:
         whole_s = None

@@ -104,7 +104,6 @@ def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
 
 
 def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
-    """Fill values of the matrix into the placeholders of command and environment."""
     own = {setting.key: setting.value for setting in point.settings} | point.params
     texts = {name: env_text(value) for name, value in own.items() if name not in _STAY and isinstance(value, Scalar)}
 

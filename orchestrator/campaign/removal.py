@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from dscampaign.db.records import AttemptRow, CampaignRow
 from dscampaign.db.rows import pieces
 from dscampaign.db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from dscampaign.db.store import Store
-from dscampaign.files.ours import Kept, sweep, walk
+from dscampaign.files.ours import Kept, measure, sweep
 from dscampaign.files.ownership import user_name
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.commands import typed
@@ -95,22 +94,9 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
     if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
         there.require(attempts)
     parts = CampaignParts.of(runs, attempts)
-    size, kept = _measured(folder, parts)
-    return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size, parts, kept)
-
-
-def _measured(folder: Path, parts: CampaignParts) -> tuple[int | None, tuple[Kept, ...]]:
-    if folder.is_symlink():
-        return 0, (Kept(folder, "a symbolic link"),)
-    if not folder.exists():
-        return None, ()
-    size, kept = 0, list[Kept]()
-    for place in walk(folder, parts):
-        if place.part is None:
-            kept.append(place.kept)
-        elif not stat.S_ISDIR(place.info.st_mode):
-            size += place.info.st_size
-    return size, tuple(kept)
+    size, kept = (0, [Kept(folder, "a symbolic link")]) if folder.is_symlink() else measure(folder, parts)
+    size_bytes = size if os.path.lexists(folder) else None
+    return Removal(fresh, len(runs), tuple(row.id for row in attempts), folder, size_bytes, parts, tuple(kept))
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
@@ -150,18 +136,18 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
         UserError, Unreachable: as `removal_of`, now that nobody else acts for it; OSError: a file cannot be removed.
     """
     with acting_for(store, campaign) as writer:
-        found = removal_of(store, campaign)
-        if found.size_bytes is not None and found.campaign.desired != REMOVED:
-            CampaignFolder(found.campaign).complete()  # an older version made it without a marker
+        removal = removal_of(store, campaign)
+        if removal.size_bytes is not None and removal.campaign.desired != REMOVED:
+            CampaignFolder(removal.campaign).complete()  # an older version made it without a marker
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
-        kept = _remove_folder(found, writer)
-        for some in counted("attempts removed", _together(store, found.attempts), len):
+        kept = _remove_folder(removal, writer)
+        for some in counted("attempts removed", _together(store, removal.attempts), len):
             with writer.write() as conn:
                 delete_measurements(conn, some)
         with writer.write() as conn:
             delete_campaign(conn, campaign.id)
-    return replace(found, kept=tuple(kept))
+    return replace(removal, kept=tuple(kept))
 
 
 def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
@@ -175,16 +161,16 @@ def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
     return [*pieces(silent), *([attempt_id] for attempt_id in attempt_ids if attempt_id in reported)]
 
 
-def _remove_folder(found: Removal, writer: FencedWriter) -> list[Kept]:
+def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:
     """Remove the campaign's places; return those that stay. The marker goes last: it names the folder's owner.
 
     Raises:
         OSError: a file of the campaign cannot be removed.
     """
-    folder, parts = found.folder, found.parts
+    folder, parts = removal.folder, removal.parts
     marker = CampaignPaths(folder.parent, folder.name).marker
     if folder.is_symlink():
-        return list(found.kept)
+        return list(removal.kept)
     kept = list[Kept]()
     if marker.exists():
         pieces_of = [*(("runs", run) for run in parts.runs), *(("batches", token) for token in parts.tokens)]

@@ -250,7 +250,7 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
             continue
         with suppress(OSError):
             from_s = path.lstat().st_mtime + SURE_S if aged else 0.0
-            size, kept = ours.measure(path, root)
+            size, kept = ours.measure(root, at=path.relative_to(root).parts)
             yield from kept
             if not kept:
                 yield Item(kind, path, root, size, from_s)

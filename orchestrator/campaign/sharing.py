@@ -175,7 +175,6 @@ def _require_alone(paths: CampaignPaths, parts: CampaignParts, to_open: Sequence
 
 
 def _is_campaign_s(place: Path) -> bool:
-    """Return whether a place in a `dir` is this program's, and stays closed or is opened with it."""
     if place.is_symlink():
         return False
     return place.name == Beside.SETTINGS or (place / MARKER).is_file() or _is_closed_folder(place)
@@ -276,7 +275,6 @@ def _opened(paths: CampaignPaths, part_of: PartOf) -> Iterator[tuple[Place, int]
 def _open_store(
     store: Store, files: Sequence[Path], gid: int, group: str
 ) -> tuple[list[SharedPlace], list[SharedPlace]]:
-    """Open a SQLite store; return it, and the files that keep the group from reading it."""
     if not files:
         return [], [SharedPlace(Path(), f"the store is PostgreSQL: its owner grants {group} a role that may read")]
     blocked = []
@@ -293,7 +291,6 @@ def _open_store(
 
 
 def _store_files(store: Store) -> list[Path]:
-    """Return the SQLite file and the files that exist beside it; nothing for another store."""
     if not store.is_sqlite:
         return []
     file = Path(store.url_without_password.removeprefix("sqlite:///"))

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,13 +24,10 @@ from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.formatting import moment
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
-from dscampaign.tests.support.mounts import may_mount
 from dscampaign.tests.support.world_on_disk import World, make_world
 from dscampaign.tests.unit.jobs.test_checkpoint import make as save
 
 Output = pytest.CaptureFixture[str]
-
-needs_mount = pytest.mark.skipif(not may_mount(), reason="LEFT OUT: to mount needs root")
 
 
 @pytest.fixture
@@ -104,10 +100,9 @@ def test_nothing_is_removed_without_an_answer(world: World, capsys: Output) -> N
     assert rows(world)["run"] == 2
 
 
-@pytest.mark.parametrize("state", [RunState.PENDING, RunState.QUEUED, RunState.RUNNING])
-def test_a_campaign_with_something_left_to_do_stays(world: World, state: RunState) -> None:
+def test_a_campaign_with_something_left_to_do_stays(world: World) -> None:
     with world.store.write() as conn:
-        queries.update_run(conn, world.runs()["depth-1"].id, state=state)
+        queries.update_run(conn, world.runs()["depth-1"].id, state=RunState.PENDING)
     with pytest.raises(UserError, match="not settled: 1 run, such as depth-1"):
         removal.remove(world.store, world.campaign)
     assert world.paths.marker.exists()
@@ -174,32 +169,6 @@ def test_the_prompt_lists_what_goes_and_what_stays(world: World, capsys: Output)
     lines = capsys.readouterr().err.splitlines()
     assert f"deletes the files of campaign in {world.paths.runs}" in lines
     assert f"keeps {output}: not of this program" in lines
-
-
-@pytest.mark.parametrize("linked", ["c", "c/runs", "c/runs/depth-1", "c/batches"])
-def test_nothing_behind_a_link_is_removed(world: World, tmp_path: Path, linked: str) -> None:
-    place, disk = world.folder / linked, tmp_path / "disk"
-    shutil.move(place, disk)
-    place.symlink_to(disk)
-    before = {theirs(disk / "other"), *disk.rglob("*")}
-    gone = removal.remove(world.store, world.campaign)
-    assert place in {kept.path for kept in gone.kept}
-    assert place.is_symlink()
-    assert {path for path in before if not path.exists()} == set()
-
-
-@needs_mount
-@pytest.mark.parametrize("place", ["c/runs/depth-1/checkpoints", "c/runs/depth-1/g0001/logs/disk", "c/disk"])
-def test_what_is_mounted_in_the_folder_stays(world: World, tmp_path: Path, place: str) -> None:
-    at, file = world.folder / place, theirs(tmp_path / "disk")
-    at.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "--bind", str(tmp_path / "disk"), str(at)], check=True)
-    try:
-        gone = removal.remove(world.store, world.campaign)
-        assert file.exists()
-    finally:
-        subprocess.run(["umount", str(at)], check=True)
-    assert at in {kept.path for kept in gone.kept}
 
 
 @pytest.mark.parametrize("name", ["src", "runs/depth-1", "campaign.json"])
@@ -421,34 +390,6 @@ def test_code_that_no_attempt_ran_goes(world: World) -> None:
     (other / "campaign.json").write_text("{}")  # of a store that is not seen here
     assert "other" in garbage(world).notes[0]
     assert garbage(world).items == ()
-
-
-def test_only_copies_of_code_go(world: World, tmp_path: Path, capsys: Output) -> None:
-    """Neither folders of the user's, whatever their name, nor copies with files of theirs, nor what links lead to."""
-    codes = world.paths.code("x").parent
-    mine = [theirs(codes / name) for name in ("thesis", "0123456789abcdef", "fedcba9876543210")]
-    (codes / "0123456789abcdef.json").write_text("{}")
-    mine.append(theirs(unused_copy(world) / "outputs"))
-    linked = theirs(tmp_path / "linked")
-    (codes / "a123456789abcdef").symlink_to(tmp_path / "linked")
-    age(*codes.iterdir(), *codes.glob("*/*"))
-    kept = {item.path for item in garbage(world).kept}
-    assert {codes / "thesis", mine[-1].parents[1], codes / "a123456789abcdef"} <= kept
-    assert cli(world, "gc", "--yes") == 0
-    assert f"keeps {codes / 'thesis'}: not of this program" in capsys.readouterr().out.splitlines()
-    assert all(file.exists() for file in (*mine, linked))
-
-
-def test_only_temporary_files_of_the_campaign_go(world: World) -> None:
-    attempt = attempt_paths(world.attempts("depth-1")[0])
-    checkpoints = world.paths.run("depth-1").checkpoints(world.runs()["depth-1"].config_hash)
-    mine = [attempt.dir / ".notes.txt.12345678", attempt.dir / "reserve-me", checkpoints / "universal-theory" / "x"]
-    mine += [checkpoints / "g0001-step-mine.tmp", checkpoints.parent / "mine" / "g0001-step00000001.tmp"]
-    for place in mine:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.touch()
-    age(*mine)
-    assert garbage(world).of(GarbageKind.TEMPORARY) == []
 
 
 def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
