@@ -173,7 +173,7 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: Sh
             findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
         elif setting.path:
             origins[setting.path] = setting.place
-    usable, wrong = without_wrong_values(data)
+    usable, wrong = without_wrong_values(data) if data.get("deepspeed") else (data, [])
     data, contradictions = canonical(usable, origins)
     findings += [*wrong, *contradictions]
     try:
@@ -221,7 +221,7 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
     digest = _config_hash(nameless, point, local_gpus)
     suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
     name = run_name(point.labels, suffix, digest, taken)
-    config = _filled(config, values | {"run": name}) if "run" in _placeholders(config) else nameless
+    config = _filled(config, values | {"run": name}) if "run" in _used(config) else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
     micro_batch, accumulation = _batch(config, world_size)
@@ -297,10 +297,6 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
     return True
 
 
-def _placeholders(config: RunConfig) -> set[str]:
-    return set(_used(config))
-
-
 def _used(config: RunConfig) -> dict[str, FieldPath]:
     texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
     texts += [(("command",), text) for text in config.command or ()]
@@ -319,7 +315,7 @@ def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str
 
 def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
     """Values that a placeholder stands for and that have neither text nor a label: a null, a list, a mapping."""
-    used, params = _placeholders(config), point.params
+    used, params = _used(config), point.params
     for setting in point.settings:
         name = short_name(setting.key)
         digest = as_scalar(setting.value)

@@ -51,8 +51,6 @@ def one_line(value: Any) -> Any:
     """
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise Hint("contains a line break or another control character", "write it on one line")
-    if isinstance(value, str) and any(0xD800 <= ord(char) <= 0xDFFF for char in value):
-        raise Hint("contains half a character", "write the character itself, not its \\u codes")
     return value
 
 
@@ -64,14 +62,12 @@ def name_of_input(value: Any) -> Any:
     """Lets through what can name a file or something on the hub; both would be looked for on the node alone.
 
     Raises:
-        Hint: The text is empty, holds a control character, has a space around it, or is longer than any file's name.
+        Hint: The text is empty, holds a control character, or is longer than any file's name.
     """
     if not isinstance(one_line(value), str):
         return value
-    if not (plain := value.strip()):
+    if not value.strip():
         raise Hint("is empty", "write a name, or leave the field out")
-    if value != plain:
-        raise Hint("has a space in front of it or behind it", f"write {plain}")
     if too_long(value):
         raise Hint(TOO_LONG, "write a shorter one")
     return value

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
-    model_validator,
 )
 
 from dscampaign.orchestrator.errors import did_you_mean
@@ -21,28 +20,10 @@ from .field_types import Hint, SpecSection, Text
 
 TOOLS: Final = ("wandb", "tensorboard", "mlflow")
 
-_CREDENTIAL: Final = re.compile(r"(?:^|_)(?:api_?key|key|token|password|passwd|secret|username)(?:_|$)", re.IGNORECASE)
-_PASSWORD: Final = re.compile(r"://[^/\s@]*@")
 
-
-class _Tool(SpecSection):
-    login: ClassVar[str] = ""
-    """Where the tool finds out who is asking."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_credentials(cls, value: Any) -> Any:
-        for name in value if isinstance(value, dict) else ():
-            if _CREDENTIAL.search(str(name)):
-                hint = f"leave it out and log in as the tool documents ({cls.login}): jobs inherit your environment"
-                raise Hint(f"{name} does not belong in a spec, which is kept in the store", hint)
-        return value
-
-
-class WandbConfig(_Tool):
+class WandbConfig(SpecSection):
     """Weights & Biases. Credentials come from `WANDB_API_KEY` or `wandb login`, never from here."""
 
-    login: ClassVar[str] = "`export WANDB_API_KEY=…` or `wandb login`"
     project: Text | None = None
     """Default: `WANDB_PROJECT`, or the campaign's name."""
     entity: Text | None = None
@@ -55,7 +36,7 @@ class WandbConfig(_Tool):
     """Tags in addition to the campaign's name."""
 
 
-class TensorBoardConfig(_Tool):
+class TensorBoardConfig(SpecSection):
     """TensorBoard: one folder per run."""
 
     dir: Text | None = None
@@ -70,10 +51,9 @@ class TensorBoardConfig(_Tool):
         return value
 
 
-class MlflowConfig(_Tool):
+class MlflowConfig(SpecSection):
     """MLflow. Credentials come from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
 
-    login: ClassVar[str] = "`export MLFLOW_TRACKING_USERNAME=… MLFLOW_TRACKING_PASSWORD=…` or MLFLOW_TRACKING_TOKEN"
     tracking_uri: Text | None = None
     """The tracking server, such as `https://mlflow.example.org`. Required. Default: `MLFLOW_TRACKING_URI`."""
     experiment: Text | None = None
@@ -82,8 +62,6 @@ class MlflowConfig(_Tool):
     @field_validator("tracking_uri")
     @classmethod
     def _nameless(cls, value: str | None) -> str | None:
-        if value and _PASSWORD.search(value):
-            raise Hint("contains a name or a password", f"leave it out of the address, and use {cls.login}")
         if value and not re.match(r"[a-z][a-z0-9+-]*:|databricks$", value):
             raise Hint("is not a URL", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
         return value

@@ -39,7 +39,6 @@ _DOLLARS: Final = ("env", "slurm", "forward")
 """Sections whose texts may hold a dollar that stands for itself."""
 _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
 """How a relative path ends that is no name on the hub."""
-_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 _LEVELS: Final = 4
 """How deep sections lie in one another."""
 
@@ -75,14 +74,15 @@ def runs_of_text(
     prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
     data = prepared.spec(source.data)
     spec, wrong = _validated(data)
-    findings = [*prepared.findings, *_news(wrong, prepared.findings)]
-    # What is filled into `store` goes nowhere; everything else is kept as it is after filling in.
+    # The store keeps everything as it is after filling in, but for its own address.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
+    findings = prepared.findings
     findings += [f for f in secrets.findings(kept) if not any(_same_cause(f, other) for other in findings)]
+    findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
         spec.reworded.update((name, text) for place, text in source.reworded.items() if (name := _placeholder(place)))
-        findings += _nowhere(spec, prepared.environ)
+        findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
             runs = expand(spec, local_gpus)
             findings += _filled_in(spec, runs, Path(prepared.folder, spec.workdir or ""))
@@ -132,8 +132,7 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].splitlines(keepends=True)
         line, column = (len(before), len(before[-1]) + 1) if before else (1, 1)
-        message = "not UTF-8 text" + (": it is UTF-16" if content[:2] in _UTF16 else "")
-        raise SpecError([Problem(str(path), line, column, "", message, "save it as UTF-8")]) from error
+        raise SpecError([Problem(str(path), line, column, "", "not UTF-8 text", "save it as UTF-8")]) from error
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.jobs.shared.user_pattern import takes_too_long
@@ -33,7 +31,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *_python(config)]
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config)]
     found += _local(config, world_size, local_gpus)
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     if config.deepspeed:  # what is made from `train` alone is right
@@ -58,7 +56,9 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    return [*found, *_seeds(spec), *_misread(spec), *rank_groups.remarks(spec), *deepspeed_sections.remarks(spec)]
+    found += [*_seeds(spec), *_misread(spec)]
+    found += rank_groups.remarks(spec) if spec.train.ranks_per_sample > 1 else []
+    return found + (deepspeed_sections.remarks(spec) if spec.deepspeed else [])
 
 
 def _misread(spec: Spec) -> Iterator[str]:
@@ -222,18 +222,13 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
             f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
         )
         yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
-    given = slurm.model_fields_set
     if config.executor == "slurm":
         yield from _gpus(config)
-    memory = [name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if name in {*given, *(slurm.model_extra or {})}]
-    if len(memory) > 1:
-        yield Finding((("slurm", memory[1]),), f"is given together with {memory[0]}", "remove one of them")
 
 
 def _gpus(config: RunConfig) -> Iterator[Finding]:
-    slurm, asked = config.slurm, config.slurm.gpus_per_node
-    on_cpus = "gpus_per_node" in slurm.model_fields_set and asked == "0"
-    kind, colon, number = asked.rpartition(":")
+    slurm = config.slurm
+    on_cpus = "gpus_per_node" in slurm.model_fields_set and slurm.gpus_per_node == "0"
     if slurm.gres is not None:
         unread = unread_gres(slurm.gres)
         if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
@@ -242,19 +237,8 @@ def _gpus(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("slurm", "gres"), ("slurm", "gpus_per_node")), message, hint)
         elif "gpus_per_node" in slurm.model_fields_set and not unread:
             yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
-    elif colon and not int(number):
-        message = f"asks for GPUs of the kind {kind}, and for none of them"
-        yield Finding((("slurm", "gpus_per_node"),), message, "write 0 for a run on CPUs")
     ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
     if slurm.gpus and ranks > slurm.gpus and config.command is None and shared:
         places = (("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "gres"))
         message = f"{ranks} ranks need as many GPUs, a node has {slurm.gpus}"
         yield Finding(places, message, f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`")
-
-
-def _python(config: RunConfig) -> Iterator[Finding]:
-    """A program with its options would be looked for under all of these words."""
-    text = config.python or ""
-    if re.search(r"\s-|^[^/\s]+\s", text) and not Path(text).exists():
-        hint = "name the program alone; options have variables, such as `env: {PYTHONUNBUFFERED: 1}` for -u"
-        yield Finding((("python",),), f"{text} is more than the name of a program", hint)

@@ -148,7 +148,6 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("slurm: {gpus_per_node: many}", 7, "slurm.gpus_per_node", "h100:8"),
         ("slurm: {gpus_per_node: '2:2'}", 7, "slurm.gpus_per_node", "h100:8"),
         ("slurm: {gpus_per_node: 4, gres: 'gpu:4'}", 7, "slurm.gres", "together with gpus_per_node"),
-        ("slurm: {mem: 4G, mem_per_gpu: 4G}", 7, "slurm.mem_per_gpu", "together with mem"),
         ("slurm: {time: 2}", 7, "slurm.time", "signal_delay_s 120"),
         ("slurm: {time: 10, signal_delay_s: 600}", 7, "slurm.signal_delay_s", "10 minutes"),
         ("retry: {oom: -1}", 7, "retry.oom", "at least 0"),

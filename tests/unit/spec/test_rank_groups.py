@@ -1,0 +1,262 @@
+"""Ranks that work on the same samples, in groups: the arithmetic of their batch and states, and the refused specs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dscampaign.jobs.shared import layer_parts
+from dscampaign.jobs.shared.layer_parts import Cut, cut_of
+from dscampaign.jobs.trainer.config import TrainerConfig
+from dscampaign.orchestrator.errors import SpecError
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.memory import config_changes
+from dscampaign.orchestrator.memory.feasibility import needs_of
+from dscampaign.orchestrator.memory.loss_memory import loss_gb
+from dscampaign.orchestrator.memory.parameter_count import count_parameters
+from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
+from dscampaign.orchestrator.spec.batch_size import sharers
+from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.load import load_spec
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.rank_groups import remarks
+
+EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
+LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}
+SEQUENCE, TENSOR = "sequence_parallel", "tensor_parallel"
+both = pytest.mark.parametrize("field", [SEQUENCE, TENSOR])
+
+
+def runs(field: str, tmp_path: Path, *, slurm: dict[str, Any] | None = None, **changes: Any) -> tuple[Run, ...]:
+    """Return the runs of a spec whose ranks work in groups of four, with these changes."""
+    given = {"model": "gpt2", "dataset": "d", "global_batch": 64, "steps": 10, field: 4}
+    train = {**given, **changes.pop("train", {})}
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(yaml.safe_dump({"name": "s", "slurm": slurm or EIGHT, "train": train, **changes}))
+    return expand(load_spec(spec))
+
+
+def problems(field: str, tmp_path: Path, **changes: Any) -> dict[str, str]:
+    """Return each problem with its hint, by field."""
+    (tmp_path / "train.py").touch()
+    with pytest.raises(SpecError) as caught:
+        runs(field, tmp_path, **changes)
+    return {problem.field: f"{problem.message} | {problem.hint}" for problem in caught.value.problems}
+
+
+@both
+def test_the_batch_is_divided_among_groups(tmp_path: Path, field: str) -> None:
+    """64 samples over 8 ranks, 4 to a group, are 32 a group: as many ranks with samples of their own have 8 each."""
+    [run] = runs(field, tmp_path)
+    assert (run.world_size, run.data_parallel, run.micro_batch, run.accumulation) == (8, 2, 8, 4)
+    assert job_request.accumulation_of(run.config, 16, run.world_size) == 2
+    assert (sharers(8, 4), sharers(8, 1), sharers(4, 4)) == ("2 groups of 4 ranks", "8 ranks", "1 group of 4 ranks")
+    train = run.config.train_json(micro_batch=8, accumulation=4, world_size=8)
+    config = TrainerConfig.from_json(json.dumps(train))
+    assert (getattr(config, field), config.part_len) == (4, 256 if field == SEQUENCE else 1024)
+    with pytest.raises(ValueError, match="global_batch is not"):
+        TrainerConfig.from_json(json.dumps({**train, field: 2}))
+
+
+@both
+def test_it_is_an_axis_like_any_other(tmp_path: Path, field: str) -> None:
+    found = runs(field, tmp_path, train={"micro_batch": 4}, matrix={field: [1, 2, 4]})
+    assert [(run.name, run.accumulation) for run in found] == [(f"{field}-{n}", 2 * n) for n in (1, 2, 4)]
+    assert len({run.config_hash for run in found}) == 3
+    assert len({memory_key(run.config) for run in found}) == 3
+    assert len({job_request.search_key(run.config) for run in found}) == 3
+    sizes = [run.config.rendered_deepspeed().get("tensor_parallel", {}).get("autotp_size") for run in found]
+    assert sizes == ([None, 2, 4] if field == TENSOR else [None, None, None])
+
+
+@both
+def test_the_default_changes_no_key_and_no_configuration(field: str) -> None:
+    given, default = ({"global_batch": 8, **more} for more in ({field: 1}, {}))
+    one, other = (RunConfig.model_validate({"train": train}) for train in (given, default))
+    assert memory_key(one) == memory_key(other)
+    assert "tensor_parallel" not in one.rendered_deepspeed()
+
+
+@pytest.mark.parametrize(
+    ("model", "sharers", "least"),
+    [
+        # By hand: tables, norms and the biases of what is cut by inputs stay whole.
+        (
+            {"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 10},
+            2,
+            80 + 128 + 16 + 2 * (32 + 16) + 2 * (216 + 64 + 288 + 256) // 2,
+        ),
+        (
+            {**LLAMA, "vocab_size": 10, "num_hidden_layers": 1, "intermediate_size": 512},
+            4,
+            2 * 2560 + 3 * 256 + (256 * (256 + 2 * 128 + 256) + 3 * 256 * 512) // 4,
+        ),
+    ],
+)
+def test_what_one_rank_has_of_a_model(model: dict[str, Any], sharers: int, least: int) -> None:
+    assert count_parameters(model, None, sharers) == least
+    assert count_parameters(model, None, 1) == count_parameters(model)
+
+
+def test_states_are_those_of_a_rank_s_part_and_the_loss_that_of_whole_samples(tmp_path: Path) -> None:
+    """ZeRO divides among the ranks with the same part: 8 ranks in groups of 4 are 2."""
+    whole, parts = (
+        runs(TENSOR, tmp_path, train={"model": "meta-llama/Llama-2-7b-hf", "zero_stage": 1, "tensor_parallel": n})[
+            0
+        ].config
+        for n in (1, 4)
+    )
+    assert loss_gb(parts, 8) == loss_gb(whole, 8)
+    alone, shared = (needs_of(config, Sizes(8, 4, 4)) for config in (whole, parts))
+    assert alone.parameters == shared.parameters == 6_738_415_616
+    assert alone.states
+    assert shared.states
+    mine = count_parameters("meta-llama/Llama-2-7b-hf", None, 4)
+    assert mine == 1_881_411_584
+    assert shared.states.weights_gb == pytest.approx(2 * mine / 1e9)
+    assert shared.states.optimizer_gb == pytest.approx(12 * mine / 2 / 1e9)
+    assert alone.states.optimizer_gb == pytest.approx(12 * 6_738_415_616 / 8 / 1e9)
+    assert not any("stage 3" in words for words, _ in alternatives(parts, 6_738_415_616, Sizes(8, 4, 4)))
+
+
+def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
+    [run] = runs(TENSOR, tmp_path, train={"zero_stage": 2})
+    assert config_changes.next_change(run.config, ["zero_stage"], []) is None
+    assert config_changes.next_change(run.config, ["zero_stage", "offload_optimizer"], []) == "offload_optimizer"
+
+
+def test_the_loss_is_of_a_rank_s_part_of_the_tokens(tmp_path: Path) -> None:
+    whole, parts = (runs(SEQUENCE, tmp_path, train={"sequence_parallel": size})[0].config for size in (1, 4))
+    assert loss_gb(parts, 8) == pytest.approx(loss_gb(whole, 2))
+    states = [needs_of(config, Sizes(8, 4, 4)).states for config in (whole, parts)]
+    assert states[0] == states[1]
+
+
+def test_a_loss_that_is_too_large_is_told_a_micro_batch_of_the_groups(tmp_path: Path) -> None:
+    """Of 64 samples in 2 groups, 32 at once: 8,192 tokens a rank of them, whose logits are 12 bytes each."""
+    [run] = runs(SEQUENCE, tmp_path, train={"micro_batch": 32})
+    room_gb = 12 * 32 * 256 * 50_304 / 1e9  # of the logits, with nothing left for the states
+    shortage = needs_of(run.config, Sizes(8, 4, 1), room_gb).shortage
+    assert shortage
+    assert "micro-batch 32 takes 4.9 GB" in shortage.message
+    assert shortage.hint.startswith("micro_batch: 16")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "field", "message"),
+    [
+        (SEQUENCE, {"train": {SEQUENCE: 3, "seq_len": 1023}}, "", "3 does not divide the 8 ranks of the run | "),
+        (SEQUENCE, {"train": {"seq_len": 1022}}, "", "4 does not divide seq_len 1022 | use seq_len 1020 or"),
+        (TENSOR, {"train": {TENSOR: 3}}, "", "3 does not divide the 8 ranks of the run | use one of 1, 2, 4"),
+        (
+            TENSOR,
+            {"slurm": {"nodes": 1, "gpus_per_node": "h100:5"}, "train": {TENSOR: 2, "global_batch": 40}},
+            "",
+            "2 does not divide the 5 ranks of the run | use a number of ranks that 2 divides, or leave it out",
+        ),
+        *(
+            (kind, {"train": {kind: 8}}, "", "8 does not divide the model's 12 heads (n_head) | use one of 1, 2, 4:")
+            for kind in (SEQUENCE, TENSOR)
+        ),
+        (
+            SEQUENCE,
+            {"train": {"model": {**LLAMA, "num_key_value_heads": 2}, "tokenizer": "bytes"}},
+            "",
+            "4 does not divide the model's 2 heads (num_key_value_heads) | use one of 1, 2:",
+        ),
+        (
+            TENSOR,
+            {"train": {"model": {**LLAMA, "intermediate_size": 30}, "tokenizer": "bytes"}},
+            "",
+            "4 does not divide the model's inner width 30 (intermediate_size) | use one of 1, 2:",
+        ),
+        (SEQUENCE, {"train": {"attention": "sdpa"}}, "", "does not go with attention sdpa"),
+        (SEQUENCE, {"train": {"deepcompile": True, "zero_stage": 1}}, "", "does not go with deepcompile"),
+        (TENSOR, {"train": {"zero_stage": 3}}, "", "is not served with ZeRO 3"),
+        (TENSOR, {"train": {"strategy": "fsdp2"}}, "", "is DeepSpeed's, and engine fsdp2 does not use DeepSpeed"),
+        (TENSOR, {"train": {"dropout": 0.1}}, "", "does not go with dropout"),
+        (TENSOR, {"deepspeed": {"optimizer": {"type": "Lamb"}}}, "deepspeed.optimizer.type", "Lamb does not go with"),
+        (
+            SEQUENCE,
+            {"train": {"model": {"model_type": "qwen2", "use_sliding_window": True}, "tokenizer": "bytes"}},
+            "train.model.use_sliding_window",
+            "is not served with sequence_parallel: attention sees a window",
+        ),
+        (
+            TENSOR,
+            {"train": {"model": {"model_type": "opt", "layerdrop": 0.1}, "tokenizer": "bytes"}},
+            "train.model.layerdrop",
+            "is not served with tensor_parallel: which layers",
+        ),
+        (
+            SEQUENCE,
+            {"train": {"model": {"model_type": "mistral"}, "tokenizer": "bytes"}},
+            "",
+            "is not served for model type mistral",
+        ),
+        (
+            TENSOR,
+            {"train": {"model": {"model_type": "olmo2"}, "tokenizer": "bytes"}},
+            "",
+            "is not served for model type olmo2",
+        ),
+        *(
+            (
+                kind,
+                {"train": {"global_batch": 63}},
+                "train.global_batch",
+                "global_batch 63 is not a multiple of 2 groups of 4 ranks | use 62 or 64",
+            )
+            for kind in (SEQUENCE, TENSOR)
+        ),
+        (TENSOR, {"command": "train.py"}, "", "is for the built-in training"),
+        (SEQUENCE, {"train": {"ulysses_sequence_parallel_size": 2}}, "train.ulysses_sequence_parallel_size", "unknown"),
+        (TENSOR, {"train": {"pp_size": 2}}, "train.pp_size", "unknown field | the stack of layers is not split here"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_place(
+    tmp_path: Path, kind: str, changes: dict[str, Any], field: str, message: str
+) -> None:
+    assert problems(kind, tmp_path, **changes)[field or f"train.{kind}"].startswith(message)
+
+
+@both
+def test_groups_across_nodes_are_remarked(field: str) -> None:
+    fitting, spread = (
+        remarks(Spec.model_validate({"name": "s", "slurm": EIGHT, "train": {field: size}})) for size in (4, 8)
+    )
+    assert fitting == []
+    assert spread[0].startswith(f"train.{field} 8 does not divide the 4 ranks of a node")
+
+
+@pytest.mark.parametrize(
+    ("weight", "cut"),
+    [
+        ("model.layers.0.self_attn.q_proj.weight", Cut.OUTPUTS),
+        ("model.layers.0.self_attn.q_proj.bias", Cut.OUTPUTS),
+        ("model.layers.0.mlp.down_proj.weight", Cut.INPUTS),
+        ("model.layers.0.mlp.down_proj.bias", None),
+        ("transformer.h.0.attn.c_attn.bias", Cut.THIRDS),
+        ("transformer.h.0.ln_1.weight", None),
+        ("model.layers.0.self_attn.q_norm.weight", None),
+        ("lm_head.weight", None),
+        ("weight", None),
+    ],
+)
+def test_deepspeed_is_told_the_cut_by_which_weights_are_joined(weight: str, cut: Cut | None) -> None:
+    assert cut_of(weight) is cut
+    if not weight.endswith(".weight"):
+        return
+    specs = layer_parts.autotp_section(2)["partition_config"]["layer_specs"]
+    told = [spec for spec in specs if any(re.match(pattern, weight) for pattern in spec["patterns"])]
+    kinds = {None: "skip", Cut.OUTPUTS: "column", Cut.THIRDS: "column", Cut.INPUTS: "row"}
+    assert len(told) <= 1
+    assert all(spec["partition_type"] == kinds[cut] for spec in told)
+    assert bool(told) >= (cut is not None)
+    assert all(("shape" in spec) == (cut is Cut.THIRDS) for spec in told)
