@@ -8,26 +8,13 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
-from functools import cache
 from types import FrameType
 from typing import Final, NoReturn
 
 SEARCH_S: Final = 0.1
 """Of processor time, for all lines of one attempt: most patterns need less than a thousandth of it."""
-TRIAL_S: Final = 0.5
 AGAIN_S: Final = 0.01
 """Between two signals, in case an exception is swallowed, as in a destructor."""
-
-_LONG: Final = 600
-"""Characters of the longest line that an agent keeps."""
-_ORDINARY: Final = (
-    'Traceback (most recent call last):\n  File "/home/user/project/train.py", line 123, in forward_step\n',
-    "[2026-01-01 00:00:00,000] [INFO] [engine.py:123:step] step=100, loss=3.141592, lr=0.0001, samples/sec=12.5",
-    "torch.cuda.OutOfMemoryError CUDA out of memory Tried to allocate 2.00 GiB GPU 0 has a total capacity of 80 GiB",
-    "the quick brown fox jumps over the lazy dog and all of its friends come along for the ride home",
-    "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py:1501: UserWarning: __floordiv__ is deprecated",
-)
 
 
 class UserPattern:
@@ -78,23 +65,6 @@ class UserPattern:
             signal.signal(signal.SIGVTALRM, before)
             self._left_s -= time.thread_time() - began_s
             self.given_up |= self._left_s <= 0
-
-
-@cache
-def takes_too_long(pattern: str) -> bool:
-    """Return whether the pattern uses up its time on ordinary lines, or on long lines of characters that it names."""
-    tried = UserPattern(pattern, TRIAL_S)
-    for line in _samples(pattern):
-        tried.search(line)
-    return tried.given_up
-
-
-def _samples(pattern: str) -> Iterator[str]:
-    yield from _ORDINARY
-    words = re.findall(r"\w+", pattern)
-    for unit in ("a", "0", " ", "a ", "a0_", "Ab.", "=", *sorted(set(pattern)), *words[:20]):
-        line = (unit * _LONG)[:_LONG]
-        yield from (line, f"{line}!", f"{line}\n")
 
 
 class _TimeIsUpError(Exception):

@@ -16,8 +16,8 @@ class RetryRule(SpecSection):
     """What an error of your own training means; takes precedence over the built-in rules."""
 
     match: Text
-    """Regular expression, searched in every rank's error and in each line of the logs. One that takes too long on
-    ordinary lines, as nested repetitions do, is refused."""
+    """Regular expression, searched in every rank's error and in each line of the logs. A search that takes too long,
+    as nested repetitions do, is given up."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
     """`stop` fails the run. `retry` retries it and counts against crash. `exclude_node` retries it on other nodes and
     counts against infra. `smaller` treats it as out of memory and retries with a smaller micro-batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dscampaign.jobs.shared.user_pattern import takes_too_long
 from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
 
 from . import batch_size, deepspeed_conflicts, deepspeed_sections, model_checks, rank_groups, strategies
@@ -87,15 +86,6 @@ def _seeds(spec: Spec) -> Iterator[str]:
 
 
 def _rules(config: RunConfig) -> Iterator[Finding]:
-    for index, rule in enumerate(config.retry.rules):
-        if takes_too_long(rule.match):
-            hint = r"repeat nothing that repeats itself: \w+Error, not (\w+)+Error"
-            places = (("retry", "rules", index, "match"), ("retry", "rules"))
-            yield Finding(places, "takes too long on an ordinary line of a log", hint)
-    for name, pattern in config.metrics.items():
-        if takes_too_long(pattern):
-            hint = r"repeat nothing that repeats itself: [\d.]+, not ([\d.]+)+"
-            yield Finding((("metrics", name), ("metrics",)), "takes too long on an ordinary line of a log", hint)
     if config.metrics and config.command is None:
         hint = "leave it out: the built-in training reports its metrics"
         yield Finding((("metrics",),), "is for a script of your own", hint, at_key=True)

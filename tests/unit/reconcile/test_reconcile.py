@@ -923,12 +923,9 @@ def test_a_submitter_that_has_lost_its_lease_by_its_last_file_submits_nothing(
     assert {folder.name for folder in (world.paths.dir / "batches").iterdir()} < tokens
 
 
-def test_no_rule_of_the_user_holds_a_pass_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older version has taken it, or it takes long only on this run's lines."""
-    with monkeypatch.context() as patch:
-        patch.setattr("dscampaign.orchestrator.spec.validate.takes_too_long", lambda _: False)
-        rules = [{"match": r"(\w+\s?)+Error:", "action": "stop"}, {"match": "licen[cs]e", "action": "stop"}]
-        world.record(retry={**SPEC["retry"], "rules": rules})
+def test_no_rule_of_the_user_holds_a_pass_up(world: World) -> None:
+    rules = [{"match": r"(\w+\s?)+Error:", "action": "stop"}, {"match": "licen[cs]e", "action": "stop"}]
+    world.record(retry={**SPEC["retry"], "rules": rules})
     world.run_pass()
     world.run_jobs("FAILED", exit_code=1, error=f"no licence {'word ' * 40}")
     world.run_pass()

@@ -426,18 +426,6 @@ def test_a_sample_longer_than_a_model_that_is_known_by_name_is_an_error(write: W
     assert "2048 is more than the 1024 positions of gpt2" in words
 
 
-def test_a_rule_that_takes_too_long_is_refused_where_it_stands(write: Write) -> None:
-    line, field, message = write.problem("""\
-        retry:
-          rules:
-            - {match: MyError, action: stop}
-            - {match: '(\\w+\\s?)+Error:', action: stop}
-        """)
-    assert field == "retry.rules[1].match"
-    assert "takes too long" in message
-    assert line > 0
-
-
 @pytest.mark.parametrize("field", ["train.global_batch", "train.micro_batch", "train.steps", "repeats", "slurm.nodes"])
 def test_a_size_that_nothing_has_is_refused(write: Write, field: str) -> None:
     with pytest.raises(SpecError, match="expected at most"):

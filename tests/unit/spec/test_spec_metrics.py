@@ -42,7 +42,6 @@ def test_patterns_reach_the_attempt_and_are_no_part_of_the_experiment(tmp_path: 
         (r"{loss: 'l (\S+)'}", "metrics", "lacks step", "write {step"),
         (r"{step: 'it (\d+)'}", "metrics", "no metric beside step", "write {step"),
         (r"{step: 'it (\d+)', ts: 'l (\S+)'}", "metrics", "cannot be the name", "such as eval_loss"),
-        (r"{step: '(\d+)', loss: '((?:\w+\s?)+):'}", "metrics.loss", "takes too long", "repeat nothing"),
         ("[loss]", "metrics", "expected a mapping", ""),
     ],
 )
