@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 
 from dscampaign.db import queries, schema
 from dscampaign.db.states import AttemptState, RunState
+from dscampaign.db.store import Store
 from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.orchestrator.campaign import desired, removal
 from dscampaign.orchestrator.campaign.retention import SURE_S, Garbage, GarbageKind, collect, find_garbage
@@ -30,13 +31,25 @@ from dscampaign.tests.unit.jobs.test_checkpoint import make as save
 Output = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A settled campaign of two completed runs."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    made = make_world(tmp_path / "campaign")
+@pytest.fixture(scope="module")
+def settled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a settled campaign of two completed runs, and a copy of it beside."""
+    folder = tmp_path_factory.mktemp("removal") / "campaign"
+    made = make_world(folder)
     made.record()
     settle(made)
+    made.store.close()
+    shutil.copytree(folder, folder.with_name("as-settled"), symlinks=True)
+    return folder
+
+
+@pytest.fixture
+def world(settled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The settled campaign, as it was before other tests used it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    shutil.rmtree(settled)
+    shutil.copytree(settled.with_name("as-settled"), settled, symlinks=True)
+    made = World(settled, Store.open(f"sqlite:///{settled}/campaign.db"))
     yield made
     made.store.close()
 
@@ -476,7 +489,7 @@ def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
     monkeypatch.setenv("HF_TOKEN", "x")
     for _ in range(2):
         world.run_pass()
-    assert [batch.size for batch in world.cluster.submitted] == [2]
+    assert world.cluster.submitted == []
     removal.remove(world.store, world.campaign)
     assert rows(world) == {}
 
