@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from dscampaign.jobs.probe.node_report import (
     Gpus,
     Host,
     NodeReport,
-    Question,
     Software,
 )
 from dscampaign.orchestrator.doctor.check import Check, Severity
@@ -251,16 +249,3 @@ def test_clocks_files_and_the_store() -> None:
     assert away.seen == "does not reach the database: no route"
     assert "node.store" not in verdicts(store_offset_s=None)
     assert verdicts(store_offset_s=-40.0)["node.store_clock"].verdict is Severity.WARNING
-
-
-def test_question_and_report_survive_their_way_through_json(tmp_path: Path) -> None:
-    report = replace(REPORT, nvme=None, troubles={"nvme": "no such folder"}, running="collective", collective=None)
-    report.write(tmp_path / "report.json")
-    assert NodeReport.read(tmp_path / "report.json") == report
-    assert NodeReport.read(tmp_path / "none.json") is None
-    question = Question("python", {"A": "b"}, 2, 2, True, files=("/data",), ops=("async_io",), nvme_path="/nvme")
-    question.write(tmp_path / "question.json")
-    assert Question.read(tmp_path / "question.json") == question
-    (tmp_path / "question.json").write_text('{"newer": 1}')
-    with pytest.raises(ValueError, match=r"missing fields .*'python'.*another version"):
-        Question.load(tmp_path / "question.json")

@@ -39,12 +39,6 @@ def test_what_all_have_in_common_is_written_once(tmp_path: Path) -> None:
     assert read(path, 99) == replace(one, run="r99", seed=99)
 
 
-def test_a_single_task_reads_its_payload(tmp_path: Path) -> None:
-    path, payload = payloads_file(tmp_path), make_payload(tmp_path)
-    write_payloads(path, [payload])
-    assert read(path, 0) == payload
-
-
 def test_a_payload_of_another_version_is_refused(tmp_path: Path) -> None:
     path = payloads_file(tmp_path)
     write_payloads(path, [make_payload(tmp_path)])

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import progress
-from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, RankWatch
 from dscampaign.tests.unit.jobs.test_report import PREAMBLE
 
@@ -129,15 +128,6 @@ def test_a_torn_record_is_read_again() -> None:
     watch.close()
 
 
-def test_a_rank_s_end_has_its_place() -> None:
-    watch = RankWatch(range(2))
-    (Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-1").write_text('{"step": 5, "phase": "x", "busy_ms": 0}')
-    watch.look()
-    watch.close()
-    ends = watch.placed([RankEnd(0, 0, None), RankEnd(1, None, None)])
-    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, step=5, phase="x"))
-
-
 def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_room(**_: object) -> str:
         raise OSError(28, "No space left on device")
@@ -178,12 +168,6 @@ def test_a_worker_of_a_rank_is_not_the_rank(tmp_path: Path) -> None:
     rank(str(tmp_path), 0, "pass")
     assert (tmp_path / "rank-0").read_bytes() == before
     assert len(before) == 128
-
-
-def test_a_heartbeat_comes_back_as_it_was(tmp_path: Path) -> None:
-    beat = Heartbeat(5.0, "n1", 3.5, "eval", {0: RankProgress(3, "eval", 1.5, 8), 11: RankProgress(4, "train")})
-    beat.write(tmp_path / "beat")
-    assert Heartbeat.read(tmp_path / "beat") == beat
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,6 @@ def push(world: World, folder: Path, token: str, **values: Any) -> None:
     Pusher(payload, world.spool(), world.store.url_without_password)._push()
 
 
-def test_lines_reach_the_store(world: World, tmp_path: Path) -> None:
-    world.write({"step": 1, "loss": 2.0})
-    push(world, tmp_path, "token")
-    assert [row.step for row in world.metrics()] == [1]
-
-
 def test_an_agent_pushes_again_and_keeps_no_connection(world: World, tmp_path: Path) -> None:
     pusher = Pusher(
         replace(make_payload(tmp_path), attempt_id=1, token="token"), world.spool(), world.store.url_without_password

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -295,12 +294,6 @@ def test_what_a_group_of_exceptions_holds_is_recorded(place: Place) -> None:
     assert [one["errno"] for one in error["chain"]] == [None, 28]
 
 
-def test_a_signal_leaves_the_record_of_the_beginning(place: Place) -> None:
-    done = place.run(place.write("train.py", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    assert done.returncode == -signal.SIGKILL
-    assert (place.record["state"], "exit" in place.record) == ("running", False)
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -335,29 +328,6 @@ def test_a_record_that_cannot_be_written_does_not_hide_the_error(place: Place) -
     done = place.run(place.write("train.py", "raise ValueError('the real one')"))
     assert "ValueError: the real one" in done.stderr
     assert "cannot write" in done.stderr
-
-
-def test_the_memory_of_a_process_can_be_limited(place: Place) -> None:
-    path = place.write("train.py", "bytearray(2 * 2**30)")
-    assert place.run(path, CAMPAIGN_MEM_PER_PROCESS=str(2**30)).returncode == 1
-    assert place.record["error"]["type"] == "builtins.MemoryError"
-
-
-def test_devices_are_those_that_the_scheduler_chose(place: Place) -> None:
-    path = place.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert place.run(path, CUDA_VISIBLE_DEVICES="0,1", CAMPAIGN_VISIBLE_DEVICES="4,6").stdout == "4,6\n"
-    assert place.run(path, CUDA_VISIBLE_DEVICES="0,1", CAMPAIGN_VISIBLE_DEVICES="").stdout == "0,1\n"
-
-
-def test_a_rank_whose_agent_is_gone_ends_itself(place: Place) -> None:
-    agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-    path = place.write(
-        "train.py",
-        "import os, signal, time\nos.kill(AGENT, signal.SIGKILL)\ntime.sleep(100)\n".replace("AGENT", str(agent.pid)),
-    )  # and nobody collects it: a zombie is no agent
-    assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL
-    agent.wait()
-    assert place.run(path, CAMPAIGN_AGENT_PID=str(agent.pid)).returncode == -signal.SIGKILL  # dead before it began
 
 
 @pytest.mark.parametrize("job", ["7", ""])

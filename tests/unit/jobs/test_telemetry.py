@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent import telemetry
-from dscampaign.jobs.agent.telemetry import Alarms, Telemetry, columns
+from dscampaign.jobs.agent.telemetry import Alarms, Telemetry
 from dscampaign.jobs.shared.nvml import Figures
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
@@ -97,20 +97,6 @@ def test_nothing_is_sampled_where_nothing_is_wanted(
     assert (nvml.calls, spool.exists()) == ({}, False)
 
 
-@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetFieldValues"])
-def test_nobody_waits_for_a_driver_that_hangs(
-    nvml: FakeGpus, make: Make, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    monkeypatch.setattr(telemetry, "WAIT_S", 0.05)
-    nvml.stuck = call
-    made = make()
-    made.start()
-    wait_until(lambda: nvml.calls.get(call, 0) > 0, "the call that hangs")
-    made.stop()
-    made.wait()
-    assert made._thread.is_alive()  # the call still hangs
-
-
 def test_a_gpu_that_is_lost_is_left_out_and_the_others_go_on(nvml: FakeGpus, make: Make, spool: Path) -> None:
     make().start()
     wait_until(lambda: bool(sampled(spool)), "a sample")
@@ -132,13 +118,6 @@ def test_a_node_without_library_or_driver_says_so(
     made.wait()
     assert not spool.exists()
     assert "no telemetry of this node's GPUs" in capfd.readouterr().err
-
-
-def test_a_folder_that_takes_no_file_ends_it(nvml: FakeGpus, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    made = Telemetry(2, "", "n1", tmp_path / "gone" / "gpus-0.jsonl", 0.01)
-    made.start()
-    made.wait()
-    assert "No such file" in capfd.readouterr().err
 
 
 def test_a_full_disk_leaves_a_gap_and_no_broken_line(
@@ -170,14 +149,6 @@ def test_a_long_run_is_sampled_ever_more_rarely(monkeypatch: pytest.MonkeyPatch)
     assert taken == [(100, 1), (101, 1), (102, 1), (103, 1), (105, 2), (107, 2), (109, 2), (113, 4)]
     clock[0] += 1000
     assert (rate.rest_s(), rate.next_span_s(), rate.rest_s()) == (0.0, 8.0, 0.0)
-
-
-def test_a_figure_that_one_gpu_lacks_is_none_there() -> None:
-    assert columns({0: {"power_w": 5.0}, 3: {"energy_j": 1.5}}) == {
-        "gpu": [0, 3],
-        "power_w": [5.0, None],
-        "energy_j": [None, 1.5],
-    }
 
 
 # -- events -----------------------------------------------------------------------------------------------------
