@@ -36,7 +36,7 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
-from dscampaign.orchestrator.spec.deepspeed_sections import UNSERVED
+from dscampaign.orchestrator.spec.deepspeed_section import UNSERVED
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
 from dscampaign.orchestrator.spec.retention_section import RetentionConfig
@@ -252,7 +252,7 @@ def _strike(policy: Policy) -> str:
 
 def unserved_table() -> str:
     """A row for each key of DeepSpeed's configuration that the built-in trainer does not serve."""
-    rows = (f"| `{key}` | {row.why} | {row.instead} |" for key, row in UNSERVED.items())
+    rows = (f"| `{key}` | {why} | {hint} |" for key, (why, hint) in UNSERVED.items())
     return "\n".join(["| key | why | what to do |", "|---|---|---|", *rows])
 
 

@@ -26,9 +26,6 @@ BYTES_VOCABULARY: Final = 257
 PLAIN_CAUSAL_MODELS: Final = frozenset({"gpt2", "gpt_neox", "llama", "olmo2", "opt", "qwen2", "qwen3", "smollm3"})
 """Types with plain causal attention; other types may use windows, soft caps or sinks."""
 
-ATTENTION_FLAGS: Final = MappingProxyType({"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"})
-"""By `train.attention`, the flag of a class of Transformers (5.x) that has it; each class has `eager`."""
-
 _LLAMA3_VOCABULARY: Final = 128_256
 _LLAMA3_THETA: Final = 500_000.0
 _LLAMA31_POSITIONS: Final = 131_072

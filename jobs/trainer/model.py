@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -16,19 +15,19 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, P
 from transformers.integrations import HfDeepSpeedConfig
 from transformers.utils import logging
 
-from dscampaign.jobs.shared.model_shapes import ATTENTION_FLAGS, PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
+from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, VOCAB_MULTIPLE, find_shape
 
 from . import swap_space
 from .config import TrainerConfig
 from .data import Data
 from .flat_parameters import FlatModel
 from .fused_loss import linear_cross_entropy, plain_cross_entropy
+from .preflight import attentions, misspelt_fields
 from .sequence_parallel import register, require_heads
 from .tensor_parallel import prepare
 from .tokens import Tokenizer
 from .weights import hand_over, random_model
 
-NEAR = 0.85
 CAUSAL_SDPA = "causal_sdpa"
 # Their logits are the last hidden states times the output layer's weights.
 PLAIN_OUTPUT_MODELS = PLAIN_CAUSAL_MODELS | {"mistral", "phi3"}
@@ -200,11 +199,8 @@ def _refuse_misspelt(model: Mapping[str, Any]) -> None:
     Raises:
         ValueError: a field that the model type lacks is close to a field that it has.
     """
-    default = AutoConfig.for_model(model["model_type"])
-    known = {*default.to_dict(), *default.attribute_map}
-    for name in model.keys() - known:
-        if near := get_close_matches(name, known, 1, NEAR):
-            raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near[0]}?")
+    for name, near in misspelt_fields(model).items():
+        raise ValueError(f"train.model.{name}: {model['model_type']} has no such field; did you mean {near}?")
 
 
 def _from_fields(model: Mapping[str, Any], tokens: Data | Tokenizer) -> PreTrainedConfig:
@@ -262,8 +258,7 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
 
 def _require_attention(kind: str, model_config: PreTrainedConfig) -> None:
     """Name the spec's field and the model's alternatives, which the message of Transformers lacks."""
-    model_class = AutoModelForCausalLM._model_mapping.get(type(model_config), None)  # noqa: SLF001 - before one is built
-    served = ["eager", *(name for name, flag in ATTENTION_FLAGS.items() if getattr(model_class, flag, True))]
+    served = attentions(model_config)
     if kind not in served:
         raise ValueError(
             f"train.attention: Transformers has no {kind} for {model_config.model_type}, only {', '.join(served)}; "

@@ -33,10 +33,15 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
 
     Raises SpecError with all errors of the spec, UserError if it cannot be read.
     """
+    from dscampaign.orchestrator.doctor.option_checks import OptionChecks
     from dscampaign.orchestrator.executors.local import local_gpus
     from dscampaign.orchestrator.spec.load import load_runs
 
-    return load_runs(path, sets, local_gpus=local_gpus())
+    check_options = OptionChecks(echo_err)
+    read = load_runs(path, sets, local_gpus=local_gpus(), check_options=check_options)
+    for remark in check_options.remarks:
+        echo_err(f"note: {remark}")
+    return read
 
 
 def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
-
-from dscampaign.jobs.shared.process_groups import signal_group
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from .check import At, Check
+from .interpreter import answer
 from .requirements import Requirements
 
 _NEEDED: Final = ("torch", "deepspeed")
@@ -34,7 +33,7 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
     config = required.config
     local = config.executor == "local"
     try:
-        done = _answer([python, "-c", _ASK, *names], {**os.environ, **config.env})
+        done = answer([python, "-c", _ASK, *names], {**os.environ, **config.env}, _WAIT_S)
     except (OSError, subprocess.TimeoutExpired) as exc:
         seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
         return at.problem("host.packages", seen, _WRITE) if local else at.note("host.packages", seen, _NODES)
@@ -49,15 +48,3 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
     if config.slurm.setup if not local else config.local.setup:
         return at.note("host.packages", seen, f"unless `setup` provides them; {_NODES}")
     return at.problem("host.packages", seen, hint) if local else at.warning("host.packages", seen, f"{hint}; {_NODES}")
-
-
-def _answer(command: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program, and end everything that it started: an interpreter may be a script around another."""
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # Not in this folder, whose files could pass for packages.
-    with subprocess.Popen(command, env=env, cwd="/", text=True, start_new_session=True, **pipes) as child:
-        try:
-            out, err = child.communicate(timeout=_WAIT_S)
-        finally:
-            signal_group(child.pid)
-    return subprocess.CompletedProcess(command, child.returncode, out, err)

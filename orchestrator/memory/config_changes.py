@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dscampaign.jobs.shared import allocator
 from dscampaign.orchestrator.errors import Finding
-from dscampaign.orchestrator.spec import deepspeed_conflicts, rank_groups, strategies
+from dscampaign.orchestrator.spec import deepspeed_section, rank_groups, strategies
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.retry_section import ConfigChange
 
@@ -76,7 +76,7 @@ def _conflicts(config: RunConfig) -> list[Finding]:
     gpus, ranks = config.slurm.gpus, config.world_size()
     found = [*strategies.check(config, gpus), *rank_groups.check(config, ranks)]
     if config.deepspeed:
-        found += deepspeed_conflicts.check(config, config.rendered_deepspeed(), ranks, gpus)
+        found += deepspeed_section.conflicts(config)
     return found
 
 

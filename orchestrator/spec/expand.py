@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +21,6 @@ from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.progress import counted
 
 from . import batch_size, strategies
-from .deepspeed_types import beside, without_wrong_values
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
 from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
@@ -39,6 +38,7 @@ _REPEATED: Final = 3
 """How many points that repeat an experiment are told one by one."""
 
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
 _SHRINKS = frozenset({"micro_batch", "accumulation"})
 _OF_A_RANK = "local_rank"
 """Filled in by each rank when it starts."""
@@ -102,11 +102,12 @@ class Run:
         return to_json(self.stored_config)
 
 
-def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
+def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None = None) -> tuple[Run, ...]:
     """All runs of a spec: every point of the matrix, and each repeat of it; before them those that screen the points.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
+        check_options: Checks what DeepSpeed and Transformers know of their own options, if all else is right.
 
     Raises:
         InvalidSpec: With everything that is wrong in any point.
@@ -121,10 +122,13 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     sections = SharedSections()
     hashes: dict[str, str] = {}
     repeated: list[Finding] = []
+    configs: list[tuple[RunConfig, Origins]] = []
     for point in counted("points read", found):
         try:
-            config = _config(base, point, local_gpus, sections)
+            origins: Origins = {}
+            config = _config(base, point, local_gpus, sections, origins)
             point = _as_read(point, config)  # noqa: PLW2901 - the same point
+            configs.append((config, origins))
             for stage, repeat, staged in _stages(spec, config):
                 run = _run(staged, point, repeat, stage, local_gpus, taken=runs)
                 if other := hashes.get(run.config_hash):
@@ -137,6 +141,10 @@ def expand(spec: Spec, local_gpus: int = 0) -> tuple[Run, ...]:
     findings += _first_of([one for one in repeated if not concerns(one, told)])
     if spec.screen and len(found) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
+    if check_options and not findings:
+        wrong = check_options([config for config, _ in configs])
+        placed = (_at_origin(f, origins) for (_, origins), own in zip(configs, wrong, strict=True) for f in own)
+        findings = list(dict.fromkeys(placed))
     if findings:
         raise InvalidSpec(findings)
     return tuple(sorted(runs.values(), key=lambda run: run.stage is not Stage.SCREENING))
@@ -162,10 +170,15 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
     yield from ((Stage.FULL, repeat, config) for repeat in range(spec.repeats))
 
 
-def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections) -> RunConfig:
-    """The configuration of one point, checked: what is wrong is placed at the matrix's value that is to blame."""
+def _config(
+    base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
+) -> RunConfig:
+    """Return the checked configuration of one point, and add to `origins` where the matrix sets its fields.
+
+    Raises:
+        InvalidSpec: Each mistake is placed at the matrix's value that is to blame.
+    """
     data = dict(base)
-    origins: Origins = {}
     findings: list[Finding] = []
     for setting in point.settings:
         if setting.path and not _assign(data, setting.path, setting.value):
@@ -173,16 +186,14 @@ def _config(base: Mapping[str, Any], point: Point, local_gpus: int, sections: Sh
             findings.append(Finding((setting.place,), f"{'.'.join(parent)} is not a mapping, so it has no {field}"))
         elif setting.path:
             origins[setting.path] = setting.place
-    usable, wrong = without_wrong_values(data) if data.get("deepspeed") else (data, [])
-    data, contradictions = canonical(usable, origins)
-    findings += [*wrong, *contradictions]
+    data, contradictions = canonical(data, origins)
+    findings += contradictions
     try:
         config = sections.read(data)
         violations = check(config, config.world_size(local_gpus), local_gpus)
     except ValidationError as error:
         violations = validation_findings(error, data)
-    hidden = beside(wrong)
-    findings += [finding for finding in violations if not concerns(finding, hidden)]
+    findings += violations
     if findings:
         raise InvalidSpec([_at_origin(finding, origins) for finding in findings])
     return config

@@ -17,7 +17,7 @@ from dscampaign.orchestrator.user_paths import expanded
 
 from . import secrets
 from .command_line import as_meant, command_is_meant, filled_problem, script_problem, shell_word, stand_in, words_of
-from .expand import Run, expand
+from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .matrix import field_path, near_field
 from .model import Spec
@@ -48,13 +48,20 @@ def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
     return load_runs(path, overrides, local_gpus=local_gpus)[0]
 
 
-def load_runs(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> tuple[Spec, tuple[Run, ...]]:
+def load_runs(
+    path: Path | str,
+    overrides: Iterable[str] = (),
+    *,
+    local_gpus: int = 0,
+    check_options: CheckOptions | None = None,
+) -> tuple[Spec, tuple[Run, ...]]:
     """Reads and checks a spec, and every run that it expands to.
 
     Args:
         path: The YAML file.
         overrides: Values that replace the file's, such as `train.steps=10` or `nodes=2`.
         local_gpus: GPUs of this machine, which count for `executor: local`.
+        check_options: See `expand`.
 
     Returns:
         The spec with its variables filled in and its paths absolute, and its runs.
@@ -63,11 +70,17 @@ def load_runs(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: in
         SpecError: With everything that is wrong in it.
         UserError: The file cannot be read.
     """
-    return runs_of_text(_read(Path(path)), Path(path), overrides, local_gpus=local_gpus)
+    text = _read(Path(path))
+    return runs_of_text(text, Path(path), overrides, local_gpus=local_gpus, check_options=check_options)
 
 
 def runs_of_text(
-    text: str, path: Path, overrides: Iterable[str] = (), *, local_gpus: int = 0
+    text: str,
+    path: Path,
+    overrides: Iterable[str] = (),
+    *,
+    local_gpus: int = 0,
+    check_options: CheckOptions | None = None,
 ) -> tuple[Spec, tuple[Run, ...]]:
     """As `load_runs`, of a spec that is not, or not yet, in the file that `path` names."""
     source = _overridden(load(text, str(path)), overrides)
@@ -84,7 +97,7 @@ def runs_of_text(
         spec.reworded.update((name, text) for place, text in source.reworded.items() if (name := _placeholder(place)))
         findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
-            runs = expand(spec, local_gpus)
+            runs = expand(spec, local_gpus, None if findings else check_options)
             findings += _filled_in(spec, runs, Path(prepared.folder, spec.workdir or ""))
         except InvalidSpec as error:
             news = _news(error.findings, findings)

@@ -12,6 +12,7 @@ from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
 from .command_line import Word, words_of
+from .deepspeed_types import DeepSpeedSection
 from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
 from .forward_section import Forward, ForwardConfig
 from .metrics_section import Metrics
@@ -285,7 +286,7 @@ class RunConfig(SpecSection):
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     ranks_per_node: Positive | None = None
     """Processes per node. Default: its number of GPUs, or 1. The built-in training has no more than that on GPUs."""
-    deepspeed: dict[str, Any] = Field(default={})
+    deepspeed: DeepSpeedSection = Field(default=DeepSpeedSection())
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often to retry a run."""

@@ -85,13 +85,15 @@ def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
     """A strategy: where states and parameters lie, as far as there is a word for it, and DeepCompile."""
     places = [("zero_optimization", name) for name in _OFFLOADS]
     sections = [section(deepspeed, place) for place in places]
-    said = [place for place, one in zip(places, sections, strict=True) if "device" in one]
-    devices = tuple(one.get("device", "none") for one in sections)
-    paths = {one["nvme_path"] for one in sections if "nvme_path" in one}
+    said = [place for place, one in zip(places, sections, strict=True) if isinstance(one.get("device"), str)]
+    devices = tuple(str(one.get("device", "none")) for one in sections)
+    paths = {one["nvme_path"] for one in sections if isinstance(one.get("nvme_path"), str)}
     if said and devices in _OFFLOAD_WORDS and len(paths) <= 1:
         yield [(*place, "device") for place in said], "offload", _OFFLOAD_WORDS[devices]
         if paths and devices == ("nvme", "nvme"):
-            holders = [place for place, one in zip(places, sections, strict=True) if "nvme_path" in one]
+            holders = [
+                place for place, one in zip(places, sections, strict=True) if isinstance(one.get("nvme_path"), str)
+            ]
             yield [(*place, "nvme_path") for place in holders], "nvme_path", paths.pop()
     if isinstance(deepcompile := section(deepspeed, ("compile",)).get("deepcompile"), bool):
         yield [("compile", "deepcompile")], "deepcompile", deepcompile

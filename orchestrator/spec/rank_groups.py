@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, Shape, find_shape
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
-from . import transformers_source
 from .batch_size import divisors
 from .model import RunConfig, TrainConfig
 from .normalize import section
@@ -109,7 +108,7 @@ def _undivided_ranks(kind: _Kind, config: RunConfig, world_size: int) -> Iterato
         places = (kind.place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
         message = f"{size} does not divide the {world_size} ranks of the run"
         shape = _shape(config)
-        sizes = _sizes(shape, config.python, kind.divided) if shape and shape.get("model_type") in kind.models else {}
+        sizes = _sizes(shape, kind.divided) if shape and shape.get("model_type") in kind.models else {}
         fitting = gcd(world_size, *sizes.values())
         hint = _one_of(fitting) if fitting > 1 else f"use a number of ranks that {size} divides, or leave it out"
         yield Finding(places, message, hint)
@@ -138,7 +137,7 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
         message = f"is not served with {kind.field}: {kind.unserved[name]}"
         yield Finding((("train", "model", name), *places), message, "leave it out")
         return
-    sizes = _sizes(shape, config.python, kind.divided)
+    sizes = _sizes(shape, kind.divided)
     for name, count in sizes.items():
         if count % size:
             message = f"{size} does not divide the model's {kind.divided[name].format(count)} ({name})"
@@ -162,11 +161,9 @@ def _one_of(number: int, why: str = "") -> str:
     )
 
 
-def _sizes(shape: Shape, python: str | None, names: Iterable[str]) -> dict[str, int]:
-    """What is known of a model's sizes, by the model's own words; defaults only where Transformers is."""
-    known = transformers_source.of_shape(shape, python)
-    given: Mapping[str, Any] = {**known.defaults, **known.canonical(shape)} if known else shape
-    return {name: size for name in names if isinstance(size := given.get(name), int) and size > 0}
+def _sizes(shape: Shape, names: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of a model that its shape gives."""
+    return {name: size for name in names if isinstance(size := shape.get(name), int) and size > 0}
 
 
 def _beside_sequences(train: TrainConfig) -> Iterator[Finding]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
 
-from . import batch_size, deepspeed_conflicts, deepspeed_sections, model_checks, rank_groups, strategies
+from . import batch_size, deepspeed_section, model_checks, rank_groups, strategies
 from .gpu_count import unread_gres
 from .model import RunConfig, Spec
 from .normalize import section
 from .slurm_section import option_meant, option_problem
 from .slurm_time import MINUTES_SECONDS
 
-_BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_OFFLOADS: Final = {"offload_optimizer": 1, "offload_param": 3}
 _WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
@@ -34,7 +32,10 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     found += _local(config, world_size, local_gpus)
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     if config.deepspeed:  # what is made from `train` alone is right
-        found += _deepspeed(config, world_size, gpus)
+        found += deepspeed_section.check(config)
+        saves = config.command is None and config.train.checkpoint_every and config.train.offload != "nvme"
+        if saves and _on_disk(config):
+            found.append(strategies.no_checkpoints())
     found += [*strategies.check(config, gpus), *_rules(config)]
     if config.train.ranks_per_sample > 1:
         found += rank_groups.check(config, world_size)
@@ -56,8 +57,7 @@ def remarks(spec: Spec) -> list[str]:
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
     found += [*_seeds(spec), *_misread(spec)]
-    found += rank_groups.remarks(spec) if spec.train.ranks_per_sample > 1 else []
-    return found + (deepspeed_sections.remarks(spec) if spec.deepspeed else [])
+    return found + (rank_groups.remarks(spec) if spec.train.ranks_per_sample > 1 else [])
 
 
 def _misread(spec: Spec) -> Iterator[str]:
@@ -132,60 +132,9 @@ def _train_fields(*names: str) -> tuple[FieldPath, ...]:
     return tuple(("train", name) for name in names)
 
 
-def _deepspeed(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
-    given = config.deepspeed
-    for key in _BATCH_TRIPLE:
-        if key in given:
-            yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
-    yield from deepspeed_sections.misspelt(given)
-    autos = list(_autos(given, ("deepspeed",)))
-    yield from autos
-    if config.command is None:
-        yield from deepspeed_sections.unserved(config)
-        if "lr" in section(given, ("optimizer", "params")):
-            yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
-    yield from deepspeed_sections.misspelt_optimizer(section(given, ("optimizer",)).get("type", "AdamW"))
-    if autos:
-        return
-    merged = config.rendered_deepspeed()
-    if all(section(merged, (name,)).get("enabled") is True for name in ("bf16", "fp16")):
-        yield Finding((("deepspeed", "fp16"),), "bf16 and fp16 are both enabled", "use train.precision")
-    zero = merged["zero_optimization"]
-    yield from _zero(zero, section(given, ("zero_optimization",)))
-    if config.command is None:
-        yield from deepspeed_conflicts.check(config, merged, world_size, gpus)
-    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
-    if on_disk and config.command is None and config.train.checkpoint_every and config.train.offload != "nvme":
-        yield strategies.no_checkpoints()
-
-
-def _zero(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of the section as rendered, and as the spec gives it. What `train.offload` says is checked there."""
-
-    def at(*path: str) -> FieldPath:
-        return ("deepspeed", "zero_optimization", *path)
-
-    for name, least in _OFFLOADS.items():
-        offload = section(given, (name,))
-        device = offload.get("device", "none")
-        if device != "none" and zero["stage"] < least:
-            stages = " or ".join(str(stage) for stage in range(least, 4))
-            places: tuple[FieldPath, ...] = (at(name), ("train", "zero_stage"))
-            yield Finding(places, f"{name} does not work with ZeRO stage {zero['stage']}", f"use stage {stages}")
-        elif device == "nvme" and zero["stage"] < 3:
-            message = f"device nvme needs ZeRO 3: with stage {zero['stage']} DeepSpeed would use host memory"
-            yield Finding((at(name, "device"), ("train", "zero_stage")), message, "write device: cpu, or use stage 3")
-        elif device == "nvme" and not offload.get("nvme_path"):
-            yield Finding((at(name),), "device nvme needs nvme_path", "name a folder on a disk of the node")
-
-
-def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
-    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed itself fails on it, but for one key of its own."""
-    if value == "auto" and place[-2:] != ("data_types", "keep_in_fp32_modules"):
-        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _autos(item, (*place, key))
+def _on_disk(config: RunConfig) -> bool:
+    zero = config.rendered_deepspeed()["zero_optimization"]
+    return any(section(zero, (name,)).get("device") == "nvme" for name in ("offload_optimizer", "offload_param"))
 
 
 def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
 
 from .command_line import quoting_hint
-from .deepspeed_sections import key_of_deepspeed
 from .forward_section import TOOLS
 from .matrix import field_path, fields_ending_in
 from .model import Spec
@@ -91,9 +90,8 @@ def _unknown(place: FieldPath) -> Finding:
     fields = _fields(place[:-1])
     ours = meant(name, fields)
     places = (place, (*place[:-1], ours)) if ours else (place,)
-    theirs = key_of_deepspeed(name) if section in ([], ["train"]) else None
     several = [] if section else fields_ending_in(name)
-    otherwise = f'did you mean "{theirs}"?' if theirs else f"write {' or '.join(several)}" if several else None
+    otherwise = f"write {' or '.join(several)}" if several else None
     return Finding(places, "unknown field", hint_for(name, fields, otherwise), at_key=True)
 
 

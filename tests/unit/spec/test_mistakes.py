@@ -334,17 +334,8 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
 @pytest.mark.parametrize(
     ("text", "field", "hint"),
     [
-        ("deepspeed: {stage: 2}", "deepspeed.stage", "move it to deepspeed.zero_optimization"),
-        ("deepspeed: {overlap_comm: true}", "deepspeed.overlap_comm", "move it to deepspeed.zero_optimization"),
-        ("deepspeed: {loss_scale: 0}", "deepspeed.loss_scale", "move it to deepspeed.fp16"),
-        (
-            "deepspeed: {zero_optimization: {gradient_clipping: 1.0}}",
-            "deepspeed.zero_optimization.gradient_clipping",
-            "move it to deepspeed",
-        ),
         ("deepspeed: ds_config.json", "deepspeed", "write what the file holds"),
         ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
-        ("overlap_comm: true", "overlap_comm", 'did you mean "deepspeed.zero_optimization.overlap_comm"?'),
         ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
         ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),
         ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),

@@ -1,108 +1,15 @@
-"""What is known of a model before a node loads it, from the source of the Transformers that is installed."""
+"""Mistakes in a model that are known without Transformers, and remarks on a spec."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dscampaign.orchestrator.errors import Finding, SpecError
-from dscampaign.orchestrator.spec import model_checks, transformers_source
-from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.load import load_spec, runs_of_text
+from dscampaign.orchestrator.spec import model_checks
+from dscampaign.orchestrator.spec.load import runs_of_text
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
-
-BASE = """
-class PreTrainedConfig:
-    vocab_size: int = 100
-    model_type: ClassVar[str] = ""
-
-    def __post_init__(self, **kwargs):
-        self.theta = kwargs.pop("rope_theta", 1.0)
-"""
-WIDE = """
-from ...configuration_utils import PreTrainedConfig
-
-class WideConfig(PreTrainedConfig):
-    model_type = "wide"
-    attribute_map = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "max_position_embeddings": "n_positions"}
-    n_embd: int = 64
-    n_head: int = 4
-    n_layer: int = 2
-    n_inner: int | None = None
-    n_positions: int = 1024
-    scale: float = 1.0
-    mlp_bias: bool = False
-"""
-GROUPED = """
-from ...configuration_utils import PreTrainedConfig
-
-class GroupedVisionConfig(PreTrainedConfig):
-    model_type = "grouped_vision"
-
-class GroupedConfig(PreTrainedConfig):
-    model_type = "grouped-query"
-
-    def __init__(self, hidden_size=64, num_attention_heads=4, num_key_value_heads=None, num_hidden_layers=2,
-                 head_dim=None, **kwargs):
-        super().__init__(**kwargs)
-
-class HeadedConfig(GroupedConfig):
-    model_type = "headed"
-    head_dim: int = 32
-"""
-
-MODEL = """
-class PreTrainedModel(nn.Module):
-    _supports_sdpa: bool = False
-    _supports_flash_attn: bool = False
-"""
-WIDE_MODEL = """
-from ...generation import GenerationMixin
-from ...modeling_utils import PreTrainedModel
-
-class WidePreTrainedModel(PreTrainedModel):
-    _supports_sdpa = True
-
-class A(WidePreTrainedModel, GenerationMixin):
-    pass
-"""
-GROUPED_MODEL = """
-from ...modeling_utils import PreTrainedModel
-
-class B(PreTrainedModel):
-    pass
-
-class C(GroupedMixin, PreTrainedModel):
-    pass
-"""
-
-
-@pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with the forms of Transformers 5 and 4, and a class that inherits."""
-    root = tmp_path / "transformers"
-    types = (
-        'X = [\n("wide", "A"),\n("grouped-query", "B"),\n("headed", "C"),\n("grouped_vision", "D"),\n("painter", "E")]'
-    )
-    names = '("wide", "A"),\n("grouped-query", "B"), ("headed", "C")'
-    causal = f"MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = OrderedDict(\n[{names}]\n)\n"
-    files = {
-        "configuration_utils.py": BASE,
-        "models/wide/configuration_wide.py": WIDE,
-        "models/grouped/configuration_grouped.py": GROUPED,
-        "modeling_utils.py": MODEL,
-        "models/wide/modeling_wide.py": WIDE_MODEL,
-        "models/grouped/modeling_grouped.py": GROUPED_MODEL,
-        "models/auto/configuration_auto.py": types,
-        "models/auto/modeling_auto.py": causal + 'Y = [("painter", "E")]\n',
-    }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    monkeypatch.setattr(transformers_source, "package_of", lambda _python: root)
-    return root
 
 
 def findings(model: Any, tokenizer: str | None = "bytes", **train: Any) -> list[Finding]:
@@ -110,92 +17,12 @@ def findings(model: Any, tokenizer: str | None = "bytes", **train: Any) -> list[
     return list(model_checks.check(config))
 
 
-@pytest.mark.parametrize(
-    ("model", "field", "words", "hint"),
-    [
-        ({"model_type": "wide", "n_layers": 2}, "n_layers", "no field of wide", '"n_layer"'),
-        ({"model_type": "wide", "num_hidden_layers": 2}, "num_hidden_layers", "no field of wide", '"n_layer"'),
-        ({"model_type": "wide", "hidden_sise": 64}, "hidden_sise", "no field of wide", '"n_embd"'),
-        ({"model_type": "wide", "n_embd": 66}, "n_embd", "n_embd 66 is not divisible by n_head 4", "64 or 68"),
-        ({"model_type": "wide", "hidden_size": 66}, "hidden_size", "hidden_size 66 is not div", "64 or 68"),
-        ({"model_type": "wide", "n_head": 3}, "n_embd", "not divisible by n_head 3", "63 or 66"),
-        ({"model_type": "wide", "n_positions": 8}, "seq_len", "16 is more than the model's n_positions 8", "at most 8"),
-        ({"model_type": "wide", "vocab_size": 256}, "vocab_size", "less than the 257 tokens", "leave it out"),
-        ({"model_type": "wide", "n_layer": "2"}, "n_layer", "expected a whole number", ""),
-        ({"model_type": "wide", "mlp_bias": 1e308}, "mlp_bias", "expected true or false", ""),
-        ({"model_type": "wide", "mlp_bias": "false"}, "mlp_bias", "expected true or false", ""),
-        ({"model_type": "wide", "n_head": 0}, "n_head", "expected at least 1", ""),
-        ({"model_type": "grouped-query", "n_embd": 64}, "n_embd", "no field of grouped-query", '"hidden_size"'),
-        ({"model_type": "grouped-query", "hidden_size": 65}, "hidden_size", "not divisible", "64 or 68"),
-        ({"model_type": "headed", "num_key_value_heads": 3}, "num_key_value_heads", "4 is not divisible", "equally"),
-        ({"model_type": "wid", "n_layer": 2}, "model_type", "has no model type wid", '"wide"'),
-        ({"model_type": "painter"}, "model_type", "no causal language model", "llama"),
-        ({"n_layer": 2}, "model_type", "model_type is required", "gpt2"),
-    ],
-)
-def test_a_model_that_cannot_be_built(model: dict[str, Any], field: str, words: str, hint: str) -> None:
-    (finding,) = findings(model)
-    assert finding.places[0][-1] == field
-    assert words in finding.message
-    assert hint in (finding.hint or "")
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"model_type": "wide", "hidden_size": 32, "n_head": 8, "rope_theta": 2.0, "vocab_size": "auto"},
-        {"model_type": "wide", "of_a_newer_version": 1, "_name_or_path": "x", "scale": 2, "n_inner": None},
-        {"model_type": "headed", "hidden_size": 50, "num_attention_heads": 3},
-        {"model_type": "grouped-query", "hidden_size": 50, "num_attention_heads": 3, "head_dim": 16},
-    ],
-)
-def test_a_model_that_can_be_built_passes(model: dict[str, Any]) -> None:
-    assert findings(model) == []
-
-
-@pytest.mark.parametrize(
-    ("attention", "kind"),
-    [("sdpa", "grouped-query"), ("flash_attention_2", "grouped-query"), ("flash_attention_2", "wide")],
-)
-def test_attention_that_a_model_does_not_have_is_refused(attention: str, kind: str) -> None:
-    (finding,) = findings({"model_type": kind}, attention=attention)
-    assert finding.places[0] == ("train", "attention")
-    assert finding.message == f"Transformers has no {attention} for {kind}"
-    assert "auto" in (finding.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("attention", "kind"),
-    [("sdpa", "wide"), ("eager", "grouped-query"), ("auto", "grouped-query"), ("sdpa", "headed")],
-)
-def test_attention_that_a_model_has_or_may_have_passes(attention: str, kind: str) -> None:
-    """`headed` inherits from what is not found, which may say anything."""
-    assert findings({"model_type": kind}, attention=attention) == []
-
-
-def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path) -> None:
-    model = {"model_type": "wide", "n_emb": 100, "n_head": 5}
-    assert len(findings(model)) == 2
-    train = {"model": model, "tokenizer": "bytes", "seq_len": 16, "global_batch": 8, "steps": 1, "dataset": "text"}
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump({"name": "s", "train": train}))
-    with pytest.raises(SpecError) as caught:
-        expand(load_spec(spec))
-    assert [problem.field for problem in caught.value.problems] == ["train.model.n_emb"]
-
-
-def test_without_transformers_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers_source, "package_of", lambda _python: None)
-    assert findings({"model_type": "wide", "n_layers": 2, "n_embd": 65}) == []
-
-
-def test_a_source_of_another_form_says_nothing(package: Path) -> None:
-    (package / "models/auto/configuration_auto.py").write_text("")
-    (package / "models/auto/modeling_auto.py").write_text("")
-    (package / "models/wide/configuration_wide.py").write_text(
-        "from .. import Far\nclass W(FarConfig):\n  model_type='wide'\n"
-    )
-    assert findings({"model_type": "wide", "n_layers": 2}) == []
+def test_a_model_has_a_type_and_a_vocabulary_for_its_tokens() -> None:
+    (finding,) = findings({"n_layer": 2})
+    assert (finding.places[0][-1], finding.message) == ("model_type", "model_type is required")
+    (finding,) = findings({"model_type": "gpt2", "vocab_size": 256})
+    assert "less than the 257 tokens" in finding.message
+    assert findings({"model_type": "gpt2", "vocab_size": "auto"}) == []
 
 
 @pytest.mark.parametrize(
@@ -218,7 +45,7 @@ def test_a_misspelt_name(name: str, meant: str | None) -> None:
 
 
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
-    (finding,) = findings({"model_type": "wide"}, None)
+    (finding,) = findings({"model_type": "gpt2"}, None)
     assert finding.places[0] == ("train", "tokenizer")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -236,16 +63,6 @@ def test_a_section_that_is_not_used() -> None:
     local = Spec.model_validate({**fields, "executor": "local", "slurm": {"partition": "a"}})
     assert remarks(local) == ["`slurm:` is not used with `executor: local`"]
     assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []
-
-
-def test_keys_that_deepspeed_no_longer_takes_are_remarked_for_a_script_of_ones_own() -> None:
-    zero = {"mics_shard_size": 8, "overlap_comm": True}
-    given = {"amp": {"enabled": True, "opt_level": "O9"}, "eigenvalue": {"enabled": False}, "zero_optimization": zero}
-    fields = {"name": "x", "slurm": {"partition": "a"}, "train": {"steps": 1}, "deepspeed": given}
-    keys = ["amp", "eigenvalue", "zero_optimization.mics_shard_size"]
-    said = [f"deepspeed.{key} is no longer in DeepSpeed (0.19.8), which stops at this key" for key in keys]
-    assert remarks(Spec.model_validate({**fields, "command": ["a.py"]})) == said
-    assert remarks(Spec.model_validate({**fields, "command": ["a.py"], "deepspeed": {"scheduler": {}}})) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,328 @@
+"""Ask DeepSpeed and Transformers about the options of a spec. Run by file path: a question on stdin, JSON on stdout.
+
+Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import KeysView, Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from importlib import metadata
+from typing import Any
+
+sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
+"""The modules beside this file would hide others of their names."""
+
+PACKAGES = ("deepspeed", "torch", "transformers")
+MOST_ERRORS = 20
+NEAR = 0.85
+ATTENTION_FLAGS = {"sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}
+"""The class attribute of Transformers (5.x) that reports an attention; each class has `eager`."""
+
+
+def main() -> None:
+    """Print the versions of the packages, or the findings for each part of the question."""
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print
+    if sys.argv[1:] == ["versions"]:
+        json.dump({name: _version(name) for name in PACKAGES}, answer)
+        return
+    question = json.load(sys.stdin)
+    findings = {
+        "deepspeed": [deepspeed_findings(config, given) for config, given in question["deepspeed"]],
+        "models": [model_findings(*asked) for asked in question["models"]],
+    }
+    json.dump(findings, answer)
+    answer.flush()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _finding(places: Any, message: str, hint: str = "", *, at_key: bool = False, ignored: bool = False) -> Any:
+    return {"places": places, "message": message, "hint": hint, "at_key": at_key or ignored, "ignored": ignored}
+
+
+# -- DeepSpeed ---------------------------------------------------------------------------------------------------------
+
+
+def deepspeed_findings(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return DeepSpeed's objections to a configuration, and the keys that it would ignore.
+
+    Args:
+        config: the whole configuration.
+        given: the part that the spec gives; objections are placed in it.
+    """
+    findings: list[Any] = []
+    config = deepcopy(config)
+    errors = _errors(config)
+    while errors and len(findings) < MOST_ERRORS:
+        causes = {error: _causes(_errors, config, given, error) for error in errors}
+        findings += [_described(error, config, places) for error, places in causes.items()]
+        for place in {place for places in causes.values() for place in places if place}:
+            config = _without(config, place)
+        remaining = _errors(config)
+        if remaining == errors:
+            return findings
+        errors = remaining
+    return findings + _ignored(config, given) + _optimizer_findings(config, given)
+
+
+def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The name of the model or exception, the kind of each error, and its message."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig(deepcopy(config))
+    except Exception as exc:  # noqa: BLE001 - any failure of a foreign library is an answer
+        raised: Any = exc
+        if not hasattr(raised, "errors"):
+            return [(type(exc).__name__, "", str(exc).strip())]
+        details = raised.errors(include_url=False, include_context=False)  # pydantic's
+        return [(".".join(map(str, (raised.title, *each["loc"]))), each["type"], each["msg"]) for each in details]
+    return []
+
+
+def _causes(errors: Any, config: Any, given: Any, error: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the smallest parts of what is given without any one of which the error is not reported."""
+    inner = _at(given, place)
+    keys = [key for key in inner if error not in errors(_without(config, (*place, key)))] if _is_dict(inner) else []
+    causes = [cause for key in keys for cause in _causes(errors, config, given, error, (*place, key))]
+    return causes or [place]
+
+
+def _described(error: tuple[str, str, str], config: dict[str, Any], places: list[tuple[Any, ...]]) -> Any:
+    name, kind, message = error
+    if kind == "extra_forbidden" and len(places) == 1 and places[0]:
+        return _finding(places, f"DeepSpeed: {message}", _renamed(config, places[0]), at_key=True)
+    if name in ("TypeError", "AttributeError", "KeyError"):
+        message = f"fails with {name}: {message}"
+    return _finding(places, f"DeepSpeed: {message}")
+
+
+def _renamed(config: dict[str, Any], place: tuple[Any, ...]) -> str:
+    """Suggest the option that is meant: the nearest one that DeepSpeed has at this place."""
+    *around, name = place
+    for other in get_close_matches(name, sorted(_model_fields()), 5, 0.7):
+        tried = _without(config, place)
+        _at(tried, around)[other] = _at(config, place)
+        last = [(where.rpartition(".")[2], kind) for where, kind, _ in _errors(tried)]
+        if (other, "extra_forbidden") not in last:
+            return f'did you mean "{other}"?'
+    return ""
+
+
+def _model_fields() -> set[str]:
+    from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+
+    classes = [DeepSpeedConfigModel]
+    for each in classes:
+        classes += each.__subclasses__()
+    return {name for each in classes for name in each.model_fields}
+
+
+class _Traced(dict):  # type: ignore[type-arg]
+    """A mapping that notes by its place which of its keys are read; one that is read as a whole has all of them."""
+
+    def __init__(self, content: dict[str, Any], read: dict[tuple[str, ...], set[str]], place: tuple[str, ...] = ()):
+        super().__init__((k, _Traced(v, read, (*place, k)) if _is_dict(v) else v) for k, v in content.items())
+        self.read, self.place = read, place
+
+    def _note(self, *keys: Any) -> None:
+        self.read.setdefault(self.place, set()).update(keys)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: Any) -> bool:
+        self._note(key)
+        return super().__contains__(key)
+
+    def __iter__(self) -> Any:
+        self._note(*super().keys())
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        return KeysView(self)
+
+    def items(self) -> Any:
+        self._note(*super().keys())
+        return super().items()
+
+    def __copy__(self) -> _Traced:
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        self._note(*super().keys())
+        return {key: deepcopy(value) for key, value in super().items()}
+
+
+def _ignored(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the given keys that DeepSpeed does not read, as it ignores them silently."""
+    import inspect
+
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfig
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    read: dict[tuple[str, ...], set[str]] = {}
+    try:
+        DeepSpeedConfig(_Traced(config, read))
+    except Exception:  # noqa: BLE001 - an error of the trace, or one that is reported already: then nothing is known
+        return []
+    source = inspect.getsource(deepspeed)  # reads a few keys outside the configuration class
+    findings = []
+    for place, known in read.items():
+        section = _at(given, place)
+        for key in section if _is_dict(section) and _is_dict(_at(config, place)) else {}:
+            if key in known or key not in _at(config, place) or f'"{key}"' in source or "params" in place:
+                continue
+            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(map(str, known)), 1, NEAR)
+            hint = f'did you mean "{near[0]}"?' if near else ""
+            if not near and not place and key in DeepSpeedZeroConfig.model_fields:
+                hint = f"move it to deepspeed.zero_optimization.{key}"
+            message = f"is not read by DeepSpeed {deepspeed.__version__}: it would ignore the key"
+            findings.append(_finding([(*place, key)], message, hint, ignored=True))
+    return findings
+
+
+def _optimizer_findings(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objections of PyTorch to an optimizer and its parameters, if PyTorch makes it."""
+    import torch
+    from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
+
+    section, own = config.get("optimizer") or {}, _at(given, ("optimizer",))
+    if not own or not isinstance(section.get("type"), str):
+        return []
+    name, params = section["type"], section.get("params") or {}
+    adam = {"adam": "AdamW", "adamw": "AdamW"}.get(name.lower()) if params.get("torch_adam") else None
+    if name.lower() in DEEPSPEED_OPTIMIZERS and not adam:
+        return []
+    made = getattr(torch.optim, adam or name, None)
+    if made is None:
+        known = [each for each in vars(torch.optim) if each[:1].isupper()] + DEEPSPEED_OPTIMIZERS
+        near = get_close_matches(name, known, 1, 0.6)
+        hint = f'did you mean "{near[0]}"?' if near else ""
+        return [_finding([("optimizer", "type")], f"neither DeepSpeed nor PyTorch has an optimizer {name}", hint)]
+
+    def errors(tried: dict[str, Any]) -> list[str]:
+        used = {
+            key: value for key, value in tried.get("params", {}).items() if key not in ("torch_adam", "adam_w_mode")
+        }
+        used.pop("fp32_optimizer_states", None)
+        try:
+            made([torch.nn.Parameter(torch.zeros(2, 2))], **used)
+        except Exception as exc:  # noqa: BLE001 - as above
+            return [str(exc).strip()]
+        return []
+
+    found = errors({"params": params})
+    places = [("optimizer", *place) for error in found for place in _causes(errors, {"params": params}, own, error)]
+    return [_finding(places, f"PyTorch: {found[0]}")] if found else []
+
+
+# -- Transformers ------------------------------------------------------------------------------------------------------
+
+
+def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list[dict[str, Any]]:
+    """Return the objections of Transformers to a model that it is to build with random weights."""
+    import torch
+    from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    kind = fields["model_type"]
+    if kind not in CAUSAL:
+        near = get_close_matches(kind, list(CAUSAL), 1, 0.6)
+        problem = "has no causal language model for" if kind in CONFIG_MAPPING else "does not have the model type"
+        hint = f'did you mean "{near[0]}"?' if near else "use a type such as gpt2, llama, qwen2 or mistral"
+        return [_finding([("model", "model_type")], f"Transformers {problem} {kind}", hint)]
+    given = {name: value for name, value in fields.items() if value != "auto"}
+    if misspelt := misspelt_fields(given):
+        message = f"{kind} of Transformers has no such field, and would ignore it"
+        meant = {name: f'did you mean "{near}"?' for name, near in misspelt.items()}
+        return [_finding([("model", name)], message, hint, at_key=True) for name, hint in meant.items()]
+
+    def errors(tried: dict[str, Any]) -> list[str]:
+        try:
+            config = AutoConfig.for_model(**tried)
+            with torch.device("meta"):
+                AutoModelForCausalLM.from_config(config)
+        except Exception as exc:  # noqa: BLE001 - as above
+            return [" ".join(str(exc).split())]
+        return []
+
+    if found := errors(given):
+        fixed = {name: value for name, value in given.items() if name != "model_type"}
+        places = [("model", *place) for place in _causes(errors, given, fixed, found[0])]
+        return [_finding(places, f"Transformers: {found[0]}")]
+    config = AutoConfig.for_model(**given)
+    positions, findings = getattr(config, "max_position_embeddings", None), []
+    if positions is not None and positions < seq_len:
+        message = f"{seq_len} is more than the {positions} positions of the model"
+        findings.append(_finding([("seq_len",)], message, f"use at most {positions}"))
+    served = attentions(config)
+    if attention not in ("auto", *served):
+        message = f"Transformers has no {attention} for {kind}, only {', '.join(served)}"
+        findings.append(_finding([("attention",)], message, "write auto, which takes what the model has"))
+    return findings
+
+
+def misspelt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that a model's configuration would ignore, with the field that is meant.
+
+    A configuration takes any name, so ``n_layers`` for ``n_layer`` would silently train the default model.
+    """
+    from transformers import AutoConfig
+
+    default = AutoConfig.for_model(fields["model_type"])
+    known = {*default.to_dict(), *default.attribute_map}
+    near = {name: get_close_matches(name, sorted(known), 1, NEAR) for name in sorted(fields.keys() - known)}
+    return {name: match[0] for name, match in near.items() if match}
+
+
+def attentions(config: Any) -> list[str]:
+    """Return the attention implementations that Transformers has for a model."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM._model_mapping.get(type(config), None)  # noqa: SLF001 - before one is built
+    return ["eager", *(name for name, flag in ATTENTION_FLAGS.items() if getattr(model, flag, True))]
+
+
+# -- Mappings ----------------------------------------------------------------------------------------------------------
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _at(value: Any, place: Any) -> Any:
+    for key in place:
+        value = value.get(key) if _is_dict(value) else None
+    return value
+
+
+def _without(config: dict[str, Any], place: Any) -> dict[str, Any]:
+    """A copy without the value at a place."""
+    copy = deepcopy(config)
+    *around, key = place
+    holder = _at(copy, around)
+    if _is_dict(holder):
+        holder.pop(key, None)
+    return copy
+
+
+if __name__ == "__main__":
+    main()

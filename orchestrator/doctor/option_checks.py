@@ -1,0 +1,161 @@
+"""Ask DeepSpeed and Transformers about their options in a spec, in the Python that will train."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.ownership import Distrusted, trusted_bytes
+from dscampaign.files.private_files import make_private
+from dscampaign.orchestrator.errors import Finding
+from dscampaign.orchestrator.spec.model import RunConfig
+
+from .interpreter import answer
+
+_PROGRAM: Final = Path(__file__).parents[2] / "jobs" / "trainer" / "preflight.py"
+_VERSIONS_S: Final = 20.0
+_ANSWER_S: Final = 240.0
+"""A first import over a busy network file system takes minutes."""
+_PARTS: Final = {"deepspeed": ("DeepSpeed", "deepspeed"), "models": ("Transformers", "train.model")}
+"""For each part of a question: the library that answers, and its section of the spec."""
+_PACKAGES: Final = {"deepspeed": "deepspeed", "models": "transformers"}
+_PREFIX: Final = {"deepspeed": ("deepspeed",), "models": ("train",)}
+_FROM_TRAIN: Final = ("lr", "weight_decay", "betas", "eps")
+_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
+
+_Asked = dict[str, str]
+"""The questions of a run, as JSON, by their part."""
+_Parts = dict[str, dict[str, None]]
+"""The questions of many runs by their part, each once."""
+_Interpreter = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class OptionChecks:
+    """Checks `deepspeed` and `train.model` of all runs of a spec by one process per Python.
+
+    Attributes:
+        tell: Reports that it takes a while.
+        remarks: Why something was not checked.
+    """
+
+    tell: Callable[[str], None]
+    remarks: list[str] = field(default_factory=list)
+
+    def __call__(self, configs: Sequence[RunConfig]) -> list[list[Finding]]:
+        """Return the findings of each run."""
+        asked = [_asked(config) for config in configs]
+        groups: dict[_Interpreter, _Parts] = {}
+        for config, questions in zip(configs, asked, strict=True):
+            for part, text in questions.items():
+                groups.setdefault(_interpreter(config), {}).setdefault(part, {})[text] = None
+        answers = {interpreter: self._answers(interpreter, parts) for interpreter, parts in groups.items()}
+        return [
+            [
+                _finding(part, item)
+                for part, text in questions.items()
+                for item in answers[_interpreter(config)].get((part, text), ())
+                if not (item["ignored"] and config.command and not item["hint"])  # a script may read it itself
+            ]
+            for config, questions in zip(configs, asked, strict=True)
+        ]
+
+    def _answers(self, interpreter: _Interpreter, parts: _Parts) -> Mapping[tuple[str, str], Any]:
+        """Return the findings for each question that this Python could answer."""
+        python, variables = interpreter
+        env = {"DS_ACCELERATOR": "cpu", **os.environ, "HF_HUB_OFFLINE": "1", **dict(variables)}
+        versions = self._run([python, str(_PROGRAM), "versions"], env, parts, _VERSIONS_S)
+        if versions is None:
+            return {}
+        for part in [part for part in parts if versions[_PACKAGES[part]] is None]:
+            self._remark(python, parts, f"has no {_PARTS[part][0]} here", [part])
+            parts = {name: texts for name, texts in parts.items() if name != part}
+        question = {part: [json.loads(text) for text in parts.get(part, [])] for part in _PARTS}
+        if not parts:
+            return {}
+        path = _cache_file([python, versions, question, _PROGRAM.read_text(encoding="utf-8")])
+        found = None
+        with suppress(OSError, ValueError, Distrusted):
+            found = json.loads(trusted_bytes(path))
+        if found is None:
+            names = " and ".join(_PARTS[part][0] for part in parts)
+            self.tell(f"asking {names} about the options of the spec ({python}; takes seconds, once per change)")
+            found = self._run([python, str(_PROGRAM)], env, parts, _ANSWER_S, json.dumps(question))
+            if found is None:
+                return {}
+            with suppress(OSError):
+                make_private(path.parent)
+                write_atomically(path, json.dumps(found), closed=True)
+        return {
+            (part, text): items for part, texts in parts.items() for text, items in zip(texts, found[part], strict=True)
+        }
+
+    def _run(
+        self, command: Sequence[str], env: Mapping[str, str], parts: Mapping[str, Any], wait_s: float, text: str = ""
+    ) -> dict[str, Any] | None:
+        try:
+            done = answer(command, env, wait_s, text)
+        except OSError as exc:
+            reason = f"cannot be run here ({exc.strerror})"
+        except subprocess.TimeoutExpired:
+            reason = f"did not answer within {wait_s:.0f} s"
+        else:
+            with suppress(ValueError):
+                if not done.returncode and isinstance(value := json.loads(done.stdout), dict):
+                    return value
+            reason = f"failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+        self._remark(command[0], parts, reason, list(parts))
+        return None
+
+    def _remark(self, python: str, parts: Mapping[str, Any], reason: str, unchecked: Sequence[str]) -> None:
+        for library, section in (_PARTS[part] for part in parts if part in unchecked):
+            then = f"{library} checks it when a run starts"
+            self.remarks.append(f"`{section}` not checked: {python} {reason}; {then}")
+
+
+def _interpreter(config: RunConfig) -> _Interpreter:
+    env = config.env
+    return config.python or sys.executable, tuple((name, env[name]) for name in _ENVIRONMENT if name in env)
+
+
+def _asked(config: RunConfig) -> _Asked:
+    asked, train = {}, config.train
+    if config.deepspeed:
+        asked["deepspeed"] = _json([_rendered(config), config.deepspeed])
+    if config.command is None and isinstance(train.model, Mapping):
+        asked["models"] = _json([train.model, train.seq_len, train.attention])
+    return asked
+
+
+def _rendered(config: RunConfig) -> dict[str, Any]:
+    """The whole configuration of DeepSpeed without numbers of `train`, which axes vary and which are checked there."""
+    rendered = config.rendered_deepspeed()
+    params = rendered["optimizer"]["params"]
+    given = config.deepspeed.get("optimizer", {}).get("params", {})
+    kept = {name: value for name, value in params.items() if name in given or name not in _FROM_TRAIN}
+    rendered["optimizer"] = {**rendered["optimizer"], "params": kept}
+    del rendered["gradient_clipping"]
+    return rendered
+
+
+def _finding(part: str, item: Mapping[str, Any]) -> Finding:
+    places = tuple((*_PREFIX[part], *place) for place in item["places"])
+    return Finding(places, item["message"], item["hint"] or None, at_key=item["at_key"])
+
+
+def _cache_file(content: Any) -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dscampaign"
+    return folder / f"options-{sha256(_json(content).encode()).hexdigest()[:32]}.json"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,45 @@
+"""A section that cannot be checked here is remarked, and never refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.doctor.option_checks import OptionChecks
+from dscampaign.orchestrator.spec.model import RunConfig
+
+OPTIONS: dict[str, Any] = {"deepspeed": {"zero_optimization": {"overlap_com": True}}, "command": ["train.py"]}
+
+
+def checked(python: Path, **given: Any) -> tuple[list[Any], list[str]]:
+    checks = OptionChecks(pytest.fail)
+    findings = checks([RunConfig.model_validate({**given, "python": str(python)})])
+    return findings, checks.remarks
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return path
+
+
+def test_nothing_is_started_without_a_section(tmp_path: Path) -> None:
+    assert checked(tmp_path / "none", command=["train.py"]) == ([[]], [])
+    assert checked(tmp_path / "none", train={"model": "gpt2"}) == ([[]], [])
+
+
+def test_a_python_that_cannot_answer_is_remarked(tmp_path: Path) -> None:
+    bare = script(tmp_path / "bare", f'exec {sys.executable} -S "$@"')
+    broken = script(tmp_path / "broken", "echo no such module >&2; exit 3")
+    reasons = {
+        tmp_path / "none": "cannot be run here (No such file or directory)",
+        bare: "has no DeepSpeed here",
+        broken: "failed: no such module",
+    }
+    for python, reason in reasons.items():
+        findings, remarks = checked(python, **OPTIONS)
+        assert findings == [[]]
+        assert remarks == [f"`deepspeed` not checked: {python} {reason}; DeepSpeed checks it when a run starts"]

@@ -1,0 +1,124 @@
+"""What in `deepspeed:` does not go together, or with a run's other fields: it would end it or change what it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dscampaign.orchestrator.errors import Problem, SpecError
+from dscampaign.orchestrator.spec.load import load_runs
+
+UNTESTED = {"zero_allow_untested_optimizer": True}
+
+
+def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **more: Any) -> list[Problem]:
+    spec = folder / "spec.yaml"
+    common = {"model": "gpt2", "tokenizer": "bytes", "dataset": "wikitext", "global_batch": 8, "steps": 4}
+    given = {"name": "s", "train": {**common, **train}, "deepspeed": deepspeed, **more}
+    spec.write_text(yaml.safe_dump(given, sort_keys=False))
+    try:
+        load_runs(spec)
+    except SpecError as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize(
+    ("train", "deepspeed", "field"),
+    [
+        ({}, {"torch_autocast": {"enabled": True, "dtype": "bf16"}}, "torch_autocast"),
+        ({"precision": "fp32"}, {"torch_autocast": {"enabled": True}}, "torch_autocast"),
+        ({"precision": "fp32"}, {"torch_autocast": {"enabled": True, "dtype": "half"}}, "torch_autocast.dtype"),
+        (
+            {"strategy": "zero3-offload-full"},
+            {"zero_optimization": {"offload_param": None}},
+            "zero_optimization.offload_param",
+        ),
+        ({"zero_stage": 1}, {"optimizer": {"type": "Adafactor"}, **UNTESTED}, "optimizer.type"),
+        ({"zero_stage": 1}, {"optimizer": {"type": "Lamb"}}, "optimizer.type"),
+        ({"compile": True}, {"optimizer": {"type": "Muon"}}, "optimizer.type"),
+        ({}, {"optimizer": {"params": {"lr": 0.1}}}, "optimizer.params.lr"),
+        ({}, {"scheduler": {}}, "scheduler"),
+        ({}, {"checkpoint": {"load_universal": True}}, "checkpoint.load_universal"),
+        (
+            {"zero_stage": 1},
+            {"zero_optimization": {"pipeline_loading_checkpoint": True}},
+            "zero_optimization.pipeline_loading_checkpoint",
+        ),
+    ],
+)
+def test_what_the_built_in_training_cannot_serve_is_refused_where_it_stands(
+    tmp_path: Path, train: dict[str, Any], deepspeed: dict[str, Any], field: str
+) -> None:
+    (found,) = problems(tmp_path, train, deepspeed)
+    assert found.field == f"deepspeed.{field}"
+    assert found.line > 1
+    assert found.hint
+    (tmp_path / "train.py").touch()
+    assert not problems(tmp_path, train, deepspeed, command="train.py")
+
+
+@pytest.mark.parametrize(
+    ("train", "deepspeed"),
+    [
+        ({"precision": "fp32"}, {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}),
+        ({"precision": "fp32"}, {"torch_autocast": {"enabled": False}}),
+        ({"zero_stage": 1}, {"optimizer": {"type": "Lion"}}),
+        ({"zero_stage": 3, "compile": True}, {"optimizer": {"type": "Lion"}}),
+        ({"zero_stage": 3}, {"zero_optimization": {"offload_optimizer": None}}),
+        ({}, {"autotuning": {"enabled": False}, "dataloader_drop_last": False}),
+    ],
+)
+def test_what_is_served_passes(tmp_path: Path, train: dict[str, Any], deepspeed: dict[str, Any]) -> None:
+    assert not problems(tmp_path, train, deepspeed)
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "strategy", "message"),
+    [
+        ({"zero_optimization": {"overlap_comm": True}}, "fsdp2", "deepspeed: has no effect with engine fsdp2"),
+        (
+            {"zero_optimization": {"offload_param": {"device": "cpu"}}},
+            "zero1",
+            "offload_param does not work with ZeRO stage 1",
+        ),
+    ],
+)
+def test_a_section_beside_an_axis_is_named(tmp_path: Path, deepspeed: Any, strategy: str, message: str) -> None:
+    """The error stands at the axis and names the section that does not go with it."""
+    (found,) = problems(tmp_path, {}, deepspeed, matrix={"strategy": ["zero3", strategy]})
+    assert found.field == "matrix.strategy[1]"
+    assert message in found.message
+
+
+def test_ranks_that_an_axis_gives_to_no_whole_group_are_told_of_which_field(tmp_path: Path) -> None:
+    train = {"tensor_parallel": 2, "global_batch": 24}
+    (found,) = problems(tmp_path, train, {}, matrix={"ranks_per_node": [5, 4]}, executor="local")
+    message = "train.tensor_parallel: 2 does not divide the 5 ranks of the run"
+    assert (found.field, found.message) == ("matrix.ranks_per_node[0]", message)
+
+
+def test_a_section_set_on_the_command_line_is_blamed_there(tmp_path: Path) -> None:
+    assert not problems(tmp_path, {}, {}, matrix={"strategy": ["zero2", "zero1"]})
+    with pytest.raises(SpecError) as raised:
+        load_runs(tmp_path / "spec.yaml", ["deepspeed.scheduler.type=x"])
+    assert raised.value.problems[0].path == "--set deepspeed.scheduler.type=x"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": {"type": "Lion"}},
+        {"optimizer": {"params": {"amsgrad": True}}},
+        {"zero_optimization": {"round_robin_gradients": True}},
+    ],
+)
+def test_states_that_deepspeed_cannot_convert_need_the_same_ranks(tmp_path: Path, given: dict[str, Any]) -> None:
+    train = {"zero_stage": 1, "universal_checkpoint": True}
+    (found,) = problems(tmp_path, train, given)
+    assert found.field == "train.universal_checkpoint"
+    assert not problems(tmp_path, {**train, "zero_stage": 0}, given)
+    assert not problems(tmp_path, train, {"optimizer": {"type": "Adam"}})
