@@ -37,7 +37,7 @@ def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) 
 
 
 def of_run(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return these columns of a run; a reason without a cause has none, whatever its run had before."""
+    """Return these columns of a run; a reason without a cause clears the run's former one."""
     return {"cause": None, **values} if "reason" in values else {**values}
 
 
@@ -104,7 +104,7 @@ def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
 
 
 class RunMark(NamedTuple):
-    """What a decision about a run depends on."""
+    """The columns that a decision about a run depends on."""
 
     config: str
     config_hash: str

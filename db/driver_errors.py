@@ -10,7 +10,7 @@ from typing import Any, Final
 
 _BUSY_SQLSTATES: Final = frozenset({"55P03", "40001", "40P01"})  # lock time-out, serialization, deadlock
 _AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
-"""The server is there and refuses for now, whatever class of error the driver makes of it: the connection broke, it is
+"""The server is there and refuses for now, in any class of error of the driver: the connection broke, it is
 read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
 starts, has trouble with its files."""
 TRY_AGAIN: Final = "nothing is lost: try again"
@@ -24,7 +24,7 @@ _WRONG_ADDRESS: Final = {
         "check the user in the store's address, and the password in ~/.pgpass or CAMPAIGN_STORE"
     ),
 }
-"""By words of PostgreSQL, which has no codes for them: what is wrong with an address, and stays wrong."""
+"""By words of PostgreSQL, which has no codes for them: lasting faults of an address, with a remedy."""
 
 _HINTS: Final = {
     **_WRONG_ADDRESS,
@@ -33,7 +33,7 @@ _HINTS: Final = {
     ),
     r"full|No space left|quota": _FULL,
 }
-"""By words of a driver: what to do, where trying again is not enough."""
+"""By words of a driver: the remedy, if trying again is not enough."""
 
 
 def first_line(error: BaseException | None) -> str:

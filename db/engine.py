@@ -84,7 +84,7 @@ def without_password(url: URL) -> str:
 
 
 def shown_address(text: str) -> str:
-    """Return a store's address as it was given, for people: without what `without_password` leaves out."""
+    """Return a store's address as it was given, for people, without the secrets that `without_password` leaves out."""
     url = _parsed(text)
     if url is None or _hides_password(url, text):
         return "an address that cannot be read"

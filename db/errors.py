@@ -57,7 +57,7 @@ class SchemaMismatch(StoreError):
 
 
 AWAY = (StoreUnreachable, StoreMissing, StoreIncomplete, StoreReadOnly)
-"""What may come back to a process that has used the store before."""
+"""Errors that may pass for a process that has used the store before."""
 
 
 class StaleWrite(StoreError):

@@ -34,7 +34,7 @@ from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_met
 from .warm_up import untimed_steps, warm_up_steps
 
 MIN_WINDOW_S: Final = 10.0
-"""A shorter time says little: power is sampled once a second."""
+"""A shorter time is unreliable: power is sampled once a second."""
 
 
 _BY_BLOCK = {"yield_per": 5000}

@@ -11,7 +11,7 @@ THROTTLE_REASONS = {
     0x40: "too hot (hardware)",
     0x80: "power brake (hardware)",
 }
-"""Bits of ``throttle`` that say that a GPU is slowed down because something is wrong; the others are its usual life."""
+"""Bits of ``throttle`` for a GPU that a fault slows down; the others are normal."""
 
 SLOWED = sum(THROTTLE_REASONS)
 POWER_CAPPED = 0x4
@@ -76,10 +76,10 @@ class GpuSample:
 _KEY = ("attempt_id", "node_rank", "gpu", "ts_s", "span_s")
 
 GPU_FIGURES = tuple(field.name for field in fields(GpuSample) if field.name not in _KEY)
-"""What is sampled of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
+"""The sampled figures of a GPU: the names in a line of telemetry, and the columns of ``gpu_sample``."""
 
 WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
-"""Those that are whole numbers."""
+"""Whole numbers among them."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from .store import Store
 _STEPS_AT_ONCE: Final = 20_000
 _LINES_LOOKED_AT: Final = 1000
 _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
-"""Whose highest value is a figure of the run."""
+"""Columns whose highest value is a figure of the run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Pruned:
 
 
 Through = Callable[[Sequence[list[int]]], Iterable[list[int]]]
-"""Hands on the attempts of each run, and tells somebody how far that is."""
+"""Hands on the attempts of each run, and shows progress."""
 
 
 def prune(store: Store, campaign_id: int, rule: Retention, *, dry_run: bool = False, through: Through = iter) -> Pruned:

@@ -17,10 +17,10 @@ from dscampaign.files.ownership import Distrusted, distrust, user_name
 from .errors import StoreBusy, StoreError, StoreReadOnly
 
 LOGS: Final = ("-journal", "-wal", "-shm")
-"""What SQLite keeps beside a data base: the first two are replayed into it."""
+"""Files of SQLite beside a database: the first two are replayed into it."""
 
 _PRECAUTIONS: Final = ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON")
-"""What SQLite's authors advise for a file that somebody else may have made."""
+"""The advice of SQLite's authors for a file that somebody else may have made."""
 
 
 def read_only(path: Path) -> ReadOnlyFile | None:

@@ -52,15 +52,15 @@ STEPS_BEYOND: Final = "spool.beyond"
 """The event of an attempt whose script reported a step far beyond the target."""
 
 SUBMITTING: Final = "submitting"
-"""The event that says why an attempt is submitted and, as `exclude`, which nodes it is to do without."""
+"""The event with the reason for an attempt and, as `exclude`, the nodes that it avoids."""
 
 ENDING: Final = "end"
 """The phase of an attempt whose ranks have ended, or are being ended; the others are those of `jobs/report.py`."""
 SUSPENDED: Final = "suspended"
-"""Likewise where Slurm has stopped the job, which goes on later."""
+"""Likewise while Slurm has suspended the job."""
 
 OPENED_ELSEWHERE: Final = "forward.opened"
-"""The event that says under which id a run is kept in another tool."""
+"""The event with the id of a run in another tool."""
 
 
 class StepTimes(NamedTuple):

@@ -15,7 +15,7 @@ _Item = TypeVar("_Item")
 _AT_ONCE: Final = 1000  # both databases limit the number of parameters
 
 _SAME: Final = frozenset({"token", "executor", "desired", "code", "changes", "memory_key", "phase", "reason"})
-"""Columns of text in which thousands of rows say the same: it is kept once."""
+"""Columns of text that thousands of rows share: each text is kept once."""
 
 
 def fetch(

@@ -20,10 +20,10 @@ _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
 _FIGURES: Final = (
     "ts_s", "loss", "eval_loss", "step_time_s", "tokens_per_s", "mem_allocated_gb", "mem_reserved_gb", "mfu",
 )  # fmt: skip
-"""What is computed with: of a million steps each further column takes its time."""
+"""The columns of computations: of a million steps each further column takes its time."""
 
 FINAL_SHARE: Final = 0.05
-"""Part of the lines, at the end, whose mean loss is called final."""
+"""The share of the last lines over which the final loss is the mean."""
 
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""

@@ -66,7 +66,7 @@ ENDED_RUN: Final = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANC
 """There is nothing to cancel; a held run may still be."""
 
 RETRYABLE_RUN: Final = frozenset({RunState.FAILED, RunState.HELD, RunState.CANCELLED, RunState.SCREENED})
-"""What `campaign retry` takes."""
+"""States that `campaign retry` accepts."""
 
 STARTED_RUN: Final = frozenset({RunState.QUEUED, RunState.RUNNING, RunState.COMPLETED})
 """Its experiment may no longer change under the same name."""
@@ -98,16 +98,16 @@ ACTIVE_ATTEMPT: Final = frozenset(AttemptState) - TERMINAL_ATTEMPT
 """It may have a job."""
 
 REMOVED: Final = "removed"
-"""What a campaign's `desired` is once `campaign rm` has begun."""
+"""A campaign's `desired` once `campaign rm` has begun."""
 
 ABSENT: Final = "absent"
-"""What a run's `desired` is when the spec no longer names it."""
+"""A run's `desired` when the spec no longer names it."""
 
 WANTED_YET: Final = "absent-run"
 """The same, once its user has retried it all the same."""
 
 WANTED: Final = frozenset({"run", WANTED_YET})
-"""What a run's `desired` is that is to be brought to its end."""
+"""Values of a run's `desired` that bring it to its end."""
 
 UNNAMED: Final = frozenset({ABSENT, WANTED_YET})
-"""What it is of a run that is not in the spec, until a spec names it again."""
+"""Values for a run that is not in the spec, until a spec names it again."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 WARM_UP_STEPS: Final = 20
-"""How many they are unless ``train.untimed_steps`` says otherwise."""
+"""Their number unless ``train.untimed_steps`` is given."""
 
 
 def untimed_steps(config: Mapping[str, Any]) -> int:
-    """How many a run's configuration leaves out; those stored by a version that had no such field leave out 20."""
+    """Return the number in a run's configuration; 20 if an earlier version without the field stored it."""
     given = (config.get("train") or {}).get("untimed_steps")
     return given if isinstance(given, int) and given > 0 else WARM_UP_STEPS
 

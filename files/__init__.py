@@ -1,1 +1,1 @@
-"""Files and folders on shared disks: whose they are, who may read them, complete or absent. Standard library only."""
+"""Files and folders on shared disks: ownership, permissions, atomic writes. Standard library only."""

@@ -8,7 +8,7 @@ from typing import Final
 LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 )
-"""Where shared memory between processes works, as SQLite's write-ahead log needs. Unknown counts as a network."""
+"""Kinds with shared memory between processes, as SQLite's write-ahead log needs. Unknown counts as a network."""
 
 
 def file_system(path: Path, mountinfo: str | None = None) -> str:

@@ -1,6 +1,6 @@
-"""The one rule for deleting files and changing their modes: only what this program made, and nothing behind it.
+"""The one rule for deleting files and changing their modes: only files that this program made, and nothing behind them.
 
-The caller names what is ours, from a marker, a manifest or a row of the store. This module keeps to it: every folder is
+The caller names our files, from a marker, a manifest or a row of the store. This module keeps to it: every folder is
 opened from the one above it, so nothing is reached through a symbolic link, and nothing on another mount is touched.
 All else is reported, and stays as it is.
 """
@@ -22,7 +22,7 @@ _FILE: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Part(Enum):
-    """How much of a place is ours: a file, a folder without what others put into it, or a folder with all in it."""
+    """How much of a place is ours: a file, a folder without the files of others, or a folder with all in it."""
 
     FILE = 1
     FOLDER = 2
@@ -78,7 +78,7 @@ def walk(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> Iterator[Plac
 
 
 def remove(place: Path, root: Path | None = None) -> list[Kept]:
-    """Remove a file, a link, or a folder with all that is in it; report what stays.
+    """Remove a file, a link, or a folder with its content; report the places that stay.
 
     Args:
         place: of ours; it need not exist.
@@ -98,7 +98,7 @@ def named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
 
 
 def measure(root: Path, part_of: PartOf | None = None, at: tuple[str, ...] = ()) -> tuple[int, list[Kept]]:
-    """Return the bytes of the files that `sweep` would free, and what it would leave. Arguments are those of `walk`."""
+    """Return the bytes that `sweep` would free, and the places that it would leave. Arguments are those of `walk`."""
     size, kept = 0, list[Kept]()
     with suppress(FileNotFoundError):
         for place in walk(root, part_of or _part_of(at), at):
@@ -114,7 +114,7 @@ def _part_of(names: tuple[str, ...]) -> PartOf:
 
 
 def sweep(root: Path, part_of: PartOf, at: tuple[str, ...] = ()) -> list[Kept]:
-    """Remove all places of a root that are ours; report what stays. Arguments are those of `walk`."""
+    """Remove all places of a root that are ours; report those that stay. Arguments are those of `walk`."""
     kept: list[Kept] = []
     try:
         for place in walk(root, part_of, at):

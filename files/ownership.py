@@ -26,7 +26,7 @@ from .private_files import has_access_list, make_folder
 from .regular_files import open_regular
 
 TRUSTED_GROUPS: Final = "CAMPAIGN_TRUSTED_GROUPS"
-"""The variable with the groups, by name or number, whose members may do all that the user may."""
+"""The variable with trusted groups, by name or number: their members may do all that the user may."""
 
 
 class Distrusted(Exception):

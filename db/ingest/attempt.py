@@ -23,7 +23,7 @@ FORWARDERS: Final = -1
 
 
 class ForwardSpool(Spool[MetricBatch]):
-    """What became of an attempt's metrics in other tools: each line of its forwarders is an event `forward.<event>`."""
+    """The events of an attempt's forwarders: each line is an event `forward.<event>`."""
 
     def __init__(self, attempt_id: int, path: Path) -> None:
         super().__init__(attempt_id, path, FORWARDERS)
@@ -40,7 +40,7 @@ class ForwardSpool(Spool[MetricBatch]):
 
 @dataclass(frozen=True)
 class AttemptSpools:
-    """Where the spools of an attempt are; those that do not exist count as empty.
+    """The paths of an attempt's spools; missing ones count as empty.
 
     Attributes:
         gpus: One for each node.
@@ -52,7 +52,7 @@ class AttemptSpools:
     gpus: Sequence[Path]
 
     def __iter__(self) -> Iterator[Spool[Any]]:
-        """The most important first: metrics, what became of them in other tools, telemetry."""
+        """The most important first: metrics, forwarders, telemetry."""
         yield MetricSpool(self.attempt_id, self.metrics)
         yield ForwardSpool(self.attempt_id, self.forwards)
         for node_rank, path in enumerate(self.gpus):

@@ -1,4 +1,4 @@
-"""From the bytes of a node's telemetry to rows: pure, and strict about what it takes.
+"""Parses a node's telemetry into rows. Pure and strict.
 
 A line is one JSON object: the GPUs that the node's agent found (``devices``), one sample of all of them (``gpu``, and a
 list for each figure, in the same order), or something that happened (``event``).
@@ -25,10 +25,10 @@ SampleRow = tuple[int | float | None, ...]
 
 @dataclass
 class GpuBatch(Batch):
-    """What a stretch of a node's telemetry says.
+    """The rows of a stretch of a node's telemetry.
 
     Attributes:
-        devices: for each GPU what is known of it, by the names of ``GpuDevice``.
+        devices: the known properties of each GPU, by the names of ``GpuDevice``.
         samples: by GPU and time, so that none comes twice.
     """
 

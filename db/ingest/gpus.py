@@ -1,4 +1,4 @@
-"""The telemetry of a node's GPUs: what they are, samples, events. Each node of an attempt has a file of its own."""
+"""The telemetry of a node's GPUs: devices, samples, events. Each node of an attempt has a file of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .upsert import insert_gpu_samples
 
 
 class GpuSpool(Spool[GpuBatch]):
-    """What one node of an attempt says of its GPUs; `number` is the node's rank."""
+    """The telemetry of one node of an attempt; `number` is the node's rank."""
 
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:
         """Devices, samples and events."""

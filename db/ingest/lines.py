@@ -1,7 +1,7 @@
-"""From the bytes of a spool to rows: pure, and strict about what it takes.
+"""Parses a spool into rows. Pure and strict.
 
 Nearly every line is one flat object of numbers, so a block of lines is read at once and checked as a whole. A block
-with anything else in it is read again line by line, which says exactly what was wrong and where.
+with anything else in it is read again line by line, which locates the fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=float)
 
 @dataclass(frozen=True)
 class SpoolEvent:
-    """A line that tells of something other than a step."""
+    """A line with an event instead of a step."""
 
     name: str
     ts_s: float | None
@@ -35,19 +35,19 @@ class SpoolEvent:
 
     @property
     def message(self) -> str:
-        """What it says to people."""
+        """The text for people."""
         said = self.data.get("message")
         return said if isinstance(said, str) else ""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else it says."""
+        """The other fields."""
         return {name: value for name, value in self.data.items() if name != "message"} if self.message else self.data
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line, or a part of one, that could not be taken: where it lies in the spool, why, and how it begins."""
+    """A bad line, or a bad part of a line: its place in the spool, its fault, and its beginning."""
 
     offset: int
     length: int
@@ -57,10 +57,10 @@ class BadLine:
 
 @dataclass
 class Batch:
-    """What a stretch of any spool says.
+    """The content of a stretch of any spool.
 
     Attributes:
-        events: Lines that tell of something that happened, in their order.
+        events: Lines with events, in their order.
         bad: Lines, or parts of them, that were set aside.
         lines: How many lines that is.
         length: How many bytes.
@@ -77,7 +77,7 @@ B = TypeVar("B", bound=Batch)
 
 @dataclass
 class MetricBatch(Batch):
-    """What a stretch of metrics says.
+    """The rows of a stretch of metrics.
 
     Attributes:
         rows: The values of each line of a step by their names, `step` and `ts` among them.

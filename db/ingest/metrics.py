@@ -1,4 +1,4 @@
-"""The metrics of an attempt: steps, and what its script says besides.
+"""The metrics of an attempt: steps, and other events of its script.
 
 The bytes of this spool that the store holds are counted with the attempt itself, in `attempt.spool_offset`.
 """
@@ -39,12 +39,12 @@ _MEMORY_FIGURES: Final = ("after_init_gb", "per_sample_gb", "peak_allocated_gb",
 
 @dataclass
 class _Part(MetricBatch):
-    """What a stretch says, and what of it counts.
+    """The rows of a stretch, and which of them count.
 
     Attributes:
-        begin: Where in the spool it begins.
-        newest: What it reports last by each name; of steps that others were before, nothing.
-        order: What the lines up to its end show, if it had to be asked; then `rows` are those that count.
+        begin: Its offset in the spool.
+        newest: The last value of each name among its newest steps.
+        order: The order of the lines up to its end, if it was needed; then only rows that count are left.
         begins: Whether it has the attempt's first steps.
     """
 
@@ -68,7 +68,7 @@ _WHY: Final = {
 
 
 class MetricSpool(Spool[_Part]):
-    """What the script of an attempt reports."""
+    """The reports of an attempt's script."""
 
     stored_offset = schema.attempt.c.spool_offset
 
@@ -106,7 +106,7 @@ class MetricSpool(Spool[_Part]):
         return taken.union_all(self._told())
 
     def insert(self, conn: Connection, source: Source, batch: _Part) -> None:
-        """Rows for the steps; an event for each other line, and what the built-in trainer's lines mean."""
+        """Insert rows for the steps and an event for each other line, and act on those of the built-in trainer."""
         self._sift(conn, batch)
         if batch.order:
             self._tell(conn, source, batch.order)
@@ -215,7 +215,7 @@ def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) 
 
 
 def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """What the attempt's ranks say of their memory, for the memory ledger: see docs/architecture.md for the names."""
+    """Add the memory that the attempt's ranks report to the memory ledger: see docs/architecture.md for the names."""
     row = schema.attempt.c
     query = select(row.memory_key, row.micro_batch).where(row.id == source.attempt_id)
     memory_key, micro_batch = conn.execute(query).one()
@@ -238,4 +238,4 @@ _MEANINGS: Final = {
     "checkpoint": _know_checkpoint,
     "memory": _know_memory,
 }
-"""What the store learns from the built-in trainer's events."""
+"""Effects of the built-in trainer's events on the store."""

@@ -109,7 +109,7 @@ class Spool(ABC, Generic[B]):
         """Insert the lines into their tables."""
 
     def newest_row(self, batch: B) -> Select[Any] | CompoundSelect[Any] | None:  # noqa: ARG002 - for those that override it
-        """Return a query for what the last line of a batch left in the store; None if nothing tells."""
+        """Return a query for the row of the last line of a batch; None without any."""
         return None
 
     def source(self, store: Store) -> Source:
@@ -260,8 +260,8 @@ def _replaced(store: Store, spool: Spool[B], source: Source) -> bool:
 def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int, *, replaced: bool = False) -> IngestResult:
     """Report once that the offset is none of this file, and set it back to 0.
 
-    While the attempt is active, agents may push from its node what a shared file system does not show here yet. Then
-    wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
+    While the attempt is active, agents may push lines from its node that a shared file system does not show here yet.
+    Then wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
     """
     row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:

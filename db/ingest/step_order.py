@@ -16,18 +16,18 @@ _LEAST_TARGET: Final = 10
 
 
 def highest_step(target: int | None) -> float:
-    """Return the highest step that is believed of a run with this target: more count something else than steps."""
+    """Return the highest plausible step of a run with this target: higher numbers count something else than steps."""
     return float("inf") if target is None else 2 * max(target, _LEAST_TARGET)
 
 
 @dataclass
 class StepOrder:
-    """What the lines so far show.
+    """The order of the lines so far.
 
     Attributes:
         target: steps that the run is to make, None if that is not known.
         newest: the highest step, -1 before the first.
-        found: by kind of event, in the order of the lines, where the first line that does not count stands to others.
+        found: by kind of event, the place of the first line that does not count among the others.
     """
 
     target: int | None = None

@@ -38,7 +38,7 @@ from .diff import SpecDiff, as_kept, merge
 from .stop_or_retry import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
-"""Of a stored run that the spec still names, what submitting it may change."""
+"""Columns of a stored run in the spec that submitting may change."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def desired_again(row: RunRow) -> RunRow:
 
 
 def accepted_again(row: RunRow, run: Run) -> RunRow:
-    """The row with fresh budgets where sbatch refused its job, and the spec now asks for another one."""
+    """Return the row with fresh budgets if sbatch refused its job, and the spec now asks for another one."""
     refused = row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED)
     if not refused or row.desired != "run" or unchanged(row, run):
         return row

@@ -30,7 +30,7 @@ _ATTEMPT: Final = (
     *("generation", "state", "failure_class", "job_id", "micro_batch", "accumulation", "changes", "predicted_gb"),
     *("start_step", "last_step", "code"),
 )
-"""What the status of a campaign shows of an attempt; there may be ten thousand."""
+"""The fields of an attempt in the status of a campaign; there may be ten thousand."""
 
 _MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
 _SPEED: Final = "script.speed"

@@ -12,13 +12,13 @@ from dscampaign.db.records import RunStatus
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 
 LEAST_STEPS, LEAST_S = 5, 5.0
-"""Fewer steps, or less time, say nothing of a pace: the first steps are slow, and evaluations come every so often."""
+"""Fewer steps, or less time, show no pace: the first steps are slow, and evaluations come every so often."""
 
 QUIET_S, QUIET_STEPS = 120.0, 20.0
 """A run that has been silent for longer may not go on as it did."""
 
 ALIKE = 2.0
-"""Where slow conditions take longer than so many times the fast ones, nobody knows how long another one takes."""
+"""If slow conditions take longer than so many times the fast ones, the time of another one is unknown."""
 
 
 def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:

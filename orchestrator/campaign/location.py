@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PLACES: Final = ("dir", "store")
 _TYPED: Final = ("command line", "environment")
-"""How the sources begin of what is meant for this command, wherever it is called."""
+"""Prefixes of the sources of settings that do not depend on the folder of the call."""
 
 
 class PlaceOptions(NamedTuple):

@@ -20,7 +20,7 @@ _TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"
 """The name that `files.atomic_files` gives a file until it is complete."""
 
 ATTEMPT_LEFT: Final = re.compile(rf"reserve-\d+|{_TEMPORARY.format(_FILES)}")
-"""What an attempt that was killed leaves, and nobody needs."""
+"""Useless files of an attempt that was killed."""
 
 _ATTEMPT: Final = re.compile(rf"{_FILES}|{_TEMPORARY.format(_FILES)}")
 _CURRENT: Final = re.compile(rf"current|{_TEMPORARY.format('current')}")

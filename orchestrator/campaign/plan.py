@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def all_gpu_hours(self) -> float:
-        """The maximum of what is submitted now and of what may follow a screening."""
+        """The maximum of the runs that are submitted now, and of those that may follow a screening."""
         return (self.gpu_hours or 0.0) + ((self.screening.gpu_hours or 0.0) if self.screening else 0.0)
 
     @property

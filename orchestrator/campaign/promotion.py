@@ -24,7 +24,7 @@ from dscampaign.orchestrator.spec.yaml_source import load
 from .diff import changes
 
 REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("max_runs",), ("train", "epochs"))
-"""What a single run of so many steps has not."""
+"""Fields that a single run of so many steps lacks."""
 
 _OVERRIDE: Final = re.compile(r"^# --set (.*)\n?", re.MULTILINE)
 _LONGEST_NAME: Final = 64

@@ -297,7 +297,7 @@ def thinnings(
 
 
 def thin(store: Store, wanted: Thinning, *, dry_run: bool) -> Thinning:
-    """Thin the metrics, or count what would go; return what did. Raises StoreReadOnly if this user may not."""
+    """Thin the metrics, or count the rows to go; return the result. Raises StoreReadOnly if this user may not."""
     noun = "runs looked at" if dry_run else "runs thinned"
     removed = prune(store, wanted.campaign.id, wanted.rule, dry_run=dry_run, through=lambda runs: counted(noun, runs))
     return replace(wanted, removed=removed)

@@ -24,7 +24,7 @@ from .eta import campaign_left_s, run_left_s
 from .selection import Selection
 
 LOOKED_S = 120.0
-"""How long ago a reconciler may have looked at runs for what it saw to be told as what they do."""
+"""The age up to which the activities that a reconciler saw are shown as present."""
 
 TROUBLED: Final = (RunState.FAILED, RunState.HELD)
 """The user has to look."""
