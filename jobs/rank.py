@@ -265,29 +265,29 @@ def _facts(exc: BaseException) -> Dict[str, Any]:
 
 def _asked(question: Callable[[], T], otherwise: Any) -> T:
     """Ask an exception, whose class is the script's and may fail over that."""
-    said = otherwise  # type: T
+    answer = otherwise  # type: T
     with suppress(Exception):
-        said = question()
-    return said
+        answer = question()
+    return answer
 
 
 def _frames(exc: BaseException) -> List[Tuple[str, int, str, str]]:
-    found = [
+    frames = [
         (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:SOURCE_LIMIT])
         for frame in traceback.extract_tb(exc.__traceback__)
         if not _is_ours(frame.filename)
     ]
-    return found if len(found) <= OUTER_FRAMES + INNER_FRAMES else found[:OUTER_FRAMES] + found[-INNER_FRAMES:]
+    return frames if len(frames) <= OUTER_FRAMES + INNER_FRAMES else frames[:OUTER_FRAMES] + frames[-INNER_FRAMES:]
 
 
 def _earlier(exc: BaseException) -> List[BaseException]:
     """Return its causes, first cause first, and the exceptions of a group; a trace may be too long to show them."""
-    found = list(islice(getattr(exc, "exceptions", ()), CAUSE_LIMIT))
+    chain = list(islice(getattr(exc, "exceptions", ()), CAUSE_LIMIT))
     earlier = exc.__cause__ or exc.__context__
-    while earlier is not None and len(found) < CAUSE_LIMIT:
-        found.insert(0, earlier)
+    while earlier is not None and len(chain) < CAUSE_LIMIT:
+        chain.insert(0, earlier)
         earlier = earlier.__cause__ or earlier.__context__
-    return [cause for cause in found if isinstance(cause, BaseException)]
+    return [cause for cause in chain if isinstance(cause, BaseException)]
 
 
 def _name(kind: type) -> str:

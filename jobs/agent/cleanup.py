@@ -79,13 +79,13 @@ def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
 
 
 def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:
-    found = {}
+    processes = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or is somebody else's
             if marks <= set((process / "environ").read_bytes().split(b"\0")):
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                found[int(process.name)] = " ".join(words).strip()[:_SHOWN]
-    return found
+                processes[int(process.name)] = " ".join(words).strip()[:_SHOWN]
+    return processes
 
 
 def _folder(env: Mapping[str, str]) -> Path:

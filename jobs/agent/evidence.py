@@ -230,14 +230,14 @@ def gather_lines(
     patterns, until_s = _compile(user_patterns), time.monotonic() + GATHER_S
     logs = [log for rank in ranks for log in sorted(paths.logs.glob(f"*_rank{rank}.log"))]
     logs.append(paths.launcher_log(node_rank))
-    found: list[LogLine] = []
+    lines: list[LogLine] = []
     for left, log in zip(range(len(logs), 0, -1), logs, strict=True):
         now_s = time.monotonic()
-        found += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
+        lines += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
     for pattern in patterns:
         if pattern.given_up:
             print(f"retry.rules: {pattern.pattern} takes too long and was given up", file=sys.stderr, flush=True)
-    return tuple(found)
+    return tuple(lines)
 
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) -> list[LogLine]:
@@ -266,8 +266,8 @@ class _Keeper:
             for line in block:
                 self._look_at(line)
         else:
-            found = (line for line in reversed(block) if _may_be_progress(line[1]))
-            self._progress = next(found, self._progress)
+            signs = (line for line in reversed(block) if _may_be_progress(line[1]))
+            self._progress = next(signs, self._progress)
 
     def kept(self) -> list[LogLine]:
         """Return the suspects, and a sign of training after the last."""
@@ -330,11 +330,11 @@ def _unread(file: TextIO) -> int:
 
 
 def _compile(patterns: Iterable[str]) -> list[UserPattern]:
-    given, found = tuple(patterns), []
+    given, compiled = tuple(patterns), []
     for pattern in given:
         with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
-            found.append(UserPattern(pattern, PATTERNS_S / len(given)))
-    return found
+            compiled.append(UserPattern(pattern, PATTERNS_S / len(given)))
+    return compiled
 
 
 def _line(name: str, number: int, text: str) -> LogLine:

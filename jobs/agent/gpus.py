@@ -148,9 +148,9 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
         NotKnown: the names do not show it.
     """
     count = nvml.nvmlDeviceGetCount()
-    found = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
-    gpus = tuple(gpu for gpu in found if isinstance(gpu, Gpu))
-    troubles = [trouble for trouble in found if isinstance(trouble, str)]
+    answers = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
+    gpus = tuple(gpu for gpu in answers if isinstance(gpu, Gpu))
+    troubles = [trouble for trouble in answers if isinstance(trouble, str)]
     parts = any(name.startswith("MIG") for name in visible)
     if len(gpus) < asked and not any(map(_LOST.search, troubles)) and (parts or count >= asked):
         raise NotKnown("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")

@@ -67,8 +67,8 @@ class ProcessMemory:
 
 def tree_bytes(root: int) -> int | None:
     """Return the memory of a process and its descendants now, in bytes; None if none of them can be read."""
-    known = [size for pid in tree(root) if (size := _process_bytes(pid)) is not None]
-    return sum(known) if known else None
+    sizes = [size for pid in tree(root) if (size := _process_bytes(pid)) is not None]
+    return sum(sizes) if sizes else None
 
 
 def group_pids(group: Path) -> set[int]:
@@ -98,8 +98,8 @@ def _process_bytes(pid: int) -> int | None:
     own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
     if own is not None and int(words[1]) * _PAGE > WALKED_BYTES:
         return own
-    found = _PSS.search(read(PROC / str(pid) / "smaps_rollup"))
-    return int(found[1]) * 1024 if found else own
+    match = _PSS.search(read(PROC / str(pid) / "smaps_rollup"))
+    return int(match[1]) * 1024 if match else own
 
 
 def read(path: Path) -> str:

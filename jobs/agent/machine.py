@@ -68,5 +68,5 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _field(text: str, name: str) -> str:
-    found = re.search(rf"^{name}\s*(.+)$", text, re.MULTILINE)
-    return " ".join(found[1].strip().strip("\"'").split())[:200] if found else ""
+    match = re.search(rf"^{name}\s*(.+)$", text, re.MULTILINE)
+    return " ".join(match[1].strip().strip("\"'").split())[:200] if match else ""

@@ -130,8 +130,13 @@ class Search:
             micro_batch, accumulation = found_before(self._payload) or (chosen, share // chosen)
         else:
             micro_batch, accumulation = chosen, share // chosen
-        found = {"micro_batch": micro_batch, "seconds": round(seconds, 1), "tried": tried, "did_not_fit": self._too_big}
-        self._tell("micro_batch_search", reason=_in_words(found), **found)
+        result = {
+            "micro_batch": micro_batch,
+            "seconds": round(seconds, 1),
+            "tried": tried,
+            "did_not_fit": self._too_big,
+        }
+        self._tell("micro_batch_search", reason=_in_words(result), **result)
         for line, trial in zip(lines, trials, strict=False):
             place = {name: line.get(name) for name in ("device", "torch")}
             sizes = {"peak_reserved_gb": trial.peak_gb, "usable_gb": trial.usable_gb}
@@ -185,9 +190,9 @@ def _did_not_fit(paths: AttemptPaths, ranks: int) -> Iterator[int]:
             yield size
 
 
-def _in_words(found: dict[str, Any]) -> str:
-    tried = ", ".join(map(str, found["tried"]))
-    too_big = f"; {found['did_not_fit']} did not fit" if found["did_not_fit"] else ""
+def _in_words(result: dict[str, Any]) -> str:
+    tried = ", ".join(map(str, result["tried"]))
+    too_big = f"; {result['did_not_fit']} did not fit" if result["did_not_fit"] else ""
     if not tried:
-        return f"the search for a micro-batch measured nothing{too_big}: trains with {found['micro_batch']}"
-    return f"micro-batch {found['micro_batch']} of {tried}{too_big}, found in {found['seconds']:.0f} s"
+        return f"the search for a micro-batch measured nothing{too_big}: trains with {result['micro_batch']}"
+    return f"micro-batch {result['micro_batch']} of {tried}{too_big}, found in {result['seconds']:.0f} s"

@@ -91,16 +91,16 @@ class Starter:
             return None
         paths = CopyPaths(Path(self._payload.code))
         try:
-            found = paths.verify()
+            copy = paths.verify()
         except DamagedCopy as exc:
             with contextlib.suppress(OSError):  # the folder may be somebody else's
                 write_atomically(paths.damaged, str(exc))
             raise
-        if changed := drifted(found):
+        if changed := drifted(copy):
             what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
-            reason = f"changed in {found.root} since the code was copied: {what}; a relative path leads to the new ones"
+            reason = f"changed in {copy.root} since the code was copied: {what}; a relative path leads to the new ones"
             self.tell("code_changed", reason=reason)
-        return found
+        return copy
 
     def _take(self, path: Path) -> bool:
         """Take a claim. Each node has one: a slurmctld that crashed may launch one job twice, under the same id."""
@@ -151,14 +151,14 @@ class Starter:
         searches = self._searches()
         payload = self._payload
         payload.write_configs(self._paths)
-        found = self._verified_checkpoint()
+        resumed = self._verified_checkpoint()
         start = Start(
             job_id=self._node.job_id,
             host=self._node.name,
             address=self._node.address(payload.nodes),
             port=free_port(),
-            resume=str(found.path) if found else "",
-            start_step=found.step if found else 0 if payload.steps_decide else None,
+            resume=str(resumed.path) if resumed else "",
+            start_step=resumed.step if resumed else 0 if payload.steps_decide else None,
             started_s=time.time(),
             micro_batch=None if searches else payload.micro_batch,
             accumulation=None if searches else payload.accumulation,
@@ -175,15 +175,15 @@ class Starter:
         """Return whether the ranks must search for the micro-batch; take the result of a like run."""
         if not self._payload.search:
             return False
-        known = found_before(self._payload)
-        if known:
-            self._resize(*known)
-            self.tell("micro_batch_known", reason=f"micro-batch {known[0]}, as found by a run like this one")
-        return known is None and self._payload.share != 1
+        sizes = found_before(self._payload)
+        if sizes:
+            self._resize(*sizes)
+            self.tell("micro_batch_known", reason=f"micro-batch {sizes[0]}, as found by a run like this one")
+        return sizes is None and self._payload.share != 1
 
     def _verified_checkpoint(self) -> Checkpoint | None:
         with self._beating():
-            found = checkpoint.newest_verified(
+            newest = checkpoint.newest_verified(
                 self._run_paths.checkpoints(self._payload.config_hash),
                 self._payload.config_hash,
                 self._payload.resumable_world,
@@ -192,11 +192,11 @@ class Starter:
                 patience_s=AWAY_S,
                 on_skip=lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path)),
             )
-        step, recorded = found.step if found else 0, self._payload.min_resume_step
+        step, recorded = newest.step if newest else 0, self._payload.min_resume_step
         if self._payload.steps_decide and step < recorded:  # a script of one's own looks for its checkpoints itself
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
             self.tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
-        return found
+        return newest
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:

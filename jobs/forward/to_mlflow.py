@@ -91,13 +91,13 @@ class ToMlflow(Tool):
 
     def _experiment(self) -> str:
         name = self._options.get("experiment") or os.environ.get("MLFLOW_EXPERIMENT_NAME") or self._payload.campaign
-        if found := self._client.get_experiment_by_name(name):
-            return str(found.experiment_id)
+        if experiment := self._client.get_experiment_by_name(name):
+            return str(experiment.experiment_id)
         try:
             return str(self._client.create_experiment(name))
         except MlflowException:  # another run was faster
-            if found := self._client.get_experiment_by_name(name):
-                return str(found.experiment_id)
+            if experiment := self._client.get_experiment_by_name(name):
+                return str(experiment.experiment_id)
             raise
 
     def _find(self, experiment: str) -> str:
@@ -111,8 +111,8 @@ class ToMlflow(Tool):
     def _describe(self) -> None:
         """Write parameters, which MLflow never changes, and tags for values that differ between attempts."""
         given = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
-        known = self._client.get_run(self._run_id).data.params
-        params = (Param(name, value) for name, value in given.items() if name not in known)
+        logged = self._client.get_run(self._run_id).data.params
+        params = (Param(name, value) for name, value in given.items() if name not in logged)
         while some := list(islice(params, PARAMS_A_REQUEST)):
             self._client.log_batch(self._run_id, params=some)
         tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]

@@ -67,6 +67,6 @@ def _said(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    errors = [found[1] for line in lines if (found := _ERROR.match(line))]
+    errors = [match[1] for line in lines if (match := _ERROR.match(line))]
     last = (errors or lines)[-1:]
     return f": {last[0]}" if last else ""

@@ -188,8 +188,8 @@ def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
 
     def watched() -> None:
         try:
-            found = look()
-            seen.append((found, "" if found is not None else "nothing was written"))
+            result = look()
+            seen.append((result, "" if result is not None else "nothing was written"))
         except children.ChildFailed as exc:
             seen.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other
