@@ -1,4 +1,4 @@
-"""What a pass of the reconciler may do. Values only; `act` carries them out."""
+"""The actions of a pass. Values only; `act` carries them out."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dscampaign.orchestrator.spec.model import RunConfig
 from .snapshot import Absence, RunView
 
 UNCLEAR = "unclear"
-"""Where the evidence of an attempt keeps what sbatch said of a submission that it did not confirm."""
+"""Key of an attempt's evidence: the message of an sbatch that did not confirm its submission."""
 
 CLUSTER_FULL = "cluster-full"
-"""Judges an attempt without a job of which sbatch had said that the cluster takes no more: it costs no budget."""
+"""Rule of an attempt without a job because the cluster took no more: it costs no budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class MarkAttempt:
-    """Records what an active attempt is doing now."""
+    """Records the present state of an active attempt."""
 
     attempt: AttemptRow
     state: AttemptState
@@ -45,7 +45,7 @@ class MarkAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Records an observation about an active attempt, once: as an event of this kind, and in the attempt's evidence."""
+    """Records an observation about an active attempt, once: as an event of this kind, and in its evidence."""
 
     attempt: AttemptRow
     kind: str
@@ -54,7 +54,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class NoteAbsence:
-    """Records since when the executor has not listed the job of an attempt that begun; None: it does again."""
+    """Records since when the executor has not listed the job of an attempt that began; None: it does again."""
 
     attempt: AttemptRow
     absence: Absence | None
@@ -62,7 +62,7 @@ class NoteAbsence:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Tells a queued attempt to start with a smaller micro-batch."""
+    """Gives a queued attempt a smaller micro-batch."""
 
     attempt: AttemptRow
     micro_batch: int
@@ -72,7 +72,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Records how an attempt ended; backoff counts from `seen_s`, by the store's clock."""
+    """Records the end of an attempt; backoff counts from `seen_s`, by the store's clock."""
 
     attempt: AttemptRow
     state: AttemptState
@@ -95,23 +95,23 @@ class Revoke:
             return "cancelled before it began"
         if job := self.attempt.job_id:
             return f"job {job} disappeared from the queue before it began"
-        said = self._unclear.get("said")
-        return "the submission led to no job" + (f": {said}" if said else "")
+        message = self._unclear.get("said")
+        return "the submission led to no job" + (f": {message}" if message else "")
 
     @property
     def rule(self) -> str:
-        """What it is judged by."""
+        """The rule of its verdict."""
         return CLUSTER_FULL if self._unclear.get("full") else ""
 
     @property
     def refused(self) -> str:
-        """What sbatch objected to, "" for nothing: now that the queue is known to have no job, it was a refusal."""
+        """The objection of sbatch, "" for none: as the queue has no job, it was a refusal."""
         return str(self._unclear.get("said", "")) if self.wanted and self._unclear.get("objects") else ""
 
     @property
     def _unclear(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.attempt.evidence.get(UNCLEAR, {})
-        return found
+        unclear: Mapping[str, Any] = self.attempt.evidence.get(UNCLEAR, {})
+        return unclear
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class Submit:
     """Starts the next attempt of a run.
 
     Attributes:
-        config: what the spec asks for, before `changes`, which make it fit into memory (see `config_changes`).
-        mem_scale: factor on the memory of a node that the spec asks for.
-        predicted_gb: the peak that is expected of a rank.
+        config: the spec's, before `changes`, which make it fit into memory (see `config_changes`).
+        mem_scale: factor on the memory of a node.
+        predicted_gb: the expected peak of a rank.
         exclude: nodes that it must not run on.
     """
 
@@ -157,11 +157,11 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Leaves a run alone that cannot be judged now, and says so; where that lasts, ends it in this state.
+    """Leaves alone a run that cannot be judged now, with an event; if that lasts, ends it in this state.
 
     Attributes:
-        state: None while its job runs: then it is only said.
-        finish: how its newest attempt is recorded as ended then; None where none has just ended.
+        state: None while its job runs: then there is only the event.
+        finish: the end of its newest attempt; None if none has just ended.
         passing: an error of the file system is waited for as long as it lasts.
     """
 
@@ -178,7 +178,7 @@ _OF_RUN = (SetRun, Submit)
 
 
 def run_of(action: Action) -> int:
-    """The id of the run that an action is about."""
+    """Return the id of an action's run."""
     if isinstance(action, SetAside):
         return action.run_id
     return action.run.id if isinstance(action, _OF_RUN) else action.attempt.run_id

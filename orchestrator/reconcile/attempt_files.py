@@ -30,7 +30,7 @@ LOG_BYTES = 1 << 20
 
 
 def take_claim(row: AttemptRow) -> bool:
-    """Takes an attempt's claim for the reconciler; False if a job was faster.
+    """Take an attempt's claim for the reconciler; return False if a job was faster.
 
     A claim of another submission keeps the jobs of this one from beginning just as well.
 
@@ -56,12 +56,12 @@ def is_foreign(row: AttemptRow) -> bool:
 
 
 def is_claimed(row: AttemptRow) -> bool:
-    """Whether anybody has taken an attempt's claim. Raises OSError if nobody can tell."""
+    """Return whether an attempt's claim is taken. Raises OSError if nobody can tell."""
     return attempt_paths(row).claim.exists()
 
 
 def job_claim(files: AttemptPaths, token: str) -> dict[str, Any] | None:
-    """A job's claim, empty where it cannot be read; None for none.
+    """Return a job's claim, empty if it cannot be read; None for none.
 
     The reconciler may have taken it and died before recording that.
     """
@@ -83,7 +83,7 @@ def newest_begun(run: RunPaths) -> int:
 
 
 def revoked(token: str) -> str:
-    """What a claim names as its job after the reconciler has taken it."""
+    """Return the job in a claim that the reconciler has taken."""
     return f"revoked-{token}"
 
 
@@ -104,19 +104,19 @@ def names_in(files: AttemptPaths) -> Collection[str] | None:
 
 
 def there(paths: Iterable[Path], names: Collection[str] | None) -> Iterator[Path]:
-    """Return those of an attempt's files that may be there."""
+    """Return those of an attempt's files that may exist."""
     return (path for path in paths if is_there(path, names))
 
 
 def is_there(path: Path, names: Collection[str] | None) -> bool:
-    """Return whether a file of an attempt may be there, by what `names_in` returned."""
+    """Return whether a file of an attempt may exist, by the result of `names_in`."""
     return names is None or path.name in names
 
 
 def outcomes_in(
     files: AttemptPaths, nodes: int, names: Collection[str] | None
 ) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
-    """What the agents left, and what is wrong with that which cannot be read."""
+    """Return the agents' outcomes, and why others cannot be read."""
     found, unreadable = [], []
     for path in there(map(files.outcome, range(nodes)), names):
         try:

@@ -1,4 +1,4 @@
-"""The ended attempts of a run, as the policy sees them. Pure."""
+"""The ended attempts of a run, as the retry policy sees them. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ SAME_STEP = 10
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """An attempt that is over.
+    """An attempt that is over; its verdict's fields are those of `Verdict`.
 
-    `rule` classified it by the text `proof`; `host` is where it failed, "" if not known; `ended_s` is when that was
-    seen, by the store's clock; `place` is that of an error that may be a mistake, see `Verdict`; `begun` is whether a
-    rank had started.
+    Attributes:
+        proof: the text by which `rule` classified it.
+        ended_s: when its end was seen, by the store's clock.
+        begun: whether a rank had started.
     """
 
     row: AttemptRow
@@ -51,12 +52,12 @@ class EndedAttempt:
 
     @property
     def with_hint(self) -> str:
-        """Why it ended, and what to do about it."""
+        """Its reason and its hint."""
         return f"{self.reason} · {self.hint}" if self.hint else self.reason
 
 
 def ended_attempt(row: AttemptRow) -> EndedAttempt:
-    """An attempt that the store records as ended."""
+    """Return an attempt that the store records as ended."""
     told = row.evidence
     return EndedAttempt(
         row=row,
@@ -75,7 +76,7 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
 
 
 def ending_attempt(finish: Finish) -> EndedAttempt:
-    """An attempt whose end was seen in this pass."""
+    """Return an attempt whose end was seen in this pass."""
     verdict, ended = finish.verdict, finish.ended
     return EndedAttempt(
         row=finish.attempt,
@@ -94,15 +95,15 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
 
 
 def attempt_history(view: RunView) -> list[EndedAttempt]:
-    """The ended attempts that count for what comes next, oldest first."""
+    """Return the ended attempts that count for the next one, oldest first."""
     ended = (ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     return [attempt for attempt in ended if counts(attempt, view.run)]
 
 
 def counts(attempt: EndedAttempt, run: RunRow) -> bool:
-    """Whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
+    """Return whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
 
-    A success is none any more where the built-in training has been given more steps since.
+    A success counts no more once the built-in training has more steps.
     """
     success = attempt.kind is FailureClass.COMPLETED and not has_more_steps(attempt, run)
     fresh = attempt.row.retry_epoch == run.retry_epoch or success
@@ -110,7 +111,7 @@ def counts(attempt: EndedAttempt, run: RunRow) -> bool:
 
 
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
-    """Whether the built-in training succeeded in an attempt with fewer steps than the run now has."""
+    """Return whether the built-in training succeeded with fewer steps than the run has now."""
     made, wanted = attempt.last_step, run.target_step
     if made is None or wanted is None or run.config.get("command"):
         return False
@@ -118,13 +119,13 @@ def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:
-    """The newest ended attempt of the present configuration, also from before a `campaign retry`."""
+    """Return the newest ended attempt of the present configuration, also from before a `campaign retry`."""
     same = [a.row for a in view.attempts if not a.active and a.row.config_hash == view.run.config_hash]
     return same[-1] if same else None
 
 
 def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
-    """How many ended in one of these ways."""
+    """Return how many attempts ended in one of these ways."""
     return sum(attempt.kind in kinds for attempt in history)
 
 
@@ -150,9 +151,9 @@ def _step(end: EndedAttempt) -> int:
 
 
 def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
-    """Whether three attempts that trained, or that no budget bounds, all began where the next one would begin too.
+    """Return whether three attempts that trained, or that no budget bounds, all began where the next would begin.
 
-    Where a script with checkpoints of its own began is known from its first step alone.
+    A script with checkpoints of its own reveals where it began only by its first step.
     """
     own_checkpoints = bool(view.run.config.get("command"))
     tried = [end for end in history if end.progressed or end.kind.policy.must_save]

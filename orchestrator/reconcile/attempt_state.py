@@ -30,37 +30,37 @@ from .actions import (
     set_run,
 )
 from .set_aside import unreadable
-from .snapshot import Absence, AttemptView, RunView, Snapshot
+from .snapshot import Absence, AttemptView, RunView, Snapshot, unread_end
 
 SIGNAL_EARLY_S = 60.0
-"""By how much Slurm may send the signal to stop too soon, says sbatch's manual."""
+"""How early Slurm may send the signal to stop, by sbatch's manual."""
 
 ROOT = 0
 """A user's number."""
 
 COMPLETED_WAIT_S = 180.0
-"""How long to wait for the outcomes of a job that Slurm calls completed: NFS may hide new files for a minute, and to
-execute finished work again costs more."""
+"""Wait for the outcomes of a job that Slurm calls completed: NFS may hide new files for a minute, and to
+repeat finished work costs more."""
 
 HANG = "hang"
 PRUNED = "pruned"
 STRAGGLER = "straggler"
 UNWRITABLE = "unwritable"
-"""Kinds of notes; an attempt's evidence keeps each under its name."""
+"""Kinds of notes, and keys of an attempt's evidence."""
 
 _UNWANTED = "the run is no longer wanted"
 _REPLACED = "it would not have started, and the spec asks Slurm for another job now"
 
 ELSEWHERE_S = 600.0
-"""How long another machine's process may be silent before it counts as lost. Should it still live, it sees that a newer
-attempt has begun, and ends."""
+"""Silence after which another machine's process counts as lost. Should it still live, it sees the newer attempt and
+ends."""
 
 _ENDS = frozenset({HANG, PRUNED})
 """Notes for which the job is cancelled."""
 
 
 def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """What to record of an attempt that is active in the store: its job, its progress, or how it ended."""
+    """Yield the changes of an attempt that is active in the store: its job, its progress, or its end."""
     job, row = attempt.job, attempt.row
     if not snapshot.listed:
         return
@@ -83,20 +83,20 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
 
 
 def _leave_place(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    """Another submission has begun in its place: its own job can only find that out."""
+    """Another submission has begun in its place: a job of its own can only find that out."""
     row, job = attempt.row, attempt.job
     if job is not None and not job.terminal:
         if job.job_id:
             yield CancelJob(row, job.job_id)
     elif job is not None or (snapshot.complete and snapshot.now_s > _deadline_s(attempt, snapshot)):
         verdict = Verdict(FailureClass.LOST, "another submission had begun in its place", rule="foreign")
-        yield Finish(row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
+        yield _unread(view, attempt, verdict, snapshot)
 
 
 def follow_attempt(
     view: RunView, attempt: AttemptView, recorded: Sequence[Action], snapshot: Snapshot
 ) -> Iterator[Action]:
-    """Lets the run's state follow its attempt's."""
+    """Let the run's state follow its attempt's."""
     marked = next((action.state for action in recorded if isinstance(action, MarkAttempt)), attempt.row.state)
     running, job = marked is AttemptState.RUNNING, attempt.job
     state = RunState.RUNNING if running else RunState.QUEUED
@@ -120,7 +120,6 @@ def _rivalry(attempt: AttemptView) -> str:
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
-    """What is waited for while the job is absent, and until when."""
     row, before = attempt.row, Absence.of(attempt.row)
     if not snapshot.complete and not attempt.complete:
         if row.executor == "local":
@@ -156,13 +155,12 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
-    """Whether its job never started and will not, and the spec has since asked for another one."""
+    """Return whether its job never started and will not, and the spec has since asked for another one."""
     job, older = attempt.job, attempt.row.retry_epoch < view.run.retry_epoch
     return job is not None and older and (job.cancelled_in_queue or (job.pending and will_not_start(job.reason)))
 
 
 def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
-    """Notes about a running attempt, each made once: it hangs, is hopeless, or a rank is slow."""
     row, retry = attempt.row, view.retry
     if view.hopeless and PRUNED not in row.evidence:
         yield Note(row, PRUNED, view.hopeless)
@@ -202,12 +200,12 @@ def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
 
 
 def _elsewhere(attempt: AttemptView, snapshot: Snapshot) -> bool:
-    """Whether it is a process of another machine: a container that has gone, and whose successor looks, is one, too."""
+    """Return whether it is a process of another machine, or of a container that has gone."""
     return attempt.row.executor == "local" and not snapshot.complete and not attempt.complete
 
 
 def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
-    """Since when nothing has been heard of an attempt without a job. A node's clock may be days off: it only ticks."""
+    """A node's clock may be days off: only a change of its heartbeats means anything."""
     before, now = Absence.of(attempt.row), Absence(snapshot.now_s, attempt.signs, snapshot.complete)
     if before and before.since_s <= now.since_s and replace(now, since_s=before.since_s) == before:
         return before
@@ -215,7 +213,7 @@ def _absence(attempt: AttemptView, snapshot: Snapshot) -> Absence:
 
 
 def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
-    """Until when the job of an attempt may be absent, by the store's clock."""
+    """Return until when the job of an attempt may be absent, by the store's clock."""
     row, beat_s = attempt.row, attempt.row.heartbeat_s or 0.0  # of its submitter, then of its agent
     told_s = beat_s or row.created_s
     beat_s, told_s = (at_s if at_s <= snapshot.now_s else 0.0 for at_s in (beat_s, told_s))  # the clock was set back
@@ -229,16 +227,15 @@ def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
 
 
 def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> bool:
-    """Whether an outcome may have been written but not be seen here yet: shared folders lag.
+    """Return whether an outcome may be written but not visible here yet: shared folders lag.
 
-    Slurm's clock is not the store's: an end may lie a little in the future; far in the future it says nothing.
+    Slurm's clock is not the store's: an end may lie a little in the future; far in the future it means nothing.
     """
     ended_s = attempt.job.ended_s if attempt.job and not attempt.job.cancelled_in_queue else None
     return ended_s is not None and abs(snapshot.now_s - ended_s) < _outcome_wait_s(view, attempt, snapshot)
 
 
 def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> float:
-    """Return how long after its end the outcomes of a job are waited for."""
     done = attempt.job is not None and attempt.job.state == "COMPLETED"
     target, made = view.run.target_step, attempt.row.last_step or 0
     unproved = done and (target is None or made < target) and not attempt.unreadable
@@ -249,10 +246,9 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     replaced = _is_replaced(view, attempt)
     if _never_began(attempt) and (replaced or not snapshot.is_desired(view)):
         verdict = Verdict(FailureClass.CANCELLED, _REPLACED if replaced else _UNWANTED)
-        return Finish(attempt.row, verdict.kind.policy.attempt, verdict, _bare(view, attempt), snapshot.now_s)
-    from dscampaign.orchestrator.failures.classify import (
-        classify,
-    )  # imported here: its patterns take long to compile, and few passes need them
+        return _unread(view, attempt, verdict, snapshot)
+    # imported here: its patterns take long to compile, and few passes need them
+    from dscampaign.orchestrator.failures.classify import classify
 
     ended = view.ended(attempt)
     verdict = classify(ended)
@@ -282,29 +278,19 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
 
 
 def _never_began(attempt: AttemptView) -> bool:
-    """Whether its job surely left the queue without a node, and no agent has left a word."""
+    """Return whether its job surely left the queue without a node, and no agent has left a file."""
     gone = attempt.job is not None and attempt.job.cancelled_in_queue
     left = (attempt.claimed, attempt.start, attempt.outcomes, attempt.unreadable, attempt.row.last_step)
     return gone and not any(left)
 
 
-def _bare(view: RunView, attempt: AttemptView) -> Ended:
-    """What is known of one that never began: nothing in its configuration, which need not be read for it."""
-    row = attempt.row
-    return Ended(
-        attempt.job,
-        (),
-        row.nodes,
-        view.run.target_step,
-        False,
-        False,
-        known_start_step=row.start_step,
-        known_last_step=row.last_step,
-    )
+def _unread(view: RunView, attempt: AttemptView, verdict: Verdict, snapshot: Snapshot) -> Finish:
+    ended = unread_end(view.run, attempt.row, attempt.job)
+    return Finish(attempt.row, verdict.kind.policy.attempt, verdict, ended, snapshot.now_s)
 
 
 def _as_begun(attempt: AttemptView) -> AttemptRow:
-    """The attempt with the sizes that it really began with: a `Resize` may have come too late."""
+    """Return the attempt with its real sizes: a `Resize` may have come too late."""
     row, start = attempt.row, attempt.start
     if start is None or start.micro_batch is None or start.micro_batch == row.micro_batch:
         return row
@@ -312,20 +298,20 @@ def _as_begun(attempt: AttemptView) -> AttemptRow:
 
 
 def _was_ended(ended: Ended) -> bool:
-    """Whether it was ended from outside: by Slurm's or its agents' record, or because there is none."""
+    """Return whether it was ended from outside: by Slurm's or its agents' record, or for lack of one."""
     killed = ended.job is not None and ended.job.state == "CANCELLED"
     return killed or not ended.outcomes or any(o.ended_by == "signal" for o in ended.outcomes)
 
 
 def _limit_near(view: RunView, ended: Ended) -> str:
-    """The time limit, where the attempt lasted until Slurm asks to stop because of it; "" where it did not."""
+    """Return the time limit if the attempt lasted until Slurm's warning about it; else ""."""
     slurm, lasted_s = view.config.slurm, max(o.ended_s - o.started_s for o in ended.outcomes)
     near = lasted_s >= 60 * slurm.time_min - slurm.signal_delay_s - SIGNAL_EARLY_S
     return slurm.time if view.config.executor == "slurm" and near else ""
 
 
 def _without_a_folder(attempt: AttemptView) -> Verdict | None:
-    """The folder could not be written when the end was seen: its agents had no place for a word of it."""
+    """The folder could not be written when the end was seen, so its agents could not record it."""
     why = attempt.row.evidence.get(UNWRITABLE)
     reason = f"ended without a record of how, while it could not be written: {why}"
     return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if why else None
@@ -340,7 +326,7 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
 
 
 def _not_the_user(attempt: AttemptView, user: int) -> str:
-    """Who cancelled a job, if it surely was not the user; "" if it may have been.
+    """Return who cancelled a job, if it surely was not the user; "" if it may have been.
 
     An administrator cancels jobs, and so does Slurm itself, as root, if slurmd cannot launch a job or a controller that
     has lost its state reuses its number.

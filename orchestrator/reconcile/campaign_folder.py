@@ -1,8 +1,7 @@
-"""Whether a campaign's folder is here: that a file is absent means something only in a folder that is present.
+"""The folder of a campaign, which carries a marker: an absent file means something only in a folder that is present.
 
 A shared folder that is not mounted looks like an empty one: no attempt has left an outcome, no checkpoint is saved, no
-claim is taken. So the folder carries a marker with what the store knows of its campaign, and nothing is concluded from
-a folder without it, and nothing created in its place.
+claim is taken. So nothing is concluded from a folder without the marker, and nothing is created in its place.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _ANOTHER: Final = "give the campaign another name or --dir, or move the folder a
 
 
 class FolderId(NamedTuple):
-    """Which folder a path led to: another one has another device or number, as has one that is mounted over it."""
+    """The folder that a path led to: another folder, also one mounted over it, has another device or inode."""
 
     device: int
     inode: int
 
 
 def run_folders(paths: CampaignPaths) -> set[str]:
-    """The names of the runs that have a folder; a shared folder may show a new one only after a while.
+    """Return the names of the runs that have a folder; a shared folder may show a new one only after a while.
 
     Raises:
         OSError: it cannot be read.
@@ -52,21 +51,21 @@ def run_folders(paths: CampaignPaths) -> set[str]:
 
 
 def run_folder(row: AttemptRow) -> str:
-    """The name of the folder of an attempt's run."""
+    """Return the name of the folder of an attempt's run."""
     return row.spool_path.rsplit("/", 3)[-3]
 
 
 def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) -> None:
     """Make sure that a campaign's folder holds nothing but what `create` makes, and runs by hand.
 
-    One that this very store has made and forgotten goes on being its own, with all that is there: see `recall`.
+    A folder that this very store has made and forgotten stays its own, with all its files: see `recall`.
 
     Args:
         store: its URL without a password.
         known: whether a damaged marker in it is the campaign's own.
 
     Raises:
-        UserError: it holds files of somebody, or of another campaign.
+        UserError: it holds other files, or another campaign.
         OSError: it cannot be read.
     """
     folder = paths.dir
@@ -95,7 +94,7 @@ def _was_left_by(paths: CampaignPaths, store: str) -> bool:
 
 
 def _read_marker(paths: CampaignPaths) -> dict[str, Any] | None:
-    """The content of the marker; None if it is absent, damaged, or a file of that name that we did not write."""
+    """Return the content of the marker; None if it is absent, damaged, or not written by this program."""
     with suppress(ValueError):
         found = load_json(paths.marker) or {}
         return found if {"campaign", "created_s"} <= found.keys() else None
@@ -112,7 +111,7 @@ class CampaignFolder:
 
     @property
     def was_removed(self) -> bool:
-        """Whether it is gone, by its user's hand perhaps: what is above it holds other things, so it is mounted."""
+        """Whether it is gone, perhaps removed by its user: the folder above it holds other files, so it is mounted."""
         folder = self.paths.dir
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
@@ -124,7 +123,7 @@ class CampaignFolder:
             known: the store had recorded it before, so a damaged marker is its own.
 
         Raises:
-            UserError: the folder holds something already.
+            UserError: the folder holds other files.
             Unreachable: it cannot be written.
         """
         try:
@@ -137,10 +136,10 @@ class CampaignFolder:
             raise storage.unwritable(exc) from exc
 
     def require(self, attempts: Iterable[AttemptRow] = ()) -> FolderId:
-        """Makes sure that the folder is here, and writes nothing; returns which one it is.
+        """Make sure that the folder is here, write nothing, and return its id.
 
         Args:
-            attempts: of the campaign: a trace of one will do in a folder that an older version made, without a marker.
+            attempts: of the campaign: a trace of one proves a folder whose marker is damaged or missing.
 
         Raises:
             Unreachable: the folder is not here, is another campaign's, or cannot be read.
@@ -156,7 +155,7 @@ class CampaignFolder:
         return FolderId(found.st_dev, found.st_ino)
 
     def complete(self) -> None:
-        """Adds what is missing in a folder that is here: all that an older version did not make.
+        """Add missing parts of a folder that is here.
 
         Raises:
             OSError: it cannot be written.
@@ -168,10 +167,8 @@ class CampaignFolder:
     def require_or_begin_anew(self, attempts: Iterable[AttemptRow] = ()) -> None:
         """As `require`, for a campaign that its user submits again: an empty folder of its name becomes its own.
 
-        An older version made it, or the user did after the old one was lost. A damaged marker is written anew.
-
         Raises:
-            UserError: the folder holds something of somebody.
+            UserError: the folder holds other files.
             Unreachable: as of `require`, or it cannot be written.
         """
         rows: list[AttemptRow] = []
@@ -187,14 +184,10 @@ class CampaignFolder:
 
     @property
     def _is_another(self) -> bool:
-        """Whether the marker is that of another campaign, not only absent or damaged."""
         return _read_marker(self.paths) is not None and not self._is_marked()
 
     def _has_trace_of(self, attempts: Iterable[AttemptRow]) -> bool:
-        """Whether a folder without a marker, or with a damaged one, has what an attempt of the campaign has left.
-
-        Beside a damaged marker, a campaign without attempts needs none.
-        """
+        """Beside a damaged marker, a campaign without attempts needs no trace."""
         if self._is_another:
             return False
         rows, damaged = iter(attempts), os.path.lexists(self.paths.marker)

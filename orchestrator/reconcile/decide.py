@@ -1,8 +1,8 @@
-"""Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but what the snapshot carries.
+"""Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but those in the snapshot.
 
-For every run: first the state of its newest attempt (`attempt_state`), then, if no attempt is active, what comes next
+For every run: first the state of its newest attempt (`attempt_state`), then, if no attempt is active, the next one
 (`retry_policy`). Both happen in one pass: the next attempt is submitted in the pass that sees the last one end. Between
-the two comes what all runs share: bad nodes, limits of the campaign, a full disk.
+them comes everything that runs share: bad nodes, limits of the campaign, a full disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import ABSENT, SETTLED_RUN, AttemptState, RunState, Stage
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.failures.evidence import Ended
 
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
@@ -25,12 +24,12 @@ from .node_exclusion import NodeEvidence, excluded
 from .retry_policy import PassContext
 from .screening import gates
 from .set_aside import in_words, is_given_up, unreadable
-from .snapshot import BrokenRun, RunView, Snapshot
+from .snapshot import BrokenRun, RunView, Snapshot, unread_end
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A run, and what to record of its newest attempt.
+    """A run, and the changes of its newest attempt.
 
     Attributes:
         history: the ended attempts that count, None while one is active.
@@ -44,7 +43,7 @@ class _Seen:
 
 
 def decide(snapshot: Snapshot) -> list[Action]:
-    """What to do now, run by run, in an order that is safe to carry out one after another.
+    """Return the actions of this pass, run by run, in an order that is safe to carry out.
 
     Screening runs come first, and all first repeats before any second one, so that drift of a machine affects all
     conditions alike.
@@ -76,7 +75,7 @@ def decide(snapshot: Snapshot) -> list[Action]:
 
 
 def settled(snapshot: Snapshot) -> bool:
-    """Whether nothing is left that this program would do."""
+    """Return whether nothing is left to do."""
     if snapshot.more or snapshot.queue.length:
         return False
     seen = all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
@@ -84,7 +83,7 @@ def settled(snapshot: Snapshot) -> bool:
 
 
 def _each(views: Sequence[RunView], snapshot: Snapshot) -> tuple[list[_Seen], list[BrokenRun]]:
-    """Looks at each run by itself: one of which the policy can make nothing is broken, and holds up no other."""
+    """Look at each run by itself: a run that the policy cannot handle is broken, and holds up no other."""
     seen, broken = [], list(snapshot.broken)
     for view in views:
         try:
@@ -104,7 +103,7 @@ def _broken(view: RunView, error: Exception) -> BrokenRun:
 
 
 def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
-    """What can be done for a run that cannot be judged: its job is let run, or cancelled if its user wants that."""
+    """Let the job of a run that cannot be judged run, or cancel it if its user wants that."""
     run, row, job = broken.run, broken.attempt, broken.job
     wanted = snapshot.is_desired(broken)
     state = RunState.HELD if wanted else RunState.CANCELLED
@@ -112,16 +111,7 @@ def _leave(broken: BrokenRun, snapshot: Snapshot) -> Iterator[Action]:
         if run.state not in SETTLED_RUN:
             yield SetAside(run.id, broken.why, state, passing=broken.passing)
     elif _is_over(row, job, snapshot) and not broken.passing:
-        ended = Ended(
-            job,
-            (),
-            row.nodes,
-            run.target_step,
-            False,
-            False,
-            known_start_step=row.start_step,
-            known_last_step=row.last_step,
-        )
+        ended = unread_end(run, row, job)
         finish = Finish(row, AttemptState.FAILED, unreadable(broken.why), ended, snapshot.now_s)
         yield SetAside(run.id, broken.why, state, finish)
     else:
@@ -174,14 +164,13 @@ def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassCont
 
 
 def _exclude_h(view: RunView) -> float:
-    """What the spec says of it for this run; 0 for one whose configuration cannot be read, which is said elsewhere."""
+    """An unreadable configuration is reported elsewhere."""
     with suppress(Exception):
         return view.retry.exclude_h
     return 0.0
 
 
 def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
-    """What comes after the ended attempts of a run; nothing while one is active."""
     view, history = one.view, one.history
     if history is None:
         return

@@ -23,13 +23,13 @@ from .actions import Action, Submit
 NAME_BYTES = 256
 
 _OWN = (sys.executable, RANK_SCRIPT)
-"""What every attempt needs of this program's environment; a cluster has it under the same path on all nodes."""
+"""Files of this program that every attempt needs; a cluster has them under the same path on all nodes."""
 
 
 class Environments:
     """Holds attempts back while an environment is away that was here in an earlier pass.
 
-    One that was never seen here may be on the compute nodes alone, or misspelt: the first attempt shows.
+    An environment that was never seen here may be on the compute nodes alone, or misspelt: the first attempt shows.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Environments:
     def ready(
         self, actions: Sequence[Action], configs: Iterable[RunConfig], workdir: str = ""
     ) -> tuple[Sequence[Action], list[Unreachable]]:
-        """The actions that need nothing that is away, and what is away.
+        """Return the actions that need nothing that is away, and errors about the rest.
 
         Args:
             configs: of runs, whether they are about to start or not.

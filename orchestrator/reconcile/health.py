@@ -59,10 +59,10 @@ class _Placed(NamedTuple):
 def hang(
     heartbeats: Sequence[Heartbeat], p99_step_s: float | None, steps_known: int, *, factor: float, floor_s: float
 ) -> str | None:
-    """Why the attempt is taken to hang, or None.
+    """Return why the attempt is taken to hang, or None.
 
-    It hangs when no rank of any node has moved for long, and all of them train. A node whose ranks leave no records
-    says nothing; if no node says anything, nothing is known.
+    It hangs when no rank of any node has moved for long, and all of them train. Nodes whose ranks leave no records do
+    not count; without any record, nothing is known.
 
     Args:
         heartbeats: the newest of each node of the attempt that has one.
@@ -82,7 +82,7 @@ def hang(
 
 
 def stragglers(heartbeats: Sequence[Heartbeat]) -> list[Straggler]:
-    """The ranks that compute longer than the median rank before they wait for the others, the slowest first."""
+    """Return the ranks that compute longer than the median rank before they wait for the others, the slowest first."""
     measured = [rank for rank in _ranks(heartbeats) if rank.progress.samples >= STRAGGLER_SAMPLES]
     if len(measured) < 2:
         return []
@@ -100,7 +100,6 @@ def _ranks(heartbeats: Sequence[Heartbeat]) -> list[_Placed]:
 
 
 def _positions(ranks: Sequence[_Placed]) -> str:
-    """The steps of the ranks: first those that the others wait for, if they differ."""
     steps = sorted({rank.progress.step for rank in ranks})
     if len(steps) == 1:
         who = "the only rank is stuck" if len(ranks) == 1 else f"all {len(ranks)} ranks are stuck"
@@ -118,11 +117,11 @@ def _names(ranks: Sequence[_Placed]) -> str:
 
 
 def hopeless(lines: Sequence[NewestLine], start_step: int, prune: PruneConfig, untimed: int) -> str:
-    """Why an attempt is to end, "" for nothing.
+    """Return why an attempt is to end, "" for nothing.
 
     Args:
         lines: its newest metrics, the newest first.
-        start_step: that it began from.
+        start_step: its first step.
         prune: the spec's bounds.
         untimed: steps of each attempt whose times do not count.
     """

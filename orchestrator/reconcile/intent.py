@@ -1,4 +1,4 @@
-"""What is about to be submitted: attempts in the store, in state ``intent``, and what their agents will read."""
+"""Attempts about to be submitted: in the store, in state ``intent``, with the payloads for their agents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Element(NamedTuple):
 def write_intent(
     group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths, origin: Origin
 ) -> list[Element]:
-    """Records in the store what is about to be submitted, so that the next pass knows what to look for.
+    """Record the attempts about to be submitted, so that the next pass knows which jobs to look for.
 
     Leaves out runs that the user has changed since the decision: the next pass decides again.
     """

@@ -1,4 +1,4 @@
-"""Who may act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
+"""The right to act for a campaign: one reconciler at a time, by a lease in the store whose epoch fences every write.
 
 The store's clock decides when a lease expires. Another reconciler may then take it over, which refuses all further
 writes of the one before (`StaleLease`). The lease of a process that has died on this host is taken over at once.
@@ -33,11 +33,10 @@ from dscampaign.orchestrator.formatting import words
 _T = TypeVar("_T")
 
 LEASE_TTL_S = 120.0
-"""Longer than a single step of a pass may take, such as one call of sbatch. A process that was stopped for longer may
-find another one in its place."""
+"""Longer than a single step of a pass may take, such as one call of sbatch."""
 
 RENEWED_SHARE = 0.25
-"""Of that time, after which the lease is renewed between two steps."""
+"""Share of that time after which the lease is renewed between two steps."""
 
 
 class LeaseHeld(UserError):
@@ -45,7 +44,7 @@ class LeaseHeld(UserError):
 
 
 def lease_name(campaign_id: int) -> str:
-    """The lease of a campaign's reconciler."""
+    """Return the name of the lease of a campaign's reconciler."""
     return f"reconciler:{campaign_id}"
 
 
@@ -59,12 +58,12 @@ class LeaseHolder:
 
     @classmethod
     def me(cls) -> Self:
-        """This process, as one of its reconcilers."""
+        """Return this process, as one of its reconcilers."""
         return cls(socket.gethostname(), str(os.getpid()), uuid.uuid4().hex[:8])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads what the store keeps."""
+        """Read the stored text."""
         host, pid, own = text.split(":")
         return cls(host, pid, own)
 
@@ -91,7 +90,7 @@ class FencedWriter:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction, which renews the lease; raises StaleLease if another reconciler has taken over."""
+        """Open a write transaction, which renews the lease; raises StaleLease if another reconciler took over."""
         began_s = time.monotonic()
         with self.store.write() as conn:
             _require_schema(conn)
@@ -100,30 +99,30 @@ class FencedWriter:
         self._renewed_s = began_s
 
     def renewing(self, items: Iterable[_T]) -> Iterator[_T]:
-        """The items, with the lease renewed between them as often as needed; raises StaleLease as `write`."""
+        """Yield the items, and renew the lease between them; raises StaleLease as `write`."""
         for item in items:
             self.renew()
             yield item
 
     def renew(self) -> None:
-        """Renews the lease if it is time to; raises StaleLease as `write`."""
+        """Renew the lease if it is time to; raises StaleLease as `write`."""
         if time.monotonic() - self._renewed_s > RENEWED_SHARE * LEASE_TTL_S:
             with self.write():
                 pass
 
     def report(self, looked_s: float | None = None, *, heard: bool = False, trouble: str) -> None:
-        """Keeps for `campaign status` what this pass learned, see `Lease`; raises StaleLease as `write`."""
+        """Keep for `campaign status` what this pass learned, see `Lease`; raises StaleLease as `write`."""
         with self.write() as conn:
             queries.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
 
     def event(self, conn: Connection, kind: str, message: str, row: AttemptRow, data: Any = None) -> None:
-        """Adds an event about an attempt."""
+        """Add an event about an attempt."""
         queries.add_event(
             conn, self.campaign_id, kind, message, run_id=row.run_id, attempt_id=row.id, data=data and dict(data)
         )
 
     def end_unrun(self, conn: Connection, row: AttemptRow, kind: FailureClass, reason: str, rule: str = "") -> None:
-        """Ends an attempt that no job has run or ever will."""
+        """End an attempt that no job has run or ever will."""
         evidence = {"reason": reason, "hint": "", **({"rule": rule} if rule else {})}
         values = {"failure_class": kind, "evidence": evidence, "ended_s": self.store.now(conn)}
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
@@ -138,7 +137,7 @@ class FencedWriter:
 
 
 def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> FencedWriter:
-    """Takes or renews the campaign's lease, also from a process that died without releasing it.
+    """Take or renew the campaign's lease, also from a process that died without releasing it.
 
     Raises LeaseHeld if another process has it.
     """
@@ -160,12 +159,7 @@ def take_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder) -> Fenc
 
 
 def _require_schema(conn: Connection) -> None:
-    """Make sure that no other version has upgraded the store since it was opened.
-
-    Raises:
-        SchemaMismatch: One has.
-        StoreIncomplete: There is no schema: it is being restored.
-    """
+    """Another version may have upgraded the store since it was opened. Without a schema, it is being restored."""
     try:
         check_version(conn)
     except SchemaMismatch as error:
@@ -175,7 +169,7 @@ def _require_schema(conn: Connection) -> None:
 
 
 def release_lease(store: Store, campaign: CampaignRow, holder: LeaseHolder, after_s: float = 0.0) -> None:
-    """Releases the lease, if this process still has it: the next reconciler can start at once, or after so long."""
+    """Release the lease, if this process still has it, at once or after so long."""
     with store.write() as conn:
         lease = queries.read_lease(conn, lease_name(campaign.id))
         if lease and lease.holder == str(holder):

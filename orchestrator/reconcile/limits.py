@@ -1,4 +1,4 @@
-"""What stops runs from starting: used-up GPU-hours, a folder that is not writable, what the first attempt had. Pure."""
+"""Limits that keep runs from starting: GPU-hours, a folder that is not writable, missing variables. Pure."""
 
 from __future__ import annotations
 
@@ -28,27 +28,26 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
 
 
 def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
-    """State of a run whose code cannot be had any more, and why; None if it can start."""
+    """Return the state of a run whose code is lost, and why; None if it can start."""
     why = snapshot.damaged.get(code_of(view.run, view.config))
     hint = "a retry takes the code as it is now"
     return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
 
 
 def gpu_hours(snapshot: Snapshot) -> float:
-    """GPU-hours of all attempts of the campaign until now, whatever became of them or of their runs."""
+    """Return the GPU-hours of all attempts of the campaign until now, however they or their runs ended."""
     used = [_rank_seconds(row, snapshot.now_s) for broken in snapshot.broken for row in broken.attempts]
     used += [_used_s(view, snapshot.now_s) for view in snapshot.runs]
     return (snapshot.gpu_seconds + sum(used)) / 3600
 
 
 def _used_s(view: RunView, now_s: float) -> float:
-    """GPU-seconds of a run; the configuration of one that has used nothing is not read."""
+    """The configuration of a run that has used nothing is not read."""
     seconds = sum(_rank_seconds(attempt.row, now_s) for attempt in view.attempts)
     return seconds * gpus_per_rank(_config(view)) if seconds else 0.0
 
 
 def _config(view: RunView) -> RunConfig | None:
-    """None of one that cannot be read: that is its own trouble."""
     with suppress(Exception):
         return view.config
     return None
@@ -60,6 +59,6 @@ def _rank_seconds(row: AttemptRow, now_s: float) -> float:
 
 
 def max_active(snapshot: Snapshot) -> int | None:
-    """Attempts that may be active at once; None for no limit of ours."""
+    """Return how many attempts may be active at once; None for no limit."""
     limits = (snapshot.capacity, snapshot.campaign.limits.get("running"))
     return min((limit for limit in limits if limit is not None), default=None)

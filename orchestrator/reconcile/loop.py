@@ -45,13 +45,13 @@ LATE_S = 3600.0
 """How long after an attempt's end its metrics may still become readable."""
 
 MOST_TROUBLES = 3
-"""So many are kept for `campaign status`; the pass itself says them all."""
+"""Kept for `campaign status`."""
 
 DRAINED_AT_ONCE = 1000
-"""Attempts of which the store is asked at a time how much it holds."""
+"""Attempts in one query for their offsets."""
 
 LONGEST_DRAIN_S = 10.0
-"""After so long a pass looks at its runs, whatever their spools still hold; the next one reads on."""
+"""After that, the next pass reads on."""
 
 LONGEST_REST_S = 60.0
 """Between two tries while the store or the folder is away."""
@@ -62,12 +62,12 @@ LOCAL_POLL_S = 1.0
 
 @dataclass(frozen=True)
 class _Before:
-    """What the last pass without troubles leaves to the next one of its process, under the same lease.
+    """State of the last pass without troubles, for the next one of its process under the same lease.
 
     Attributes:
         epoch: of the lease.
-        drained_s: when all spools were read, by the store's clock; None where they were not.
-        ledgers: the measured memory by which it looked at what waits in the queue.
+        drained_s: when all spools were read, by the store's clock; None if they were not.
+        ledgers: the measured memory by which it looked at the runs in the queue.
     """
 
     epoch: int = 0
@@ -77,11 +77,11 @@ class _Before:
 
 @dataclass
 class _Drained:
-    """What the drains of one pass come to.
+    """Results of the drains of one pass.
 
     Attributes:
         until_s: when to leave the rest to the next pass, by this process's steady clock.
-        unread: runs whose spools hold more, by id; what they ended as is judged when all is read.
+        unread: ids of runs whose spools hold more: their ends are judged when all is read.
     """
 
     until_s: float
@@ -91,12 +91,12 @@ class _Drained:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass saw and did.
+    """The snapshot and the actions of one pass.
 
     Attributes:
         settled: whether nothing is left to do.
-        troubles: what failed for now.
-        unread: whether spools hold more than it read, for as long as it may read.
+        troubles: errors that pass.
+        unread: whether spools hold more than it had time to read.
     """
 
     snapshot: Snapshot
@@ -107,7 +107,7 @@ class Pass:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another pass has something to do at once: spools to read on, or runs to begin, as this one did."""
+        """Whether another pass has work at once: spools to read on, or runs to begin, as this one did."""
         if self.unread and not self.troubles:
             return True
         fresh = _fresh(self.snapshot)
@@ -116,7 +116,7 @@ class Pass:
 
 
 class Reconciler:
-    """Brings one campaign to its desired state, pass by pass; the default executor is the one that its spec names."""
+    """Brings one campaign to its desired state, pass by pass; the default executor is that of its spec."""
 
     def __init__(self, store: Store, campaign: CampaignRow, executor: Executor | None = None) -> None:
         self._store, self._campaign = store, campaign
@@ -129,7 +129,7 @@ class Reconciler:
         self._skipped = 0  # runs that come first and cannot begin, so that those behind them have their turn
 
     def run_pass(self) -> Pass:
-        """One pass.
+        """Make one pass.
 
         Raises:
             LeaseHeld: another reconciler is at work.
@@ -193,11 +193,10 @@ class Reconciler:
     def watch(
         self, *, sleep: Callable[[float], None] = time.sleep, poll_s: float | None = None
     ) -> Iterator[Pass | Exception]:
-        """Passes until everything is settled.
+        """Make passes until everything is settled.
 
-        Where another reconciler has the lease, yields the error and waits. So it does for a store, a shared folder or
-        an environment that is away, once a pass was possible: before that nobody knows that they will ever be there.
-        It then waits twice as long each time, a minute at most.
+        Yields errors and waits while another reconciler has the lease. Once a pass was possible, it does the same while
+        a store, a shared folder or an environment is away, and waits twice as long each time, a minute at most.
         """
         begun, away, poll_s = False, 0, poll_s or default_poll_s(self._campaign)
         while True:
@@ -223,7 +222,7 @@ class Reconciler:
             sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
     def _require_unchanged(self, seen: FolderId, actions: Sequence[Action]) -> None:
-        """Makes sure that the folder was there all the time: what was read while it was away seemed to be missing.
+        """Make sure that the folder was there all the time: files seemed to be missing while it was away.
 
         Raises Unreachable if it was not, OSError if it cannot be written.
         """
@@ -234,12 +233,12 @@ class Reconciler:
         self._folder.complete()
 
     def _with_folder(self, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
-        """Those that may have left files: the first agent of a run makes its folder."""
+        """The first agent of a run makes its folder: without it, there are no files."""
         made = run_folders(self.paths) if rows else set()
         return [row for row in rows if run_folder(row) in made]
 
     def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> None:
-        """Ingests what the agents have not pushed; of runs that are settled for long, once."""
+        """Spools of runs that are settled for long are read once."""
         with self._store.read() as conn:
             now_s = self._store.now(conn)
             # Since the last pass, hours may have gone by without one, or the clock may have been set back.
@@ -250,7 +249,6 @@ class Reconciler:
         drain(writer, rows, self._executor.outcome_grace_s, drained)
 
     def _attempts(self) -> Iterator[AttemptRow]:
-        """The newest of each run, read only where somebody looks at them."""
         with self._store.read() as conn:
             newest = open_runs.unread_spools(conn, self._campaign.id, 0.0, ended=True)
         yield from self._rows(attempt_id for attempt_id, _ in newest)
@@ -262,9 +260,9 @@ class Reconciler:
             yield from rows
 
     def is_over(self, done: Pass) -> bool:
-        """Whether a pass was the last one: all is settled, and nothing has come since it looked.
+        """Return whether a pass was the last one: all is settled, and nothing has come since it looked.
 
-        Then the lease is free: who submits after this makes a pass of his own.
+        Then the lease is free: who submits after this makes a pass of their own.
         """
         if not done.settled:
             return False
@@ -275,24 +273,23 @@ class Reconciler:
         return not unsettled and (now is None or _asks(now) == _asks(done.snapshot.campaign))
 
     def close(self, after_s: float = 0.0) -> None:
-        """Releases the lease, at once or in so many seconds; in a store that is away it expires."""
+        """Release the lease, at once or in so many seconds; in a store that is away it expires."""
         with suppress(*AWAY, SchemaMismatch):
             release_lease(self._store, self._campaign, self._holder, after_s)
 
 
 def _asks(campaign: CampaignRow) -> tuple[object, ...]:
-    """What its user wants of a campaign as a whole: a limit that is raised lets runs go on that are settled."""
+    """A raised limit lets settled runs go on."""
     return campaign.id, campaign.spec_hash, campaign.desired, campaign.limits
 
 
 def _fresh(snapshot: Snapshot) -> set[int]:
-    """Runs that were never begun, of those that a pass has looked at."""
     everyone = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
     return {run.id for run in everyone if run.state is RunState.PENDING and not run.generation}
 
 
 def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action]) -> int:
-    """How many of those do not begin although there is room: their environment is away, or a file of theirs."""
+    """Count the fresh runs that do not begin although there is room, as an environment or a file is away."""
     begin = {action.run.id for action in ready if isinstance(action, Submit)}
     held = {action.run.id for action in decided if isinstance(action, Submit)} - begin
     passing = {action.run_id for action in decided if isinstance(action, SetAside) and action.passing}
@@ -300,7 +297,7 @@ def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action
 
 
 def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> list[Action]:
-    """The actions without those on runs that have ended, and whose spools hold more than was read."""
+    """Leave out runs that have ended and whose spools hold more than was read."""
     later = {run_of(action) for action in decided if isinstance(action, Finish)} & set(unread)
     return [action for action in decided if run_of(action) not in later]
 
@@ -315,16 +312,15 @@ def _has_appeared(finish: Finish) -> bool:
 
 
 def default_poll_s(campaign: CampaignRow) -> float:
-    """Seconds between two passes on a campaign: Slurm's controller serves others too."""
+    """Return the seconds between two passes: Slurm's controller serves others too."""
     return SLURM_POLL_S if campaign.executor == "slurm" else LOCAL_POLL_S
 
 
 def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
-    """The executor that the campaign's spec names."""
+    """Return the executor of the campaign's spec."""
     if campaign.executor == "local":
-        from dscampaign.orchestrator.executors.local import (
-            LocalExecutor,  # imported here, as below: a command needs one of them
-        )
+        # imported here, as below: a command needs one of them
+        from dscampaign.orchestrator.executors.local import LocalExecutor
 
         return LocalExecutor(paths.dir / "batches")
     from dscampaign.orchestrator.executors.slurm import SlurmExecutor
@@ -333,13 +329,13 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
 
 
 def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drained: _Drained) -> None:
-    """Ingest what the agents have not pushed into the store: a stretch of each spool in turn, none more than its share.
+    """Ingest lines that the agents have not pushed: a stretch of each spool in turn, none more than its share.
 
     Args:
         writer: of the campaign.
         rows: the attempts.
         grace_s: how long files may take to become visible here.
-        drained: what comes of it; of spools that cannot be read for now one that lasts is told in an event, not here.
+        drained: receives the results; a spool that stays unreadable is reported by an event instead.
     """
     first = True
     while rows:

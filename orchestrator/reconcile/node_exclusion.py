@@ -1,4 +1,4 @@
-"""Which nodes the campaign excludes for now: the quarantine of bad nodes. Pure.
+"""The nodes that the campaign excludes for now: the quarantine of bad nodes. Pure.
 
 A failure counts as a strike against its node, for all runs of the campaign: a certain hardware fault excludes the node
 at once, a suspected one the second time. Strikes expire, and at most a quarter of the cluster is excluded: beyond that
@@ -22,15 +22,14 @@ MAX_EXCLUDED_SHARE: Final = 0.25
 """Of the nodes of the cluster."""
 
 ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
-"""Rules about what is the same on all nodes of a healthy cluster."""
-
+"""Errors that all nodes of a healthy cluster share."""
 
 REFUSALS: Final = frozenset({NOT_TRUSTED})
-"""Rules by which the agent itself refuses to run: that does not pass."""
+"""Rules by which the agent itself refuses to run, for good."""
 
 
 def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, nodes: int | None) -> tuple[str, ...]:
-    """The nodes to exclude now, by name, given the ended attempts of all runs.
+    """Return the names of the nodes to exclude now, given the ended attempts of all runs.
 
     A strike counts for at most `exclude_h` hours; one that lies ahead, as the clock was set back, does not. `nodes` is
     the size of the cluster; if unknown (None), at most one node is excluded.
@@ -56,12 +55,12 @@ def excluded(ended: Iterable[EndedAttempt], now_s: float, exclude_h: float, node
 
 @dataclass(frozen=True)
 class NodeEvidence:
-    """What all ended attempts of a campaign together tell about its nodes.
+    """Evidence of all ended attempts of a campaign about its nodes.
 
     Attributes:
-        shown_by: by rule, the nodes that had such an error of the environment.
-        shown_here: the nodes on which one of them has made a step.
-        shown_elsewhere: reads those on which any attempt of the campaign has, also those that were not looked at.
+        shown_by: by rule, the nodes with such an error of the environment.
+        shown_here: the nodes on which one of these attempts has made a step.
+        shown_elsewhere: reads the nodes on which any attempt of the campaign has, also of those not looked at.
         trained_with: reads the interpreters (`python:`) with which any attempt has made a step.
     """
 
@@ -82,7 +81,7 @@ class NodeEvidence:
         elsewhere: Callable[[], frozenset[str]] = frozenset,
         trained_with: Callable[[], frozenset[str]] = frozenset,
     ) -> NodeEvidence:
-        """What these attempts tell."""
+        """Return the evidence of these attempts."""
         shown_by = {rule: frozenset(end.host for end in ended if end.rule == rule) for rule in ENVIRONMENT_RULES}
         trained = (node for end in ended if end.progressed for node in end.row.evidence.get("nodes", ()))
         return cls(shown_by, frozenset(str(node["host"]) for node in trained), cache(elsewhere), cache(trained_with))

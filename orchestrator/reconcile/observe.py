@@ -1,4 +1,4 @@
-"""Adds to what the store knows what the shared folder and the executor show: a snapshot."""
+"""Adds to the store's view what the shared folder and the executor show: a snapshot."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ from .stored import Stored, waits_for_storage
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """What runs have reported, read for those alone of which it decides something; nothing without a store."""
+    """Metrics of runs, read only if they decide something; none without a store."""
 
     store: Store | None = None
 
     def looking_at(self, stored: Stored, run_ids: Sequence[int]) -> Stored:
-        """What the store knows, with these runs too."""
+        """Return the stored state, with these runs too."""
         return stored.looking_at(run_ids, self.store) if self.store else stored
 
     def step_times(self, run_id: int) -> StepTimes:
-        """How long its steps take."""
+        """Return the step times of a run."""
         if self.store is None:
             return StepTimes(None, 0)
         with self.store.read() as conn:
             return queries.step_times(conn, run_id)
 
     def hopeless(self, row: AttemptRow, config: RunConfig) -> str:
-        """Why a running attempt is to end early, "" for nothing."""
+        """Return why a running attempt is to end early, "" for nothing."""
         if self.store is None or config.prune == PruneConfig():
             return ""
         with self.store.read() as conn:
@@ -92,14 +92,13 @@ def observe(
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]] = iter,
     ledgers: Mapping[str, Ledger] | None = None,
 ) -> tuple[Snapshot, Unreachable | None]:
-    """Lists the executor's jobs once, and reads the folders of the attempts that may still run.
+    """List the executor's jobs once, and read the folders of the attempts that may still run.
 
-    What waits in the queue is looked at only where Slurm shows something new, or `ledgers`, as the pass before knew
-    them, have changed.
+    Runs in the queue are looked at only if Slurm shows news of them, or `ledgers`, as of the pass before, have changed.
 
-    Returns the snapshot, and the error if the executor could not be reached, which the snapshot then says, too. Asks
-    for a run's step times only if it has made no step for long. Goes through the runs with `renewing`, which keeps
-    the lease. Raises Unreachable if the shared folder cannot be read, or the jobs are another cluster's.
+    Returns the snapshot, and the error if the executor could not be reached, which the snapshot also shows. Goes
+    through the runs with `renewing`, which keeps the lease. Raises Unreachable if the shared folder cannot be read, or
+    the jobs are another cluster's.
     """
     listing, trouble = _list_jobs(stored, executor)
     if trouble is None:
@@ -161,7 +160,6 @@ def _list_jobs(stored: Stored, executor: Executor) -> tuple[JobListing, Unreacha
 
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
-    """What was in the queue when the executor last answered, or was submitted after that, or has been missed since."""
     now_s, heard_s = stored.now_s, stored.heard_s or 0.0
     for one in stored.waiting:
         yield WaitedJob(one.token, one.array_index, one.job_id, _ago_s(max(heard_s, one.created_s), now_s))
@@ -174,23 +172,23 @@ def _waited(stored: Stored) -> Iterator[WaitedJob]:
 
 
 def _ago_s(seen_s: float, now_s: float) -> float:
-    """How long ago that was; nobody knows if the clock was set back since."""
+    """If the clock was set back since, nobody knows."""
     return now_s - seen_s if seen_s <= now_s else math.inf
 
 
 class _Folder:
-    """The campaign's folder, of which a pass lists once what would else be looked for run by run."""
+    """The campaign's folder, listed once a pass instead of a look at each run."""
 
     def __init__(self, paths: CampaignPaths) -> None:
         self.paths, self.runs = paths, run_folders(paths)
         self._names: dict[str, list[str]] = {}
 
     def has(self, run: RunRow) -> bool:
-        """Whether it has a folder of that run."""
+        """Return whether it has a folder of that run."""
         return run.name in self.runs
 
     def set_up(self, row: AttemptRow) -> SetUpFailure | None:
-        """The line of `setup` that ended the attempt's job."""
+        """Return the line of `setup` that ended the attempt's job."""
         record = record_of(self.paths.batch(row.token), row.array_index or 0)
         return None if record.name not in self._listed(row.token) or planted(record) else SetUpFailure.read(record)
 
@@ -201,7 +199,7 @@ class _Folder:
         return self._names[token]
 
     def agent_lines(self, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
-        """The end of the agents' own logs: why a job failed before an agent wrote an outcome."""
+        """Return the end of the agents' own logs: why a job failed before an agent wrote an outcome."""
         batch, own = self.paths.batch(row.token), f"{job.job_id}_"
         logs = [name for name in self._listed(row.token) if name.startswith(own) and name.endswith("_log.err")]
         return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in tail_of(batch / log))
@@ -214,7 +212,7 @@ def _views(
     metrics: RunMetrics,
     renewing: Callable[[Iterable[RunRow]], Iterable[RunRow]],
 ) -> tuple[tuple[RunView, ...], tuple[BrokenRun, ...], list[Exception]]:
-    """Every run, each by itself: what one of them has written never hides the others; and errors of the file system."""
+    """Read every run by itself: the files of one never hide the others. Also returns errors of the file system."""
     views, broken, failed = [], [], list[Exception]()
     for run in renewing(counted("runs looked at", stored.runs)):
         try:
@@ -270,7 +268,7 @@ def _lives(attempt: AttemptView) -> bool:
 
 
 def _by_losses(attempt: AttemptView) -> bool:
-    """Whether an attempt that has just ended made no step on any node, or completed without an outcome."""
+    """Return whether an attempt that has just ended made no step on any node, or completed without an outcome."""
     made = (outcome.last_step for outcome in attempt.outcomes)
     if not attempt.complete:
         return attempt.job is not None and attempt.job.state == "COMPLETED"
@@ -282,7 +280,6 @@ def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
 
 
 def _reached(rows: Sequence[AttemptRow], target: int | None) -> int:
-    """Return the highest step that these attempts may have made."""
     spools = ((attempt_paths(row).metrics, row) for row in rows)
     steps = (
         spool_steps.step_reached(spool, row.start_step or 0, target) or row.last_step or 0 for spool, row in spools
@@ -291,7 +288,7 @@ def _reached(rows: Sequence[AttemptRow], target: int | None) -> int:
 
 
 def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> bool:
-    """Whether a run without a folder surely has none: it has no attempt, or its first one's job only ever waited."""
+    """Return whether a run without a folder surely has none: its job, if any, only ever waited."""
     if not rows:
         return run.generation == 0
     job = listing.jobs.get((rows[0].token, rows[0].array_index or 0))
@@ -300,7 +297,7 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
-    """Step of the newest checkpoint that an attempt like the last one could resume from, 0 for none."""
+    """Return the step of the newest checkpoint for an attempt like the last one, 0 for none."""
     train = config_changes.changed(config, config_changes.parse(last.changes)).train
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
@@ -342,7 +339,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
-    """The job of an attempt; or none, and the ids of those of which nobody can tell yet which one it is.
+    """Return the job of an attempt; or none, and the ids of several jobs until its claim tells them apart.
 
     A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves.
     """
@@ -357,7 +354,6 @@ def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView
 
 
 def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
-    """By hash, why a copy of code cannot be used that a run may still need."""
     waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
     codes = {run.code for run in waiting}
     troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
@@ -365,7 +361,7 @@ def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
-    """Nodes of the cluster, queried only if one has a strike, or an attempt did not begin on it."""
+    """Query the nodes of the cluster only if one has a strike, or an attempt did not begin on it."""
     strikes = {kind for kind in FailureClass if kind.policy.strike}
     rows = chain(stored.failed, *stored.attempts.values())
     struck = any(row.failure_class in strikes or row.evidence.get("rule") == SET_UP for row in rows)
@@ -373,14 +369,14 @@ def _nodes(stored: Stored, executor: Executor) -> int | None:
 
 
 def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
-    """What is wrong with the campaign's folder, tested only if a run waits for it."""
+    """Test the campaign's folder only if a run waits for it."""
     waiting = [run.id for run in stored.runs if waits_for_storage(run, stored.attempts.get(run.id, ()))]
     needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
     return trouble_of(paths.dir, needed) if waiting else None
 
 
 def _capacity(stored: Stored) -> int | None:
-    """How many attempts may be active at once: on this machine, what the spec says; Slurm has its own queue."""
+    """The spec limits this machine; Slurm has its own queue."""
     if stored.campaign.executor != "local":
         return None
     startable = (run for run in stored.runs if run.state not in (RunState.COMPLETED, RunState.CANCELLED))

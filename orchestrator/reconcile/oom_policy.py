@@ -1,7 +1,7 @@
-"""What to start a run with so that it fits into memory: micro-batch and changes. Pure.
+"""The micro-batch and the changes with which a run fits into memory. Pure.
 
-The global batch is never touched: a smaller micro-batch only grows the accumulation. What like runs have measured (the
-ledger, see `memory.prediction`) decides where to begin and how far to go down; without it the micro-batch is halved.
+The global batch is never touched: a smaller micro-batch only grows the accumulation. Measurements of like runs (the
+ledger, see `memory.prediction`) decide where to begin and how far to go down; without them the micro-batch is halved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Ledgers = Mapping[str, Ledger]
 class Fit:
     """How an attempt is made to fit.
 
-    `predicted_gb` is the peak, None where the ledger knows too little; `why` tells what was changed, "" for nothing.
+    Attributes:
+        predicted_gb: the peak, None if the ledger knows too little.
+        why: the change and its reason, "" for none.
     """
 
     micro_batch: int | None
@@ -36,16 +38,16 @@ class Fit:
 
 @dataclass(frozen=True)
 class NoFit:
-    """Why nothing is left that could be tried."""
+    """Why nothing is left to try."""
 
     reason: str
 
 
 def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fit:
-    """How to start a run, or to start it again after something other than memory ended it.
+    """Return how to start a run, or to start it again after an end that was not for memory.
 
-    What was necessary once stays, until the ledger knows that more fits: only here, where the run starts again anyway,
-    does the micro-batch grow. `last` is its newest attempt of the present configuration.
+    A change that was necessary once stays, until the ledger knows that more fits: only here, where the run starts again
+    anyway, does the micro-batch grow. `last` is its newest attempt of the present configuration.
     """
     changes = config_changes.parse(last.changes) if last else ()
     train = view.config.train
@@ -63,7 +65,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
 
 
 def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
-    """What to try after the last of these attempts ran out of memory."""
+    """Return what to try after the last of these attempts ran out of memory."""
     last, batch = history[-1], view.config.train.global_batch
     micro = last.row.micro_batch
     tries = count(history, FailureClass.OOM, FailureClass.FRAGMENTATION)
@@ -105,7 +107,6 @@ def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
 
 
 def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | None = None) -> Fit | NoFit:
-    """Another configuration, if the spec allows one: the micro-batch is 1, or needs as much as `before`."""
     needs = f"out of memory at micro-batch {micro}"
     needs += f" by the same allocation as at {before}: a smaller one makes no difference" if before else ""
     change = config_changes.next_change(view.config, view.retry.allow, last.changes)

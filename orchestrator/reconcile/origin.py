@@ -1,4 +1,4 @@
-"""Where a campaign was submitted from: what every attempt has again, whoever submits it.
+"""The shell and folder from which a campaign was submitted: every attempt gets the same, whoever submits it.
 
 An attempt inherits the environment of the process that submits it. Which of its variables matter, and are missing in
 this process, is decided by their names alone: no value is kept here. The agent records a hash of those that change the
@@ -24,13 +24,13 @@ _MODULES: Final = re.compile(r"\b(module|ml)\s")
 
 @dataclass(frozen=True)
 class Origin:
-    """What `submit` recorded of the shell and the folder that it ran in.
+    """The record of `submit` about its shell and folder.
 
     Attributes:
-        workdir: folder in which agents and ranks start; "" where none is known.
-        python: the interpreter that runs the training where the spec names none; "" where none is known.
+        workdir: folder in which agents and ranks start; "" if unknown.
+        python: the interpreter that runs the training if the spec names none; "" if unknown.
         variables: names of the variables of that shell that matter, see `that_matter`.
-        spec: the spec file; "" where none is known.
+        spec: the spec file; "" if unknown.
     """
 
     workdir: str = ""
@@ -40,7 +40,7 @@ class Origin:
 
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> Origin:
-        """What the store keeps of it."""
+        """Return the stored record."""
         spec = provenance.get("spec")  # all that earlier versions recorded
         workdir = provenance.get("workdir") or (str(Path(spec).parent) if spec else "")
         variables = tuple(name for name in provenance.get("variables", ()) if not of_another_process(name))
@@ -48,33 +48,33 @@ class Origin:
 
     @property
     def interpreter(self) -> str:
-        """The recorded Python; "" where it is gone, as after an environment was made anew elsewhere."""
+        """The recorded Python; "" if it is gone, as after an environment was made anew elsewhere."""
         return self.python if Path(self.python).is_file() else ""
 
     @property
     def away(self) -> str:
-        """The folder in which attempts start, where it is not here though `submit` saw it; else "".
+        """The folder in which attempts start, if it is not here though `submit` saw it; else "".
 
-        One outside the spec's folder may be on the compute nodes alone.
+        A folder outside the spec's may be on the compute nodes alone.
         """
         folder = Path(self.workdir)
         seen = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
         return self.workdir if seen and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises
 
     def missing(self, environ: Mapping[str, str]) -> list[str]:
-        """The variables that an attempt would lack if this process submitted it."""
+        """Return the variables that an attempt would lack if this process submitted it."""
         return [name for name in self.variables if name not in environ]
 
 
 def that_matter(
     environ: Collection[str], *, read: Collection[str], setup: str, given: Collection[str], on_slurm: bool
 ) -> list[str]:
-    """The names in an environment that an attempt is likely to depend on.
+    """Return the names in an environment that an attempt is likely to depend on.
 
     Args:
         environ: the names.
-        read: those that the code reads, by its text.
-        setup: the shell lines that run before the training: what they use matters, what they set does not.
+        read: names that the code reads, by its text.
+        setup: the shell lines that run before the training: the variables that they use matter, those they set do not.
         given: names that the spec itself sets.
     """
     wanted = {*read, *_MENTIONED.findall(setup)}
@@ -91,7 +91,7 @@ def that_matter(
 
 
 def why_held(missing: Collection[str]) -> str:
-    """The reason of runs that are held because variables are missing, with all their names; "" if none is."""
+    """Return the reason of runs that are held for missing variables; "" if none is missing."""
     if not missing:
         return ""
     names, verb = ", ".join(sorted(missing)), "was" if len(missing) == 1 else "were"

@@ -1,4 +1,4 @@
-"""What only waits in the queue: of thousands of runs a pass looks at those alone of which Slurm shows something new."""
+"""Runs that wait in the queue: of thousands, a pass looks only at those for which Slurm shows news."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Queue:
 
     Attributes:
         length: how many there are.
-        news: ids of those of which the store has another reason why they wait, by the present one.
+        news: ids of runs with another reason than the store has, by the present reason and its cause.
     """
 
     length: int = 0
@@ -33,17 +33,17 @@ def sort_out(
     folders: Collection[str],
     news: Collection[str],
 ) -> tuple[Queue, list[int]]:
-    """Tells what still waits from the runs that are to be looked at, by id.
+    """Return the runs that still wait, and the ids of those to look at.
 
     Args:
-        waiting: what waited when the store was last written.
+        waiting: the runs that waited when the store was last written.
         listing: the executor's jobs.
         listed: whether it answered.
         folders: names of the runs that have a folder: an agent has made it.
-        news: memory keys of which more was measured since they were last looked at.
+        news: memory keys with new measurements.
     """
     length, look = 0, []
-    said: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
+    news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
     for one in waiting:
         job = listing.jobs.get((one.token, one.array_index))
         waits = job.pending and job.job_id == one.job_id if job else not listed
@@ -53,10 +53,10 @@ def sort_out(
         length += 1
         why = waits_because(job.reason if job else "")
         if why[0] != one.reason:
-            said[why].append(one.run_id)
-    return Queue(length, said), look
+            news_of[why].append(one.run_id)
+    return Queue(length, news_of), look
 
 
 def changed(ledgers: Mapping[str, Ledger], before: Mapping[str, Ledger]) -> set[str]:
-    """The memory keys of which more is known than before."""
+    """Return the memory keys with new measurements."""
     return {key for key, ledger in ledgers.items() if ledger != before.get(key)}

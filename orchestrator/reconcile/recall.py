@@ -1,9 +1,9 @@
 """Attempts that the folder has and the store has not: the store was restored to an earlier state, or lost.
 
-Every submission is in the store before it leaves `batches/TOKEN` in the folder, so a token that the store lacks is one
-that it has forgotten. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any
-other: by their job, claim and outcome, with their spools read from the beginning. Until then the run begins no other.
-Attempts of another experiment are not recorded. Their generations are passed over, so the next attempt fences them.
+Every submission is in the store before it leaves `batches/TOKEN` in the folder, so the store has forgotten any token
+that it lacks. Its attempts are recorded again, one of a run at a time, oldest first, and are then judged as any other:
+by their job, claim and outcome, with their spools read from the beginning. Until then the run begins no other. Attempts
+of another experiment are not recorded. Their generations are passed over, so the next attempt fences them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .lease import FencedWriter
 
 RECALLED = "recalled"
 PASSED_OVER = "passed_over"
-"""Kinds of the events about an attempt that was forgotten."""
+"""Kinds of events about a forgotten attempt."""
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What a payload says of an attempt; it says more."""
+    """The fields of a payload that matter here."""
 
     run: str
     generation: Count
@@ -66,11 +66,11 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Recalled:
-    """What a look at the folder's submissions found.
+    """The result of a look at the folder's submissions.
 
     Attributes:
-        waiting: ids of the runs of which further attempts are still to be recorded: they begin no other.
-        trouble: that the store was behind; None if it was not.
+        waiting: ids of runs with further attempts to be recorded: they begin no other.
+        trouble: the store was behind; None if it was not.
     """
 
     waiting: frozenset[int] = frozenset()
@@ -79,7 +79,7 @@ class Recalled:
 
 @dataclass
 class _Found:
-    """What to write about forgotten attempts."""
+    """The changes for forgotten attempts."""
 
     attempts: dict[int, tuple[RunRow, NewAttempt]] = field(default_factory=dict)
     passed: list[tuple[RunRow, _Task]] = field(default_factory=list)
@@ -96,14 +96,14 @@ class Recollection:
         self._recorded_s = 0.0
 
     def reported(self, looked_s: float) -> None:
-        """Remember what a pass left in the store at its end.
+        """Remember the time that a pass left in the store at its end.
 
-        A store that has another time there has gone back, or another process has made a pass since.
+        A store with another time there has gone back, or another process has made a pass since.
         """
         self._reported_s = looked_s
 
     def recall(self, writer: FencedWriter) -> Recalled:
-        """Record again what the store has forgotten.
+        """Record the attempts that the store has forgotten.
 
         Raises:
             OSError: the folder cannot be read or written.
@@ -138,7 +138,7 @@ class Recollection:
             return set()
 
     def _tasks(self, token: str) -> Iterator[_Task]:
-        """What a submission was to run; nothing if its file is not there, or not ours."""
+        """Yield the tasks of a submission; none if its file is missing or not ours."""
         path = payloads_file(self._paths.batch(token))
         with suppress(FileNotFoundError, Distrusted, ValueError):
             for index, raw in enumerate(read_array(open_trusted(path, self._paths.root), path)):
@@ -147,7 +147,7 @@ class Recollection:
                     yield _Task(token, index, said)
 
     def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
-        """What becomes of each: a submission is recorded as a whole, once it is the next one of all of its runs."""
+        """A submission is recorded as a whole, once it is the next one of all of its runs."""
         open_tasks = [t for t in tasks if t.said.run in runs and t.said.generation > runs[t.said.run].generation]
         oldest: dict[str, int] = {}
         for _, _, said in open_tasks:
@@ -168,9 +168,9 @@ class Recollection:
         return found
 
     def _is_same(self, run: RunRow, said: _Submitted) -> bool:
-        """Return whether an attempt is of what the run is now.
+        """Return whether an attempt is of the present experiment of its run.
 
-        In a campaign that was recorded anew, it must have its variables, too: what the spec was before, nobody knows.
+        In a campaign that was recorded anew, it must have its variables, too: nobody knows the spec of before.
         """
         same = said.config_hash == run.config_hash
         with suppress(Exception):

@@ -1,7 +1,7 @@
-"""Records in the store what a pass has decided, every run's part under the state that the decision was made from.
+"""Records a pass in the store, every run's part under the state that the decision was made from.
 
 All parts go into one transaction of few statements, however many runs there are. If the store refuses it, each run's
-part is written by itself, and only those runs are set aside whose part is to blame.
+part is written by itself, and only the runs to blame are set aside.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def record(actions: Iterable[Action], writer: FencedWriter, failures: Failures) 
 
 
 def record_finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
-    """Records how one attempt ended."""
+    """Record the end of one attempt."""
     _record_parts(conn, {action.attempt.run_id: [action]}, writer)
 
 
@@ -68,15 +68,10 @@ def _record_parts(conn: Connection, parts: Mapping[int, Sequence[Action]], write
 
 
 class _Changes:
-    """What one transaction changes, gathered action by action and then written in few statements.
+    """The changes of one transaction, gathered action by action and then written in few statements.
 
     An attempt that has left the state in which it was judged stays as it is, and so does the state of a run that its
     user has changed since: the next pass decides again. The rows are locked from the start.
-
-    Args:
-        conn: a write transaction.
-        writer: of the campaign.
-        actions: all that will be added.
     """
 
     def __init__(self, conn: Connection, writer: FencedWriter, actions: Sequence[Action]) -> None:
@@ -93,7 +88,7 @@ class _Changes:
         self._ends: list[Finish] = []
 
     def add(self, action: Action) -> None:
-        """Takes in one action; later ones see what it changes."""
+        """Add one action; later ones see its changes."""
         match action:
             case Adopt():
                 self._adopt(action)
@@ -110,7 +105,7 @@ class _Changes:
                 self._runs[run.id] = values
 
     def write(self) -> None:
-        """Writes all of it."""
+        """Write all changes."""
         for some in in_pieces("attempts recorded", list(self._attempts)):
             queries.change_attempts(self._conn, {found: self._attempts[found] for found in some})
         for some in in_pieces("runs recorded", list(self._runs)):
@@ -121,7 +116,7 @@ class _Changes:
             remember_end(self._conn, finish.attempt, finish.verdict.kind)
 
     def _change(self, row: AttemptRow, expected: Collection[AttemptState], **values: Any) -> bool:
-        """Sets columns of an attempt; False where it has left the expected states."""
+        """Set columns of an attempt; return False if it has left the expected states."""
         if self._states.get(row.id) not in expected:
             return False
         self._attempts[row.id] |= values
@@ -137,7 +132,7 @@ class _Changes:
         state = AttemptState.QUEUED if row.state is AttemptState.INTENT else row.state
         values: dict[str, Any] = {"job_id": action.job_id, "submit_time_s": action.submit_time_s}
         if row.state is AttemptState.INTENT:
-            values["evidence"] = {}  # what sbatch said is of no interest any more
+            values["evidence"] = {}  # the message of sbatch is obsolete
         if self._change(row, [row.state], state=state, **values):
             self._tell(row, "adopted", f"job {action.job_id} found by its token {row.token}")
 
@@ -186,7 +181,7 @@ class _Changes:
 
 
 def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
-    """A run of which the store does not take what is to be recorded: if that lasts, its end without the evidence is."""
+    """The store refuses the run's part: if that lasts, its end is recorded without the evidence."""
     finish = next((action for action in actions if isinstance(action, Finish)), None)
     if finish is None:
         over = all(isinstance(action, SetRun) for action in actions)
@@ -197,7 +192,7 @@ def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
 
 
 def _lasted_s(action: Finish) -> float:
-    """How long it had its nodes: by one clock, as those of nodes, Slurm and the store may be days apart."""
+    """By one clock: those of nodes, Slurm and the store may be days apart."""
     row, job, outcomes = action.attempt, action.ended.job, action.ended.outcomes
     if outcomes:
         return max(0.0, *(outcome.ended_s - outcome.started_s for outcome in outcomes))
@@ -208,7 +203,7 @@ def _lasted_s(action: Finish) -> float:
 
 
 def _node_list(row: AttemptRow, ended: Ended) -> str:
-    """Where it ran, also if it ended before any pass saw it run."""
+    """An attempt may end before any pass saw it run."""
     if ended.job and ended.job.nodes not in NO_NODES:
         return ended.job.nodes
     return row.node_list or ",".join(outcome.host for outcome in ended.outcomes)
@@ -253,7 +248,7 @@ def _evidence(action: Finish) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Activity:
-    """What an attempt was last seen doing, since when by the store's clock, and on which nodes."""
+    """The phase of an attempt, since when by the store's clock, and its nodes: for people, it decides nothing."""
 
     phase: str
     phase_since_s: float | None
@@ -261,7 +256,7 @@ class Activity:
 
 
 def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
-    """Records those that have changed, and why runs wait in the queue where that has."""
+    """Record changed activities, and changed reasons of runs in the queue."""
     if snapshot.queue.news:
         with writer.write() as conn:
             for (reason, cause), run_ids in snapshot.queue.news.items():
@@ -274,7 +269,7 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
 
 
 def activities(snapshot: Snapshot) -> dict[int, Activity]:
-    """By id, what is new of the attempts that may still run."""
+    """Return the changed activities of attempts that may still run, by id."""
     newest = (view.latest for view in snapshot.runs)
     found = ((attempt, _activity(attempt, snapshot.now_s)) for attempt in newest if attempt and attempt.active)
     return {
@@ -285,7 +280,7 @@ def activities(snapshot: Snapshot) -> dict[int, Activity]:
 
 
 def _activity(attempt: AttemptView, now_s: float) -> Activity | None:
-    """What its slowest rank does; None where the executor does not show its job."""
+    """The slowest rank counts; None if the executor does not show the job."""
     row, job = attempt.row, attempt.job
     if job is None or job.pending or job.cancelled_in_queue:
         return Activity("", None, "") if job else None

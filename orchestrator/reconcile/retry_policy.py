@@ -1,4 +1,4 @@
-"""What a run's last attempt means for the next one, by failure class. Pure."""
+"""The next attempt of a run, by the failure class of its last one. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OUT_OF_TIME = (FailureClass.TIME_LIMIT, FailureClass.STOPPED)
 
 @dataclass(frozen=True)
 class PassContext:
-    """What is the same for all runs in this pass.
+    """State that all runs share in this pass.
 
     Attributes:
         storage_writable: whether the folder was tested, and can be written.
@@ -48,7 +48,7 @@ class PassContext:
 
 @dataclass(frozen=True)
 class _Next:
-    """How to start the next attempt, and when: so long after the last one ended."""
+    """How to start the next attempt, and how long after the end of the last one."""
 
     why: str
     ended_s: float = 0.0
@@ -58,7 +58,7 @@ class _Next:
 
 
 def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
-    """Starts a run that has no attempt yet, or none that counts."""
+    """Start a run that has no attempt yet, or none that counts."""
     why = "its experiment has changed" if view.run.generation else "first attempt"
     if view.run.retry_epoch:
         last = latest_of_configuration(view)
@@ -68,7 +68,7 @@ def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
 
 
 def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    """What follows the last of these attempts."""
+    """Yield the actions that follow the last of these attempts."""
     last = history[-1]
     if end := _end(view, last):
         yield from set_run(view, *end)
@@ -88,7 +88,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
 
 
 def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
-    """The final state of a run after such an attempt; None if another one follows."""
+    """Return the final state of a run after such an attempt; None if another attempt follows."""
     policy = last.kind.policy
     if policy.retry is RetryMode.MORE_MEMORY and not view.config.slurm.mem_mb:
         return RunState.FAILED, last.with_hint
@@ -98,7 +98,6 @@ def _end(view: RunView, last: EndedAttempt) -> tuple[RunState, str] | None:
 
 
 def _budget(history: Sequence[EndedAttempt], index: int) -> Budget | None:
-    """What an attempt counts against, None for nothing."""
     end, before = history[index], history[:index]
     if end.rule == CLUSTER_FULL:
         return None
@@ -110,7 +109,7 @@ def _tries(history: Sequence[EndedAttempt], budget: Budget) -> int:
 
 
 def _used_up(view: RunView, history: Sequence[EndedAttempt]) -> str:
-    """The setting whose budget the last attempt exceeds, "" for none."""
+    """Return the setting whose budget the last attempt exceeds, "" for none."""
     budget = _budget(history, len(history) - 1)
     allowed = int(getattr(view.retry, budget)) if budget else 0
     if not budget or _tries(history, budget) <= allowed:
@@ -128,7 +127,6 @@ def _fitted(view: RunView, history: Sequence[EndedAttempt], context: PassContext
 
 
 def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
-    """Resumes from the newest checkpoint, unless the run makes no progress."""
     last, how = history[-1], "resumed" if view.checkpoint_step else "started again"
     if makes_no_progress(view, history):
         yield from _held(view, last)
@@ -137,7 +135,6 @@ def _resumed(view: RunView, history: Sequence[EndedAttempt], context: PassContex
 
 
 def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, context: PassContext) -> Iterator[Action]:
-    """Retries within a budget, if the run makes progress."""
     last, allowed = history[-1], int(getattr(view.retry, budget))
     tries = _tries(history, budget)
     if last.progressed and makes_no_progress(view, history):
@@ -151,7 +148,6 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
 
 
 def _has_others(last: EndedAttempt, context: PassContext) -> bool:
-    """Whether the cluster has a node to spare; if its size is not known, so it is taken to be."""
     return context.nodes is None or context.nodes > last.row.nodes
 
 
@@ -195,7 +191,7 @@ def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context:
 
 
 def _not_before_s(view: RunView, how: _Next, now_s: float) -> float:
-    """When the next attempt may start; if the clock was set back since the last one ended, one wait from now."""
+    """If the clock was set back since the last attempt ended, this is one wait from now."""
     latest_s = now_s + how.wait_s
     known_s = view.run.not_before_s
     planned_s = how.ended_s + how.wait_s
@@ -205,13 +201,12 @@ def _not_before_s(view: RunView, how: _Next, now_s: float) -> float:
 
 
 def _excluding(view: RunView, nodes: Sequence[str]) -> tuple[str, ...]:
-    """The nodes to exclude; none if the spec names its nodes, or there is only this machine."""
     fixed = view.config.slurm.nodelist or view.config.executor == "local"
     return () if fixed else tuple(sorted(set(nodes)))
 
 
 def _backoff(view: RunView, last: EndedAttempt, tries: int, most_s: float) -> float:
-    """Exponential, with a jitter that is the same in every pass: runs that failed together do not restart together."""
+    """Exponential, with a jitter that is the same in every pass: runs that failed together restart apart."""
     seed = hashlib.sha256(f"{view.run.campaign_id}/{view.run.name}/{last.row.generation}".encode()).digest()[0]
     jitter = 0.75 + 0.25 * seed / 255  # never above what the spec says
     return float(min(view.retry.backoff_s * 2 ** max(tries - 1, 0), most_s) * jitter)

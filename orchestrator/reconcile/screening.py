@@ -1,4 +1,4 @@
-"""Which points of a matrix run in full, by what their screening runs have measured. Pure.
+"""Chooses the points of a matrix that run in full, by the measurements of their screening runs. Pure.
 
 A point is compared with those that do the same work, once all their screening runs are settled. The choice is made anew
 in every pass, from the same figures: nothing of it is kept but the state of the runs that are left out.
@@ -25,15 +25,15 @@ from dscampaign.orchestrator.spec.run_names import SCREENS
 from dscampaign.orchestrator.spec.screen_section import PARETO, share_of
 
 NOISE: Final = 0.03
-"""Two points whose figures lie within this share of each other are not told apart by one short run of each."""
+"""One short run each cannot distinguish two points whose figures lie within this share of each other."""
 
 _LAST_SHARE: Final = 0.1
-"""Part of the steps, at the end, whose mean loss stands for a run that was not evaluated."""
+"""Last part of the steps, whose mean loss stands for a run that was not evaluated."""
 
 
 @dataclass(frozen=True)
 class Screening:
-    """What a screening run has measured; None where it does not say.
+    """Measurements of a screening run; None if unknown.
 
     Attributes:
         step_s: median seconds of a step, without the warm-up.
@@ -49,7 +49,7 @@ class Screening:
 
     @classmethod
     def of(cls, steps: Sequence[StepFigures], attempts: Sequence[AttemptRow], untimed: int) -> Screening:
-        """Of a run with these steps, in order, the first of them not timed, and these attempts."""
+        """Return the measurements of a run with these steps, the first of them not timed, and these attempts."""
         timed = steps[warm_up_steps(untimed, len(steps)) :] or steps
         nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
         host = max((node.get("memory_peak_bytes") or 0 for node in nodes), default=0) / 1e9
@@ -76,7 +76,7 @@ class Screening:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A figure that points are chosen by: higher is better where `higher` says so."""
+    """A figure by which points are chosen: more is better if `higher`."""
 
     name: str
     of: Callable[[Screening], float | None]
@@ -84,7 +84,7 @@ class _Figure:
     higher: bool = True
 
     def good(self, one: Screening) -> float | None:
-        """The figure such that more is better; None where it is not known, or no number."""
+        """Return the figure such that more is better; None if it is unknown, or no number."""
         value = self.of(one)
         return None if value is None or not math.isfinite(value) else value if self.higher else -value
 
@@ -102,21 +102,21 @@ _DENSITY: Final = _Figure(
 )
 
 _BY_OBJECTIVE: Final = {Objective.LOSS: _LOSS, Objective.MEMORY: _MEMORY, Objective.TOKENS_PER_GB: _DENSITY}
-"""All others go by speed: a short run tells too little of energy, and time to a loss is mostly speed."""
+"""All others use speed: a short run shows too little of energy, and time to a loss is mostly speed."""
 
 _LEARNS: Final = (Objective.LOSS, Objective.TIME_TO_LOSS)
 
 
 @dataclass(frozen=True)
 class ScreeningRule:
-    """How points are chosen: what the spec's `screen.keep` and `objective` say."""
+    """How points are chosen: the spec's `screen.keep` and `objective`."""
 
     keep: str | int
     objective: Objective | None = None
 
     @classmethod
     def of(cls, provenance: Mapping[str, Any]) -> ScreeningRule | None:
-        """Of a campaign; None for one that screens nothing."""
+        """Return the rule of a campaign; None if it screens nothing."""
         screen, objective = provenance.get("screen"), provenance.get("objective")
         return cls(screen["keep"], Objective(objective) if objective else None) if screen else None
 
@@ -186,9 +186,9 @@ class ScreeningRule:
 def gates(
     runs: Sequence[RunRow], measured: Mapping[int, Screening], provenance: Mapping[str, Any]
 ) -> dict[int, tuple[RunState, str]]:
-    """State, and why, of the runs that may not start now, by id: their points are being screened, or are left out.
+    """Return the state, and why, of the runs that may not start now, by id: their points are screened, or left out.
 
-    A run that has begun stays as it is, and one that the user has retried starts whatever the screening says.
+    A run that has begun stays as it is, and a run that the user has retried starts in any case.
 
     Args:
         runs: all of a campaign that its spec names, also those that its user has cancelled.
@@ -212,7 +212,7 @@ def gates(
 def _of_group(
     group: Mapping[str, RunRow], measured: Mapping[int, Screening], rule: ScreeningRule
 ) -> dict[str, tuple[RunState, str]]:
-    """Of points that do the same work, those that may not start."""
+    """All of these points do the same work."""
     open_runs = [run for run in group.values() if run.state in UNSETTLED_RUN]
     if open_runs:
         why = f"waits for the screening: {len(group) - len(open_runs)} of {count(len(group), 'point')} done"
@@ -232,7 +232,7 @@ def _no_result(run: RunRow) -> str:
 
 
 def work_of(config: Mapping[str, Any]) -> str:
-    """The same for runs whose points may be compared: the same model, data and tokens per step on as many ranks."""
+    """Return a key of runs whose points may be compared: the same model, data and tokens per step on as many ranks."""
     train, slurm = config.get("train") or {}, config.get("slurm") or {}
     nodes = slurm.get("nodes", 1) if config.get("executor") != "local" else 1
     same = {name: train.get(name) for name in WORK if name not in ("steps", "epochs")}
@@ -240,7 +240,7 @@ def work_of(config: Mapping[str, Any]) -> str:
 
 
 def point_of(params: Mapping[str, Any]) -> str:
-    """The same for all runs of a point of the matrix."""
+    """Return a key of all runs of a point of the matrix."""
     return json.dumps(params, sort_keys=True, default=str)
 
 

@@ -1,7 +1,7 @@
-"""What happens to a run or a spool that cannot be read: it is said, tried again, and then given up for itself alone.
+"""A run or a spool that cannot be read is reported, tried again, and then given up for itself alone.
 
-A pass goes on without it. How often that was said is kept by the events that say it, at most one in the time in which a
-shared folder may lag: so a file that is late is waited for, also by reconcilers that make one pass each.
+A pass goes on without it. Events count the reports, at most one in the time in which a shared folder may lag: so a file
+that is late is waited for, also by reconcilers that make one pass each.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ from .actions import Finish, SetAside
 from .lease import FencedWriter
 
 PASSES: Final = 3
-"""So often is it tried."""
+"""Tries before it is given up."""
 
 UNJUDGED: Final = "unjudged"
-"""Kind of the event about a run that cannot be judged."""
+"""Kind of event about a run that cannot be judged."""
 
 UNREAD: Final = "spool.unreadable"
 
 EVIDENCE: Final = "unreadable"
-"""Stands for a rule in the verdict on an attempt whose evidence cannot be read."""
+"""Rule of a verdict without readable evidence."""
 
 HINT: Final = "the other runs continue; a retry starts this one again"
 
 _LONGEST: Final = 500
 
 _LATELY_S: Final = 3600.0
-"""What was longer ago is another trouble."""
+"""Older events are of another trouble."""
 
 
 def in_words(error: BaseException) -> str:
-    """An error in one line; of one that nobody foresaw also its place in the code."""
-    said = shorten(first_line(error), _LONGEST)
+    """Return an error in one line; an unforeseen error with its place in the code."""
+    message = shorten(first_line(error), _LONGEST)
     if isinstance(error, OSError | UserError):
-        return said
+        return message
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
-    return f"{type(error).__name__}: {said}{where}"
+    return f"{type(error).__name__}: {message}{where}"
 
 
 def unreadable(why: str) -> Verdict:
-    """The verdict on an attempt that ended without evidence that can be read: to try again would not show more."""
+    """Return the verdict on an attempt without readable evidence: to try again would not show more."""
     return Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether it is an error of the file system, or of a store that is restored, rather than of what lies there."""
+    """Return whether the file system fails, or a store is being restored, rather than one file is damaged."""
     return isinstance(error, StoreIncomplete) or (isinstance(error, OSError) and not concerns_one_file(error))
 
 
 def is_given_up(run: RunRow) -> bool:
-    """Whether a run was held for being unreadable: nothing follows from its history until its user wants that."""
+    """Return whether a run is held for being unreadable: nothing follows until its user retries it."""
     return run.state is RunState.HELD and run.has_cause(CauseCode.UNREADABLE)
 
 
 def set_aside(
     action: SetAside, writer: FencedWriter, grace_s: float, finish: Callable[[Connection, Finish], None]
 ) -> Unreachable | None:
-    """Says that a run cannot be judged; the last time, ends it.
+    """Report that a run cannot be judged; the last time, end it.
 
     Args:
         action: the run, and how it would be ended.
@@ -85,7 +85,7 @@ def set_aside(
         finish: records the end of an attempt.
 
     Returns:
-        What to say of the run, None where nothing is left to do for it.
+        The trouble, None if nothing is left to do for the run.
     """
     with writer.write() as conn:
         run = queries.run_by_id(conn, action.run_id)
@@ -107,14 +107,14 @@ def set_aside(
 
 
 def _end(conn: Connection, row: AttemptRow, action: SetAside, now_s: float) -> None:
-    """Ends an attempt of which nothing else can be recorded."""
+    """Nothing else of it can be recorded."""
     evidence = {"reason": action.why, "hint": HINT, "rule": EVIDENCE, "seen_s": now_s}
     values = {"state": AttemptState.FAILED, "failure_class": FailureClass.CRASH, "evidence": evidence, "ended_s": now_s}
     queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values)
 
 
 def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter, grace_s: float) -> Unreachable | None:
-    """Says that a spool cannot be read; returns that as a trouble, unless it lasts: then it is passed over.
+    """Report that a spool cannot be read; return the trouble, unless it lasts: then the spool is passed over.
 
     An error of the file system is waited for.
     """
@@ -136,7 +136,7 @@ def _tell(
     data: dict[str, int],
     grace_s: float,
 ) -> bool:
-    """Adds an event, unless there was one a moment ago; returns whether it has been said often enough."""
+    """Add an event, unless there was one a moment ago; return whether there are enough of them."""
     now_s = writer.store.now(conn)
     since_s = 0.0 if attempt_id else now_s - _LATELY_S
     told = [e for e in queries.events_of_kind(conn, run_id, kind, since_s) if e.data == data]

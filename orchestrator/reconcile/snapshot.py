@@ -1,4 +1,4 @@
-"""What a pass of the reconciler sees: one moment of the store, the folder and the executor. Values only."""
+"""The state of a campaign that a pass sees: one moment of the store, the folder and the executor. Values only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .queue import Queue
 from .screening import Screening
 
 ABSENCE = "absence"
-"""Where an attempt's evidence keeps it."""
+"""Key of an attempt's evidence."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Absence:
     """The job of an attempt that has begun is not listed.
 
     Attributes:
-        since_s: when that was first seen, or when a sign of the attempt's agents last changed, by the store's clock.
-        signs: the times of the agents' heartbeats then, by their nodes' clocks: only a change of them means anything.
+        since_s: when that was first seen, or a sign of the attempt's agents last changed, by the store's clock.
+        signs: the times of the agents' heartbeats then, by their nodes' clocks: only a change means anything.
         listed_all: whether an absent job was looked for everywhere.
     """
 
@@ -42,7 +42,7 @@ class Absence:
 
     @classmethod
     def of(cls, row: AttemptRow) -> Absence | None:
-        """What the store keeps; None while the job is listed."""
+        """Return the stored absence; None while the job is listed."""
         found = row.evidence.get(ABSENCE)
         return cls(found["since_s"], tuple(found["signs"]), found["listed_all"]) if found else None
 
@@ -52,12 +52,11 @@ class AttemptView:
     """An attempt as the store, its folder and the executor show it.
 
     Attributes:
-        job: the executor's view; None where it showed nothing.
+        job: the executor's view; None if it shows none.
         claimed: whether a job has begun to run it.
-        heartbeats: what the agents of its nodes said last.
-        lines: the end of the agents' own log, read only where no agent left an outcome.
-        unreadable: what is wrong with the outcomes that are there and cannot be read.
-        rivals: ids of several jobs that the executor shows for it, of which one may still claim it; ``job`` is None.
+        lines: the end of the agents' own log, read only if no agent left an outcome.
+        unreadable: why outcomes cannot be read.
+        rivals: ids of several jobs of it, of which one may still claim it; ``job`` is None.
         restarted: whether Slurm started its job again, which found the attempt taken.
         foreign: whether its folder is another submission's, so that no job of this one can begin it.
     """
@@ -82,40 +81,39 @@ class AttemptView:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody from outside ended it: only the executor knows who."""
+        """Whether it was ended from outside: only the executor knows by whom."""
         return any(outcome.ended_by == "signal" for outcome in self.outcomes)
 
     @property
     def start_step(self) -> int | None:
-        """The step it started from, by its agents or its metrics."""
+        """The first step, by its agents or its metrics."""
         known = self.start.start_step if self.start else None
         return self.row.start_step if known is None else known
 
     @property
     def active(self) -> bool:
-        """Whether it may still run, according to the store."""
+        """Whether the store expects it to run still."""
         return self.row.state not in TERMINAL_ATTEMPT
 
     @property
     def complete(self) -> bool:
-        """Whether every node has recorded how it ended."""
+        """Whether every node has recorded its end."""
         return len(self.outcomes) >= self.row.nodes
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run with its attempts, oldest first, and what it could resume from.
+    """A run with its attempts, oldest first, and its checkpoint.
 
     Attributes:
-        read_config: reads what the spec asks for; a pass over thousands of runs that wait never does.
+        read_config: reads its configuration; a pass over thousands of waiting runs never does.
         checkpoint_step: step of the newest complete checkpoint of this configuration, 0 for none.
-        begun: the highest generation in the folder of a run that has no job, which a store may have forgotten.
-        p99_step_s: 99th percentile of the time that a step of its present configuration took, for a custom script of
-            the time between two reports; None if not known.
+        begun: the highest generation in the folder of a run without a job, which a store may have forgotten.
+        p99_step_s: 99th percentile of its step time, for a custom script of the time between two reports, if known.
         steps_known: how many steps that was taken from.
         hopeless: why it is to end early, "" for nothing.
-        diverged_before: the loss that is not finite at the end of what its attempts have reported, and since which
-            step; looked for only where the newest one has ended without a step.
+        diverged_before: the loss that is not finite at the end of its attempts' reports, and since which step; looked
+            for only if the newest attempt ended without a step.
         reached_before: the highest step that attempts before the newest one may have made; read in the same case.
     """
 
@@ -132,12 +130,12 @@ class RunView:
 
     @property
     def config(self) -> RunConfig:
-        """What the spec asks for."""
+        """Its configuration."""
         return self.read_config()
 
     @property
     def retry(self) -> RetryConfig:
-        """What the spec says of further tries."""
+        """The `retry` section of its spec."""
         return self.config.retry
 
     @property
@@ -146,7 +144,7 @@ class RunView:
         return self.attempts[-1] if self.attempts else None
 
     def ended(self, attempt: AttemptView) -> Ended:
-        """What is known of an attempt that has ended."""
+        """Return the evidence about an attempt that has ended."""
         config, train = self.config, self.config.train
         limits = {
             "slurm": ("slurm.mem", config.slurm.mem),
@@ -174,15 +172,21 @@ class RunView:
         )
 
 
+def unread_end(run: RunRow, row: AttemptRow, job: JobView | None) -> Ended:
+    """Return the evidence about an attempt whose files and configuration are not read."""
+    known = {"known_start_step": row.start_step, "known_last_step": row.last_step}
+    return Ended(job, (), row.nodes, run.target_step, False, False, **known)
+
+
 @dataclass(frozen=True)
 class BrokenRun:
-    """A run that cannot be seen: what its jobs have written, or what the store has of it, is not as it should be.
+    """A run with rows or files that cannot be read.
 
     Attributes:
         attempt: its newest one, if the store takes that to be active.
-        job: that attempt's job, None where the executor showed nothing.
-        passing: whether it is an error of the file system rather than of what lies there.
-        attempts: all that it has had: what they used counts against the limits of the campaign.
+        job: that attempt's job, None if the executor showed none.
+        passing: whether the file system fails, rather than the files.
+        attempts: all of them: they count against the limits of the campaign.
     """
 
     run: RunRow
@@ -199,25 +203,25 @@ class Snapshot:
 
     Attributes:
         now_s: the store's clock.
-        listed: whether the executor responded; if not, nothing may be concluded from absent jobs.
+        listed: whether the executor responded; if not, absent jobs mean nothing.
         complete: whether an absent job was looked for everywhere.
         capacity: attempts that may be active at once on this machine; None for no limit.
-        ledgers: what was measured of memory, by memory key.
+        ledgers: measured memory, by memory key.
         nodes: nodes of the cluster; None if not known or not needed.
-        storage: what is wrong with the campaign's folder, "" for nothing; None if not tested.
+        storage: why the campaign's folder cannot be written, "" if it can; None if not tested.
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
         user: number of the user as whom jobs run.
-        missing: variables of the shell that submitted the campaign which this process lacks.
+        missing: variables of the submitting shell that this process lacks.
         workdir_away: the folder in which attempts start, if it is away on this machine too; else "".
         damaged: by hash, why a copy of code cannot be used.
-        broken: the runs that cannot be seen; they are not among ``runs``.
-        screenings: what the screening runs have measured, by run id; none are needed once all points are decided.
-        queue: what waits there and needs no look; it is not among ``runs``, nor are those that are done.
+        broken: the runs that cannot be read; they are not among ``runs``.
+        screenings: measurements of screening runs, by run id; none are needed once all points are decided.
+        queue: runs that wait there and need no look; they are not among ``runs``, nor are those that are done.
         more: whether further runs wait to be begun.
         failed: attempts of runs that are not among ``runs`` which may tell of a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
         trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
-        gpu_seconds: what the runs that are done have used, where that is limited.
+        gpu_seconds: usage of the runs that are done, if that is limited.
     """
 
     now_s: float
@@ -246,5 +250,5 @@ class Snapshot:
     gpu_seconds: float = 0.0
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:
-        """Whether the run is still desired."""
+        """Return whether the run is still wanted."""
         return view.run.desired in WANTED and self.campaign.desired not in ("cancelled", REMOVED)

@@ -1,4 +1,4 @@
-"""Reads what the store knows of a campaign, all at one moment."""
+"""Reads the store's view of a campaign, all at one moment."""
 
 from __future__ import annotations
 
@@ -28,64 +28,60 @@ from .lease import lease_name
 from .screening import Screening
 
 QUEUE_FULL: Final = "queue.full"
-"""Kind of the event about a submit limit, for all runs that wait for it."""
+"""Kind of event about a submit limit, for all runs that wait for it."""
 
 QUEUE_FULL_S: Final = 600.0
-"""For so long after it, a full queue is probed with few jobs, and not reported again."""
+"""Time for which a full queue is probed with few jobs, and not reported again."""
 
 AT_ONCE: Final = 10_000
-"""So many runs are begun in one pass: the configurations of all would fill the memory of a login node."""
+"""Runs begun in one pass: the configurations of all would fill the memory of a login node."""
 
 PROBED: Final = 1000
-"""So many where there is hardly room for one."""
+"""The same while there is hardly room for one."""
 
 NODE_KINDS: Final = frozenset(kind for kind in FailureClass if kind.policy.strike) | {FailureClass.DETERMINISTIC}
-"""What an attempt may have ended as that tells of its node."""
+"""Failure classes that tell of a node."""
 
 
 class Configs:
-    """What the spec asks for, run by run, each read once, when it is first asked for."""
+    """The configurations of runs, each read once, when it is first needed."""
 
     def __init__(self) -> None:
         self._read: dict[int, RunConfig] = {}
         self._sections = SharedSections()
 
     def of(self, run: RunRow) -> RunConfig:
-        """That of a run of the campaign. Raises whatever keeps it from being read."""
+        """Return the configuration of a run. Raises any error that keeps it from being read."""
         found = self._read.get(run.id)
         if found is None:
             found = self._read[run.id] = run_config(run, self._sections)
         return found
 
     def if_readable(self, run: RunRow) -> RunConfig | None:
-        """The same; None of a run that cannot be read: that is its own trouble, and said where it is looked at."""
+        """Return it, or None for a run that cannot be read, which is reported when it is looked at."""
         with suppress(Exception):
             return self.of(run)
         return None
 
     @property
     def read(self) -> Iterable[RunConfig]:
-        """Those that were asked for so far."""
+        """The configurations read so far."""
         return self._read.values()
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the store knows of a campaign at one moment of its clock.
-
-    By run id: what the spec asks for, the attempts, oldest first, and the size of the largest recorded checkpoint, in
-    bytes, of runs that wait for storage. By memory key: the measured memory. `screenings` has what screening runs have
-    measured, by run id.
+    """The store's view of a campaign at one moment of its clock.
 
     Attributes:
-        runs: all, or those alone that are to be looked at.
-        waiting: what only waits in the queue, and is not among them.
+        runs: all, or only those to look at.
+        attempts: by run id, oldest first.
+        ledgers: measured memory, by memory key.
+        checkpoint_bytes: size of the largest recorded checkpoint of runs that wait for storage, by run id.
+        screenings: measurements of screening runs, by run id.
+        waiting: runs that only wait in the queue, not among `runs`.
         heard_s: when the executor last answered a pass, by the store's clock.
-        more: whether others wait to be begun that are not among them.
-        failed: attempts of runs that are not among them which may tell of a bad node.
-        trained_on: reads the nodes on which an attempt of the campaign has made a step.
-        trained_with: reads the interpreters with which one has.
-        gpu_seconds: what the runs that are done have used, where that is limited.
+        more, failed, trained_on, trained_with, gpu_seconds: see `Snapshot`.
     """
 
     now_s: float
@@ -106,11 +102,11 @@ class Stored:
 
     @property
     def active(self) -> list[AttemptRow]:
-        """The attempts that may still run, of the runs that are to be looked at."""
+        """The attempts that may still run, of the runs to look at."""
         return [row for rows in self.attempts.values() for row in rows if row.state not in TERMINAL_ATTEMPT]
 
     def looking_at(self, run_ids: Sequence[int], store: Store) -> Stored:
-        """The same with these runs, too."""
+        """Return the same with these runs, too."""
         if not run_ids:
             return self
         with store.read() as conn:
@@ -127,7 +123,7 @@ class Stored:
 
 
 def read_store(store: Store, campaign: CampaignRow) -> Stored:
-    """Reads the whole campaign in one transaction."""
+    """Read the whole campaign in one transaction."""
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
@@ -135,7 +131,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
-    """Reads in one transaction what of a campaign a pass has to look at.
+    """Read in one transaction the part of a campaign that a pass looks at.
 
     Args:
         store: the store.
@@ -170,7 +166,7 @@ def _gpu_seconds(conn: Connection, campaign_id: int, configs: Configs, *, cancel
 
 
 def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> int | None:
-    """How many runs without an attempt to look at; None for all, of which screening decides together."""
+    """Return how many fresh runs to look at; None for all, as screening decides on them together."""
     if campaign.provenance.get("screen"):
         return None
     limit = campaign.limits.get("running")
@@ -221,7 +217,7 @@ def _trained_with(store: Store, campaign_id: int) -> frozenset[str]:
 
 
 def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
-    """Whether a run goes on once its folder can be written."""
+    """Return whether a run goes on once its folder can be written."""
     if not rows or run.desired not in WANTED or run.state in SETTLED_RUN - {RunState.HELD}:
         return False
     return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
@@ -230,7 +226,7 @@ def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
 def _screenings(
     conn: Connection, runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]]
 ) -> dict[int, Screening]:
-    """What screening runs have measured, while it may still decide whether a run starts."""
+    """They matter only while they may still decide whether a run starts."""
     done = [run for run in runs if run.stage is Stage.SCREENING and run.state is RunState.COMPLETED]
     if not done or not any(run.stage is Stage.FULL and not run.generation for run in runs):
         return {}
@@ -243,7 +239,7 @@ def _screenings(
 def _undecided(
     runs: Sequence[RunRow], attempts: Mapping[int, Sequence[AttemptRow]], configs: Configs
 ) -> Iterator[RunConfig]:
-    """What those runs are to do whose next attempt may be decided now; one that waits in the queue knows its memory."""
+    """Yield the configurations of runs whose next attempt may be decided now."""
     for run in runs:
         rows = attempts.get(run.id, ())
         waits = rows and rows[-1].state is AttemptState.QUEUED

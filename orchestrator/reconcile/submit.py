@@ -56,7 +56,7 @@ from .stored import QUEUE_FULL, QUEUE_FULL_S
 
 WITHDRAWN = "withdrawn"
 _LIMITED = ("partition", "account", "qos")
-"""By what Slurm limits a user's jobs in the queue: a shape that differs in one of these may have room."""
+"""Slurm limits a user's jobs by these: a shape that differs in one may have room."""
 
 
 class RunUnwritable(Unreachable):
@@ -77,8 +77,6 @@ class ClusterFull(QueueFull):
 
 @dataclass(frozen=True)
 class _Target:
-    """Where submissions go: the store, through its fenced writer, the executor, the campaign's folders."""
-
     writer: FencedWriter
     executor: Executor
     paths: CampaignPaths
@@ -151,7 +149,7 @@ def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[s
 
 
 def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
-    """One array, or several where it is too much for one: halved until sbatch takes it, down to single jobs.
+    """Submit one array, or several if it is too large: halved until sbatch takes it, down to single jobs.
 
     If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass and
     withdrawing them again would be wasted work.
@@ -175,13 +173,12 @@ def _was_full(writer: FencedWriter) -> bool:
 
 
 def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
-    """Whether there was such an event a while ago: repeating it every ten seconds tells nothing new."""
+    """Repeating an event every ten seconds tells nothing new."""
     told_s = queries.newest_event_s(conn, writer.campaign_id, kind)
     return told_s is not None and writer.store.now(conn) - told_s < QUEUE_FULL_S
 
 
 def _full(waiting: int, writer: FencedWriter, exc: ArrayTooLarge) -> QueueFull:
-    """The error for a full queue; now and then, also an event."""
     message = f"{waiting} {'run waits' if waiting == 1 else 'runs wait'} for room in the queue: {exc}"
     _tell_full(message, writer)
     return QueueFull(message, "none of them was submitted; the next pass tries again")
@@ -234,7 +231,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
 
 
 def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
-    """All that comes before sbatch. After an error that nobody foresaw there were no attempts."""
+    """After an unforeseen error there were no attempts."""
     try:
         _write_files(rows, batch, target)
         _say_alive(batch, target.writer)
@@ -247,7 +244,7 @@ def _prepare(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
 
 
 def _hand_over(batch: JobArray, executor: Executor) -> list[str]:
-    """The ids of its jobs. After an error that nobody foresaw, too, there may be some: raises SubmissionUnclear."""
+    """After an unforeseen error there may be jobs, too: raises SubmissionUnclear."""
     try:
         return executor.submit(batch)
     except (SubmissionRefused, SubmissionUnclear, ArrayTooLarge, StoreError, Unreachable, OSError):
@@ -263,7 +260,7 @@ def _origin(writer: FencedWriter) -> Origin:
 
 
 def _require_trust(paths: CampaignPaths) -> None:
-    """Refuses to submit, with Unreachable, if other users can write to the folders that jobs run from."""
+    """Raise Unreachable if other users can write to the folders that jobs run from."""
     try:
         doubt = distrust(paths.batches, paths.root) or distrust(paths.runs, paths.root)
     except OSError as exc:
@@ -273,16 +270,16 @@ def _require_trust(paths: CampaignPaths) -> None:
 
 
 def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None:
-    """Retries without excluded nodes: they may be all that there are, or no longer exist."""
+    """The excluded nodes may be all that there are, or no longer exist."""
     everywhere = [replace(action, exclude=()) for action in group]
     for resources, part in _batches(everywhere, Failures()):
         _submit_batch(part, resources, target)
 
 
 def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
-    """Ends the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
+    """End the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
 
-    A job that has been faster keeps its claim, and the next pass finds it. So it does an attempt whose claim cannot be
+    A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim cannot be
     taken for now.
     """
     refused, failed = [], None
@@ -299,7 +296,7 @@ def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
 
 
 def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> Unreachable:
-    """Keeps the intent: only the next listing tells whether there is a job. Returns the error that says so."""
+    """Keep the intent: only the next listing shows whether there is a job. Returns the error."""
     known = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
     with writer.write() as conn:
         queries.change_attempts(conn, {row.id: {"evidence": known} for row, *_ in rows})

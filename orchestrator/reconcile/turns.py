@@ -1,4 +1,4 @@
-"""Many campaigns of one store, driven by any number of processes: who is free takes the one that has waited longest.
+"""Many campaigns of one store, driven by any number of processes: a free process takes the longest waiting campaign.
 
 A process has a campaign's lease for one pass. After it the lease lasts until the next pass is due: however many
 processes there are, Slurm is asked about a campaign once per interval. Nothing is assigned to a process, so nothing
@@ -27,41 +27,41 @@ from .origin import Origin
 
 LEAST_SLEEP_S = 0.1
 CLOCK_STEP_S = 1.0
-"""By less, a clock that is kept right may go back."""
+"""A clock that is kept right may go back by less."""
 
 Driver = Callable[[Store, CampaignRow], Reconciler]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A campaign with something left to do, and when its next pass is due, by the store's clock."""
+    """A campaign with work left, and when its next pass is due, by the store's clock."""
 
     campaign: CampaignRow
     due_s: float
 
 
 class _Key(NamedTuple):
-    """Which campaign it is: SQLite gives the number of one that was removed to the next."""
+    """SQLite gives the number of a removed campaign to the next."""
 
     id: int
     created_s: float
 
     @classmethod
     def of(cls, campaign: CampaignRow) -> _Key:
-        """That of a campaign."""
+        """Return the key of a campaign."""
         return cls(campaign.id, campaign.created_s)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass on one of the campaigns came to; `seen` is an exception if there was none."""
+    """The result of a pass on one of the campaigns; `seen` is an exception if there was none."""
 
     campaign: CampaignRow
     seen: Pass | Exception
 
 
 def due_s(lease: Lease | None, now_s: float) -> float:
-    """When a campaign's next pass is due: when its lease runs out, or did; of one whose holder has died, at once."""
+    """Return when a campaign's next pass is due: when its lease runs out; at once if its holder has died."""
     if lease is None or lease.expires_s > now_s + 2 * LEASE_TTL_S:  # the clock was set back
         return 0.0
     if lease.expires_s > now_s and LeaseHolder.parse(lease.holder).dead:
@@ -70,7 +70,7 @@ def due_s(lease: Lease | None, now_s: float) -> float:
 
 
 def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
-    """The campaign that has waited longest of those that were due by then."""
+    """Return the campaign that has waited longest of those due by then."""
     waiting = [turn for turn in turns if turn.due_s <= by_s]
     return min(waiting, key=lambda turn: turn.due_s, default=None)
 
@@ -78,15 +78,15 @@ def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
 class Turns:
     """Passes on all campaigns of a store that are not settled, one campaign after the other, beside other processes.
 
-    What goes wrong with one campaign is its own: it is yielded, and the others go on.
+    Errors of one campaign are its own: they are yielded, and the others go on.
     """
 
     def __init__(self, store: Store, interval_s: float | None = None, driver: Driver = Reconciler) -> None:
-        """As a reconciler for each campaign.
+        """Prepare a reconciler for each campaign.
 
         Args:
             store: with the campaigns.
-            interval_s: between two passes on a campaign; Slurm is asked no more often than it is without.
+            interval_s: between two passes on a campaign; Slurm is asked no more often than without it.
             driver: makes the reconciler of a campaign.
         """
         self._store, self._interval_s, self._driver = store, interval_s, driver
@@ -95,7 +95,7 @@ class Turns:
         self._rests_until_s: dict[int, float] = {}
 
     def one_round(self) -> Iterator[Outcome]:
-        """One pass on each campaign that no other process has, or has looked after since this was called."""
+        """Make one pass on each campaign that no other process has, or has looked after since this was called."""
         with self._store.read() as conn:
             began_s = self._store.now(conn)
         return self._round(began_s)
@@ -107,7 +107,7 @@ class Turns:
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s=0.0))
 
     def watch(self, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[Outcome | Exception]:
-        """Passes until every campaign is settled, also those that are submitted meanwhile.
+        """Make passes until every campaign is settled, also those that are submitted meanwhile.
 
         Raises an error of `AWAY` if the store is away at the start; later it yields the error and waits.
         """
@@ -138,7 +138,7 @@ class Turns:
             yield Outcome(turn.campaign, self._pass(turn.campaign, then_s))
 
     def close(self) -> None:
-        """Lets go of all leases, so that others can go on at once."""
+        """Release all leases, so that others can go on at once."""
         for reconciler in self._reconcilers.values():
             reconciler.close()
 
@@ -162,7 +162,7 @@ class Turns:
         return max(self._interval_s or default_poll_s(campaign), polite_s)
 
     def _pass(self, campaign: CampaignRow, then_s: float) -> Pass | Exception:
-        """A pass, after which nobody has to look at the campaign for so long."""
+        """Make a pass, after which nobody has to look at the campaign for so long."""
         try:
             reconciler = self._reconcilers.get(_Key.of(campaign)) or self._driver(self._store, campaign)
             self._reconcilers[_Key.of(campaign)] = reconciler

@@ -73,8 +73,9 @@ FAILURES = ["completed", "completed_early", "crash", "gpu", "preempted", "cancel
 
 
 ENDS: list[dict[str, Any]] = [
-    {}, {"config_hash": "another"}, {"retry_epoch": 1}, {"last_step": 2}, {"last_step": None},
+    {}, {"config_hash": "another"}, {"retry_epoch": 1}, {"last_step": 2, "retry_epoch": 1}, {"last_step": None},
 ]  # fmt: skip
+"""Of attempts, unlike their runs; one that has fewer steps than its run is of an earlier `retry_epoch`."""
 
 
 @pytest.mark.parametrize("desired", ["active", "cancelled"])

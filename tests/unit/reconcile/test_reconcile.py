@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,7 +33,7 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.reconcile import attempt_files, lease, loop, observe, stored
+from dscampaign.orchestrator.reconcile import lease, loop
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
@@ -102,15 +102,6 @@ def test_every_change_leaves_an_event_that_says_why(world: World) -> None:
         ("ended", "attempt 2: crash: RuntimeError: boom"),
     ]
     assert world.runs()["depth-1"].reason == "RuntimeError: boom · retry.crash = 1 is used up"
-
-
-def test_a_second_pass_without_news_writes_nothing(world: World) -> None:
-    world.record()
-    world.run_pass()
-    world.run_pass()
-    before = world.runs(), world.attempts("depth-1")
-    assert world.run_pass().actions == ()
-    assert (world.runs(), world.attempts("depth-1")) == before
 
 
 def test_attempts_of_different_shapes_are_different_arrays(world: World) -> None:
@@ -196,18 +187,8 @@ def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, take
     assert len(world.events("adopted")) == (2 if taken else 0)
     assert [a.failure_class for a in world.attempts("depth-1")] == (["completed"] if taken else ["lost", "completed"])
     assert len(world.ran) == 2
-
-
-def test_what_sbatch_said_last_is_the_reason_where_there_is_no_job(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    world.cluster.on_submit = raising(SubmissionUnclear("sbatch: error: a note\nsbatch: error: Socket timed out"))
-    world.run_pass()
-    world.run_pass()
-    [attempt, *_] = world.attempts("depth-1")
-    assert (attempt.failure_class, attempt.evidence["reason"]) == (
-        "lost",
-        "the submission led to no job: Socket timed out",
-    )
+    if not taken:
+        assert world.attempts("depth-1")[0].evidence["reason"] == "the submission led to no job: Socket timed out"
 
 
 def test_what_sbatch_objected_to_is_refused_once_the_queue_has_no_job(world: World) -> None:
@@ -235,14 +216,6 @@ def test_a_job_that_will_not_start_makes_room_once_the_spec_asks_for_another(wor
     settle_all(world)
     assert [attempt.failure_class for attempt in world.attempts("depth-1")] == ["cancelled", "completed"]
     assert world.cluster.submitted[-1].resources["time"] == "4"
-
-
-def test_a_job_of_an_unconfirmed_submission_waits_as_any_other(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    world.cluster.after_submit = raising(SubmissionUnclear("Socket timed out"))
-    world.run_pass()
-    world.run_pass()
-    assert [(a.job_id, a.evidence) for a in world.attempts("depth-1")] == [("1_0", {})]
 
 
 def test_a_full_cluster_costs_no_budget_and_is_asked_once_a_pass(world: World) -> None:
@@ -347,17 +320,6 @@ def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
     assert asked == [1, 2, 4, 1]
 
 
-def test_a_full_disk_stops_the_submission_not_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.record()
-    monkeypatch.setattr(submission, "write_payloads", raising(OSError(28, "No space left on device")))
-    done = world.run_pass()
-    assert str(done.troubles[0]).startswith("the shared folder is full: its disk has no free space")
-    assert world.attempts("depth-1") == []
-    monkeypatch.undo()
-    settle_all(world)
-    assert set(world.states().values()) == {"completed"}
-
-
 def test_a_run_that_changed_since_the_decision_is_not_submitted(world: World) -> None:
     world.record()
     second = world.store
@@ -379,20 +341,6 @@ def test_a_run_that_changed_since_the_decision_is_not_submitted(world: World) ->
 # -- a job that breaks -------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_vanished_is_revoked_so_that_it_can_never_run(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    late = dict(world.cluster.jobs)
-    world.cluster.jobs.clear()
-    world.run_pass()  # revoked
-    world.cluster.jobs.update(late)  # and then it starts after all
-    world.run_jobs()
-    assert world.ran == []
-    settle_all(world)
-    assert [a.failure_class for a in world.attempts("depth-1")] == ["lost", "completed"]
-    assert world.ran == [("depth-1", 2)]
-
-
 def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing(world: World) -> None:
     """Such as one of a batch that was submitted twice. No run has a file for that: one of the array has them all."""
     world.record()
@@ -408,38 +356,6 @@ def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing
     assert world.ran == []
 
 
-def test_a_pass_looks_into_nothing_of_runs_that_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten thousand in the queue it reads rows, one listing of jobs, and one of a folder."""
-    world.record(matrix={"depth": [1, 2, 3, 4]})
-    world.run_pass()
-    read = []
-    for module, name in ((stored, "run_config"), (observe, "_attempt_view"), (loop, "drain_attempt")):
-        monkeypatch.setattr(module, name, lambda *args, name=name: read.append((name, args)))
-    world.run_pass()
-    assert read == []
-    assert set(world.states().values()) == {"queued"}
-
-
-def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    hidden = dict(world.cluster.jobs)
-    world.cluster.jobs.clear()
-    real = make_below
-
-    def job_starts_now(base: Path, folder: Path) -> None:
-        real(base, folder)
-        create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
-
-    monkeypatch.setattr(attempt_files, "make_below", job_starts_now)
-    assert [type(action) for action in world.run_pass().actions] == [Revoke]
-    world.cluster.jobs.update(hidden)
-    assert world.run_pass().actions == ()
-    assert [str(a.state) for a in world.attempts("depth-1")] == ["queued"]
-
-
 def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
     world.record(matrix={"depth": [1]})
     settle_all(world)
@@ -452,18 +368,6 @@ def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: Wo
     assert again.states() == {"depth-1": "completed"}
     assert again.ran == [("depth-1", 2)]
     again.store.close()
-
-
-def test_a_blind_pass_changes_nothing(world: World) -> None:
-    world.record()
-    world.run_pass()
-    world.run_pass()
-    world.run_jobs()
-    before = world.runs()
-    world.cluster.on_look = raising(Unreachable("squeue is away"))
-    done = world.run_pass()
-    assert (done.actions, [str(t) for t in done.troubles]) == ((), ["squeue is away"])
-    assert world.runs() == before
 
 
 def test_an_attempt_without_a_step_after_too_few_completes_early(world: World) -> None:
@@ -483,18 +387,6 @@ def test_metrics_arrive_though_the_cluster_does_not_answer(world: World) -> None
     world.cluster.on_look = raising(Unreachable("squeue is away"))
     world.run_pass()
     assert world.steps("depth-1") == [1, 2, 3]
-
-
-def test_lines_that_came_late_are_taken_though_a_newer_attempt_runs(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    world.run_jobs("PREEMPTED", exit_code=None)
-    world.run_pass()
-    late = world.paths.run("depth-1").attempt(1).metrics
-    with late.open("a") as spool:  # a shared folder shows them only now
-        spool.write('{"step": 4, "ts": 1.0}\n')
-    world.run_pass()
-    assert world.steps("depth-1") == [1, 2, 3, 4]
 
 
 def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_attempts_have_begun(world: World) -> None:
@@ -536,15 +428,6 @@ def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) 
     assert [(row.node_rank, row.ts_s) for row in found] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0), (1, 3.0)]
 
 
-def test_a_spool_that_cannot_be_read_is_a_trouble_of_its_own(world: World) -> None:
-    world.record()
-    world.run_pass()
-    world.paths.run("depth-1").attempt(1).metrics.mkdir(parents=True)
-    done = world.run_pass()
-    assert "cannot read metrics" in str(done.troubles[0])
-    assert not done.settled
-
-
 # -- what the user wants -----------------------------------------------------------------------------------------
 
 
@@ -569,12 +452,6 @@ def _as_queued(world: World) -> None:
     world.run_pass()
 
 
-def _as_running(world: World) -> None:
-    _as_queued(world)
-    world.cluster.jobs = {key: view._replace(state="RUNNING") for key, view in world.cluster.jobs.items()}
-    world.run_pass()
-
-
 def _as_waiting_for_the_next_try(world: World) -> None:
     world.record(retry={"crash": 3, "backoff_s": 3600, "max_backoff_s": 3600})
     world.run_pass()
@@ -583,25 +460,9 @@ def _as_waiting_for_the_next_try(world: World) -> None:
     assert all(run.not_before_s for run in world.runs().values())
 
 
-def _as_unseen_failure(world: World) -> None:
-    world.record(retry={"crash": 3, "backoff_s": 0})
-    world.run_pass()
-    world.run_jobs("FAILED", exit_code=1, error="boom")
-
-
 def _as_failed(world: World) -> None:
     world.record(retry={"crash": 0, "backoff_s": 0})
     settle_all(world, state="FAILED", exit_code=1, error="boom")
-
-
-def _as_refused(world: World) -> None:
-    def refuse(_: JobArray) -> None:
-        raise SubmissionRefused("invalid partition")
-
-    world.record()
-    world.cluster.on_submit = refuse
-    world.run_pass()
-    world.cluster.on_submit = lambda _: None
 
 
 def _as_held(world: World) -> None:
@@ -611,33 +472,22 @@ def _as_held(world: World) -> None:
             queries.update_run(conn, run.id, state=RunState.HELD, reason="limits.gpu_hours")
 
 
-def _as_cancelled_by_hand(world: World) -> None:
-    _as_queued(world)
-    world.run_jobs("CANCELLED", exit_code=None)
-    world.run_pass()
-
-
 _STATES = [
     (_as_pending, "cancelled"),
     (_as_queued, "cancelled"),
-    (_as_running, "cancelled"),
     (_as_waiting_for_the_next_try, "cancelled"),
-    (_as_unseen_failure, "cancelled"),
     (_as_failed, "failed"),
-    (_as_refused, "failed"),
     (_as_held, "cancelled"),
-    (_as_cancelled_by_hand, "cancelled"),
 ]
 
 
-@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize(("before", "after"), _STATES)
 def test_what_was_cancelled_starts_only_when_its_user_says_so(
-    world: World, before: Callable[[World], None], after: str, named: bool
+    world: World, before: Callable[[World], None], after: str
 ) -> None:
     before(world)
     attempts = {name: len(world.attempts(name)) for name in world.runs()}
-    campaigns.cancel(world.store, world.campaign, list(attempts) if named else None)
+    campaigns.cancel(world.store, world.campaign, list(attempts))
     for changes in ({}, {"retry": {"crash": 9, "backoff_s": 0}}, {"slurm": {**SPEC["slurm"], "time": "9"}}):
         settle_all(world)
         world.record(**changes)
@@ -659,16 +509,6 @@ def test_what_has_completed_stays_so_when_all_is_cancelled(world: World) -> None
     assert world.runs()["depth-1"].desired == "run"
 
 
-def test_retry_starts_again_with_fresh_budgets(world: World) -> None:
-    world.record(retry={"crash": 0}, matrix={"depth": [1]})
-    settle_all(world, state="FAILED", exit_code=1, error="boom")
-    assert world.states() == {"depth-1": "failed"}
-    campaigns.retry(world.store, world.campaign, None)
-    settle_all(world)
-    assert world.states() == {"depth-1": "completed"}
-    assert [a.retry_epoch for a in world.attempts("depth-1")] == [0, 1]
-
-
 def test_a_run_that_leaves_the_spec_and_comes_back_runs_again(world: World) -> None:
     world.record()
     world.run_pass()
@@ -686,16 +526,6 @@ def test_a_run_that_leaves_the_spec_and_comes_back_runs_again(world: World) -> N
 # -- two reconcilers ----------------------------------------------------------------------------------------------
 
 
-def test_only_one_reconciler_works_at_a_time(world: World) -> None:
-    world.record()
-    first, second = world.reconciler(), world.reconciler()
-    first.run_pass()
-    with pytest.raises(LeaseHeld, match="is being reconciled by process"):
-        second.run_pass()
-    first.close()
-    second.run_pass()
-
-
 def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> None:
     world.record()
     pid = "import os; print(os.getpid(), end='')"
@@ -707,24 +537,6 @@ def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> 
         assert read_status(world.store, world.campaign).reconciled_now is waits
         with pytest.raises(LeaseHeld, match="being reconciled") if waits else nullcontext():
             world.run_pass()
-
-
-def test_a_reconciler_that_slept_past_its_lease_writes_nothing_more(world: World) -> None:
-    world.record()
-    sleeper, successor = world.reconciler(), world.reconciler()
-
-    def falls_asleep(_: JobArray) -> None:
-        world.cluster.on_submit = lambda _: None
-        world.expire_lease()
-        successor.run_pass()
-
-    world.cluster.on_submit = falls_asleep
-    with pytest.raises(StaleLease):
-        sleeper.run_pass()
-    successor.close()
-    settle_all(world)
-    assert [a.failure_class for a in world.attempts("depth-1")] == ["lost", "completed"]
-    assert world.ran == [("depth-1", 2), ("depth-2", 2)]  # though the sleeper's jobs were there too
 
 
 @pytest.fixture
@@ -749,25 +561,6 @@ def on_each_file(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -
 
     monkeypatch.setattr(submission, "make_below", made)
     monkeypatch.setattr(submission, "write_payloads", written)
-
-
-def test_a_pass_that_takes_long_keeps_its_lease_and_what_it_submits(
-    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.record(matrix={"depth": list(range(8))})
-    world.cluster.intent_grace_s = 60.0
-    slow, other = world.reconciler(), world.reconciler()
-
-    def takes_long() -> None:
-        clock.now_s += 0.7 * lease.LEASE_TTL_S
-        with pytest.raises(LeaseHeld):
-            other.run_pass()
-
-    on_each_file(monkeypatch, takes_long)
-    slow.run_pass()
-    assert [batch.size for batch in world.cluster.submitted] == [8]
-    assert set(world.states().values()) == {"queued"}
-    assert all(len(world.attempts(name)) == 1 for name in world.states())
 
 
 def test_the_lease_is_renewed_between_slow_commands_of_slurm(
@@ -991,137 +784,6 @@ def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: p
     assert world.states() == {"depth-1": "queued"}
 
 
-# -- death at every effect -----------------------------------------------------------------------------------------
-
-
-class Saboteur:
-    """Dies at the n-th effect of a pass: before or after a write to the store, a file, or a word to the cluster."""
-
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._count = self._fatal = 0
-        self._wrap_store(monkeypatch)
-        self._wrap_files(monkeypatch)
-        self._wrap_cluster(world.cluster, monkeypatch)
-
-    @contextmanager
-    def at_work(self, fatal: int) -> Iterator[None]:
-        """Counts the effects of this pass, unless it has struck already."""
-        self._fatal = fatal
-        try:
-            yield
-        finally:
-            self._fatal = 0
-
-    def step(self) -> None:
-        self._count += self._fatal > 0
-        if self._fatal and self._count == self._fatal:
-            raise Killed
-
-    def _wrap_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = Store.write
-
-        def write(store: Store) -> Any:
-            self.step()
-            return real(store)
-
-        monkeypatch.setattr(Store, "write", write)
-
-    def _wrap_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        effects = (submission, "write_atomically"), (submission, "make_below"), (attempt_files, "create_exclusively")
-        for module, name in (*effects, (attempt_files, "make_below")):
-            real = getattr(module, name)
-
-            def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
-                result = _real(*args)
-                self.step()
-                return result
-
-            monkeypatch.setattr(module, name, wrapped)
-
-    def _wrap_cluster(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("submit", "cancel"):
-            real = getattr(cluster, name)
-
-            def wrapped(*args: Any, _real: Callable[..., Any] = real) -> Any:
-                self.step()
-                result = _real(*args)
-                self.step()
-                return result
-
-            monkeypatch.setattr(cluster, name, wrapped)
-
-
-def story(world: World, pass_: Callable[[], object]) -> None:
-    """A run that is preempted and resumed, one whose first job vanishes, one that is cancelled while it runs."""
-    pass_()
-    if not world.cluster.jobs:  # died before anything was submitted
-        pass_()
-    gone = next(key for key, view in world.cluster.jobs.items() if view.job_id.endswith("_1"))
-    del world.cluster.jobs[gone]
-    keep = {key: view for key, view in world.cluster.jobs.items() if view.job_id.endswith("_2")}
-    for key in keep:
-        del world.cluster.jobs[key]
-    world.run_jobs("PREEMPTED", exit_code=None)
-    world.cluster.jobs.update({key: view._replace(state="RUNNING") for key, view in keep.items()})
-    pass_()
-    campaigns.cancel(world.store, world.campaign, ["depth-3"])
-    for _ in range(10):
-        pass_()
-        world.run_jobs()
-        if set(world.states().values()) <= {"completed", "cancelled", "failed"}:
-            break
-
-
-@pytest.mark.nightly
-def test_a_process_that_dies_at_any_effect_is_continued_by_the_next(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fatal, deaths = 0, 0
-    while True:
-        fatal += 1
-        (folder / str(fatal)).mkdir()
-        world = make_world(folder / str(fatal))
-        with monkeypatch.context() as patch:
-            saboteur = Saboteur(world, patch)
-            died = tell(world, saboteur, fatal)
-        deaths += died
-        assert world.states() == {"depth-1": "completed", "depth-2": "completed", "depth-3": "cancelled"}, fatal
-        assert len(world.ran) == len(set(world.ran)), fatal
-        assert world.steps("depth-1") == world.steps("depth-2") == [1, 2, 3]
-        for name in ("depth-1", "depth-2"):
-            assert [a.failure_class for a in world.attempts(name)].count("completed") == 1, fatal
-            assert len(world.attempts(name)) <= 3, fatal
-        world.store.close()
-        if not died:
-            break
-    assert deaths > 25
-
-
-def tell(world: World, saboteur: Saboteur, fatal: int) -> bool:
-    """The story with one death; whether there was one."""
-    world.record(matrix={"depth": [1, 2, 3]})
-    died = False
-
-    def pass_() -> None:
-        nonlocal died
-        reconciler = world.reconciler()
-        try:
-            with saboteur.at_work(fatal):
-                reconciler.run_pass()
-        except Killed:
-            died = True
-            world.expire_lease()
-            world.run_pass()
-        world.expire_lease()
-
-    story(world, pass_)
-    for _ in range(6):
-        if world.run_pass().settled:
-            break
-        world.run_jobs()
-    return died
-
-
 def test_a_watch_does_not_end_with_what_was_submitted_in_its_last_pass(world: World) -> None:
     """Its submitter found the lease taken, and was told that the next pass takes care of it."""
     world.record(matrix={"depth": [1]})
@@ -1137,21 +799,6 @@ def test_a_watch_does_not_end_with_what_was_submitted_in_its_last_pass(world: Wo
     for _ in world.reconciler().watch(sleep=lambda _: world.run_jobs()):
         pass
     assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
-
-
-def test_a_run_whose_configuration_changed_since_the_decision_is_not_submitted(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-
-    def changed() -> None:
-        world.record(matrix={"depth": [1]}, slurm={"gpus_per_node": 0, "mem": "1G", "time": "10"})
-
-    world.cluster.on_look = changed
-    world.run_pass()
-    assert world.cluster.submitted == []
-    world.cluster.on_look = lambda: None
-    world.run_pass()
-    [batch] = world.cluster.submitted
-    assert batch.resources["time"] == "10"
 
 
 def test_a_pass_says_what_waited_when_the_executor_last_answered(world: World, clock: Clock) -> None:
