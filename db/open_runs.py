@@ -1,7 +1,7 @@
-"""Which runs of a campaign a pass of the reconciler has to look at: of hundreds of thousands, few can change at a time.
+"""Selects the runs that a pass must inspect: of hundreds of thousands, few can change at a time.
 
-Not read are runs that are done, of which nothing follows any more; those that wait in the queue are read as a few
-columns, and those that were never begun in pieces.
+Runs that are done are not read; those that wait in the queue are read as a few columns, and those that were never begun
+in pieces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FRESH: Final = and_(_RUN.state == RunState.PENDING, _RUN.generation == 0)
 
 
 class WaitingAttempt(NamedTuple):
-    """The first attempt of a run that waits in the queue, with all of the run that may change without a look at it."""
+    """The first attempt of a run that waits in the queue, with the columns that may change without a look at it."""
 
     run_id: int
     name: str
@@ -40,7 +40,7 @@ class WaitingAttempt(NamedTuple):
 
 
 def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The condition, false where a value that it asks for is missing."""
+    """Return the condition, false if one of its values is missing."""
     return case((condition, 1), else_=0) == 1
 
 
@@ -63,9 +63,9 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
 
 
 def _waits(cancelled: bool) -> ColumnElement[bool]:
-    """Of a run and its newest attempt: it waits in the queue, wanted and as it was submitted.
+    """Return whether a run waits in the queue, wanted and as it was submitted.
 
-    None of a screening: on those that wait, too, depends what may start.
+    Screening runs are excluded: also while they wait, other runs depend on them.
     """
     if cancelled:
         return _given(_RUN.id.is_(None))
@@ -84,7 +84,7 @@ def _waits(cancelled: bool) -> ColumnElement[bool]:
 
 
 def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[list[int], list[WaitingAttempt]]:
-    """The runs that are begun and not done: ids of those to read, and those that only wait, in the matrix's order.
+    """Return the runs that are begun and not done: ids to read, and those that only wait, in the matrix's order.
 
     Args:
         conn: A transaction.
@@ -110,9 +110,9 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
 
 
 def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: int = 0) -> tuple[list[int], bool]:
-    """Ids of so many runs without an attempt, or of all, in the order in which they start; whether there are more.
+    """Return ids of runs without an attempt, in the order in which they start, and whether there are more.
 
-    First come those that are not wanted any more: they need no room to be over.
+    Runs that are not wanted any more come first: they need no room to be over.
 
     Args:
         conn: A transaction.
@@ -129,13 +129,13 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: in
 
 
 def runs_of(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
-    """Runs by id, in the order of the matrix."""
+    """Return runs by id, in the order of the matrix."""
     rows = [row for some in pieces(run_ids) for row in fetch(conn, RunRow, schema.run, schema.run.c.id.in_(some))]
     return sorted(rows, key=lambda row: (row.ordinal, row.id))
 
 
 def attempts_of_runs(conn: Connection, run_ids: Sequence[int]) -> Iterator[AttemptRow]:
-    """The attempts of runs by id, oldest first within a run."""
+    """Yield the attempts of runs by id, oldest first within a run."""
     table = schema.attempt
     for some in pieces(run_ids):
         yield from fetch(conn, AttemptRow, table, table.c.run_id.in_(some), order=[table.c.run_id, table.c.generation])
@@ -144,7 +144,7 @@ def attempts_of_runs(conn: Connection, run_ids: Sequence[int]) -> Iterator[Attem
 def failed_attempts(
     conn: Connection, campaign_id: int, kinds: Collection[str], without: Collection[int]
 ) -> list[AttemptRow]:
-    """The attempts of a campaign that ended in one of these ways, but for those of these runs."""
+    """Return the attempts of a campaign that ended in one of these ways, except those of these runs."""
     joined = select(_ATTEMPT.id, _RUN.id).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     # a completed run has had others only before its newest
     several = or_(_RUN.generation > 1, _RUN.state != RunState.COMPLETED)
@@ -154,7 +154,7 @@ def failed_attempts(
 
 
 def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:
-    """The nodes on which an attempt of a campaign that has ended has made a step."""
+    """Return the nodes on which an ended attempt of a campaign has made a step."""
     progressed = _ATTEMPT.last_step > func.coalesce(_ATTEMPT.start_step, 0)
     query = select(_ATTEMPT.evidence).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     ended = query.where(_RUN.campaign_id == campaign_id, _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT)), progressed)
@@ -172,7 +172,7 @@ def trained_interpreters(conn: Connection, campaign_id: int) -> frozenset[str]:
 
 
 def rank_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> list[tuple[int, float]]:
-    """What the ranks of the runs that are done have used: of each number of GPUs and ranks, a run and the sum."""
+    """Return the usage of the ranks of done runs: for each number of GPUs and ranks, a run and the sum."""
     asked = [_RUN.config[name].as_string() for name in (("slurm", "gpus_per_node"), ("slurm", "gres"))]
     alike = [*asked, _RUN.config["ranks_per_node"].as_string()]
     query = select(func.min(_RUN.id), func.sum(_ATTEMPT.gpu_seconds)).join(schema.run, _RUN.id == _ATTEMPT.run_id)
@@ -181,10 +181,10 @@ def rank_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> list
 
 
 def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: bool) -> list[tuple[int, str]]:
-    """Ids of the attempts of which files may not be read yet, with their runs' names.
+    """Return ids of the attempts with files that may not be read yet, with their runs' names.
 
-    Of each run the two newest: the last may still write, and of the one before, files may have arrived late. Also
-    those that ended since `late_s`, by the store's clock.
+    Of each run the two newest: the last may still write, and files of the one before may have arrived late. Also those
+    that ended since `late_s`, by the store's clock.
 
     Args:
         conn: A transaction.

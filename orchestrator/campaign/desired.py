@@ -7,7 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from dscampaign import __version__
 from dscampaign.db import queries
-from dscampaign.db.records import AttemptRow, CampaignRow, NewRun, RunRow
+from dscampaign.db.records import CampaignRow, NewRun, RunRow
 from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState
 from dscampaign.db.store import Store
 from dscampaign.files.ownership import distrust
@@ -97,7 +97,7 @@ def record(store: Store, submission: Submission) -> CampaignRow:
     if known is None:
         make_private(submission.dir)
     else:
-        CampaignFolder(known).require_or_begin_anew(_attempts(store, known))
+        CampaignFolder(known).require_or_begin_anew()
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     lost = _lost(saved, stored, submission)
@@ -120,12 +120,6 @@ def record(store: Store, submission: Submission) -> CampaignRow:
                 store.url_without_password
             )  # before the commit: a campaign without its folder could never begin
     return recorded
-
-
-def _attempts(store: Store, campaign: CampaignRow) -> Iterator[AttemptRow]:
-    """Yield the campaign's attempts; the store is read on demand."""
-    with store.read() as conn:
-        yield from queries.attempts(conn, campaign.id)
 
 
 def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None, list[RunRow], set[int]]:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -342,7 +341,7 @@ def _decided(
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     desired = replace(stored, runs=rows, campaign=campaign)
     try:
-        CampaignFolder(campaign).require(chain.from_iterable(stored.attempts.values()))
+        CampaignFolder(campaign).require()
     except Unreachable as exc:
         return {}, exc
     with answering_within(LOOK_S):

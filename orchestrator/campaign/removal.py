@@ -92,7 +92,7 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
             f"`{typed('cancel', name, '--all')}`, then `{typed('reconcile', name, '--watch')}`, then remove it",
         )
     if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
-        there.require(attempts)
+        there.require()
     parts = CampaignParts.of(runs, attempts)
     size, kept = (0, [Kept(folder, "a symbolic link")]) if folder.is_symlink() else measure(folder, parts)
     size_bytes = size if os.path.lexists(folder) else None
@@ -137,8 +137,6 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
     """
     with acting_for(store, campaign) as writer:
         removal = removal_of(store, campaign)
-        if removal.size_bytes is not None and removal.campaign.desired != REMOVED:
-            CampaignFolder(removal.campaign).complete()  # an older version made it without a marker
         with writer.write() as conn:
             queries.update_campaign(conn, campaign.id, desired=REMOVED)
         kept = _remove_folder(removal, writer)

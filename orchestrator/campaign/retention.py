@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -170,7 +169,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
         steps = {row.run_id: row.step for row in queries.status(conn, campaign.id)}
         offsets = queries.node_offsets(conn, [row.id for rows in attempts.values() for row in rows])
-    CampaignFolder(campaign).require(chain.from_iterable(attempts.values()))
+    CampaignFolder(campaign).require()
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     if paths.dir.is_symlink():
         yield Kept(paths.dir, "a symbolic link")

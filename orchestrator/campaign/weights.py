@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.files import ours
@@ -114,8 +113,7 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     """
     config = run_config(run)
     require_readable(run.name, config)
-    with store.read() as conn:
-        CampaignFolder(campaign).require(queries.attempts(conn, campaign.id, run.id))
+    CampaignFolder(campaign).require()
     folder = CampaignPaths(Path(campaign.dir), campaign.name).run(run.name).checkpoints(run.config_hash)
     complete, unfit = _complete(folder)
     if unfit and not complete:

@@ -1,8 +1,8 @@
-"""What squeue and sacct print of our job arrays, as one view for each task.
+"""The tasks of our job arrays, from the lines of squeue and sacct.
 
 A task has a line of its own from its beginning. Those that wait share one, ``37_[0-3,7:2%4]``, and if the array is
-cancelled that line says so; where nothing is left to wait, its id may be a plain ``37``. A task that is cancelled alone
-while it waits only disappears from the shared line: nothing tells of it but that the others are known.
+cancelled, that line shows it; once no task waits, its id may be a plain ``37``. A task that is cancelled alone while it
+waits only disappears from the shared line: the only sign is that the others are known.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NAME = re.compile(r"dscampaign-(\w+)|(.+\..+)")
 
 @dataclass
 class _Array:
-    """The lines about one array: of its tasks, and the one that others share, with the tasks that it names."""
+    """The lines about one array: those of its tasks, and the shared one, with the tasks that it names."""
 
     tasks: dict[int, JobView] = field(default_factory=dict)
     shared: JobView | None = None
     named: Collection[int] | None = None
 
     def view(self, index: int, *, unseen: bool) -> JobView | None:
-        """The view of a task; `unseen`: where it has no line and none names it, it was cancelled in the queue."""
+        """Return the view of a task; `unseen`: without any line it was cancelled in the queue."""
         if index in self.tasks:
             return self.tasks[index]
         known = self.shared or next(iter(self.tasks.values()))
@@ -51,12 +51,12 @@ class _Array:
 
 
 def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()) -> Jobs:
-    """The views of the wanted tasks by job id: more than one where a request that was sent twice made two arrays.
+    """Return the views of the wanted tasks by job id; a request that was sent twice has made two arrays.
 
     Args:
-        lines: the name of a job, and what was printed of it; those of others are passed over.
+        lines: the name of a job, and its view; jobs of others are passed over.
         wanted: (token, index) of each task.
-        unseen: those that squeue does not show, of which the accounting has a line if they ever began.
+        unseen: tasks that squeue does not show, which the accounting has a line of if they ever began.
     """
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
     known = {token: token for token, _ in wanted}  # ten thousand lines name the same few
@@ -84,7 +84,7 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
 
 
 def task_numbers(text: str | None) -> Collection[int] | None:
-    """The tasks that a shared line names; None if it does not say, or not all: ``[1-2,6,...]``."""
+    """Return the tasks that a shared line names; None if it names none, or not all: ``[1-2,6,...]``."""
     found: set[int] = set()
     for part in (text or "").partition("%")[0].split(","):
         if not (one := _RANGE.fullmatch(part)):
@@ -136,5 +136,5 @@ def cancelled(
 
 
 def _array(job: JobView | WaitedJob) -> tuple[str, str]:
-    """Batch and number of its array: a Slurm that lost its state gives out numbers again."""
+    """A Slurm that lost its state gives out numbers again, so the batch belongs to it."""
     return job.token, job.job_id.partition("_")[0]

@@ -17,8 +17,8 @@ TERMINAL_STATES = frozenset(
 )
 """Slurm's final states, and the one of the local executor.
 
-None of its flags, which squeue shows in place of the state: a job that is REVOKED may run on another cluster of a
-federation, and one that has LAUNCH_FAILED may be held in the queue. Nor is a word that a later Slurm brings.
+Slurm's flags, which squeue shows in place of the state, are not final: a job that is REVOKED may run on another cluster
+of a federation, and one that has LAUNCH_FAILED may be held in the queue. Nor are the words of later versions.
 """
 
 LIVE_PENDING = frozenset(
@@ -33,19 +33,19 @@ ARRAY_LIMIT = 1000
 
 
 NO_NODES: Final = ("", "None assigned")
-"""What is said of the nodes of a job that has none."""
+"""Texts for the nodes of a job that has none."""
 
 
 class JobView(NamedTuple):
-    """One job as the executor sees it now: a tuple, of which thousands are made at each look.
+    """One job as the executor sees it now: a tuple, as thousands are made at each look.
 
     Attributes:
-        token, task: which attempt it is, by its batch and its number there, whatever its id.
-        state: Slurm's word; ``GONE`` for a local process that is no more, and for a job that Slurm itself has lost.
-        reason: why it is pending, Slurm's word.
-        cancelled_by: number of the user who cancelled it; None where nobody did, or nobody knows.
+        token, task: its attempt, by batch and number there, whatever its id.
+        state: Slurm's word; ``GONE`` for a local process that has ended, and for a job that Slurm itself has lost.
+        reason: why it is pending, in Slurm's word.
+        cancelled_by: number of the user who cancelled it; None if nobody did, or nobody knows.
         step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
-        inferred: nothing is said of this task itself; it is told from what is said of its array.
+        inferred: derived from a line about its array, not about this task.
     """
 
     token: str
@@ -74,7 +74,7 @@ class JobView(NamedTuple):
 
     @property
     def never_began(self) -> bool:
-        """Whether it is over and had no node. squeue gives the end of such a job for its beginning, too."""
+        """Whether it is over and had no node. squeue shows the end of such a job as its beginning, too."""
         lasted = self.started_s is not None and self.ended_s is not None and self.started_s < self.ended_s
         return self.terminal and self.nodes in NO_NODES and not lasted
 
@@ -118,7 +118,7 @@ class JobArray:
 
 
 def owner(folder: Path | None) -> int:
-    """Whose jobs those of a campaign in this folder are, whoever looks on; our own where the folder is not there."""
+    """Return the user whose jobs those of a campaign in this folder are; ourselves if the folder is not there."""
     try:
         return folder.stat().st_uid if folder else os.geteuid()
     except OSError:
@@ -126,7 +126,7 @@ def owner(folder: Path | None) -> int:
 
 
 def own_python() -> list[str]:
-    """Starts a module of ours with this Python; `-P` keeps what lies in the present folder from shadowing a module."""
+    """Return the start of a command that runs our modules; `-P` keeps the present folder from shadowing them."""
     return [sys.executable, "-P", "-u", "-m"]
 
 
@@ -151,8 +151,8 @@ class SubmissionUnclear(Exception):
     """The batch may or may not have been submitted: list jobs before doing anything else.
 
     Args:
-        message: What was said, or what happened.
-        full: Whether the cluster had no room for further jobs. If there is none, that is nobody's fault.
+        message: The message of sbatch, or the cause.
+        full: Whether the cluster had no room for further jobs. If there is no job, that is nobody's fault.
         objects: Whether sbatch failed with an objection of its own: if there is no job, it refuses the batch for good.
     """
 
@@ -191,7 +191,7 @@ class Executor(Protocol):
         """Id of the user as whom jobs run; those of others are not listed."""
 
     def submit(self, batch: JobArray) -> list[str]:
-        """Submits the batch as one job array; returns the job id of each of its elements, in order.
+        """Submit the batch as one job array; return the job id of each of its elements, in order.
 
         Raises:
             SubmissionRefused: it will never be accepted.
@@ -203,23 +203,23 @@ class Executor(Protocol):
     def list_jobs(
         self, expected: Mapping[str, Collection[int]], since_s: float, waited: Iterable[WaitedJob] = ()
     ) -> JobListing:
-        """The jobs of these batches (token → indexes), submitted after ``since_s``.
+        """Return the jobs of these batches (token → indexes), submitted after ``since_s``.
 
         Args:
-            waited: what is known to have waited, which is read only where a job is absent.
+            waited: jobs that are known to have waited, which is read only if a job is absent.
 
         Raises:
             Unreachable: the executor could not be reached.
         """
 
     def nodes(self) -> int | None:
-        """Number of nodes; None if not known."""
+        """Return the number of nodes; None if not known."""
 
     def cluster(self) -> str:
-        """The name of the cluster that jobs are submitted to and looked for on; "" for none, or for no answer."""
+        """Return the name of the cluster of all jobs; "" for none, or without an answer."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Cancels these jobs, if they still exist.
+        """Cancel these jobs, if they still exist.
 
         Raises:
             Unreachable: the executor could not be reached.

@@ -1,4 +1,4 @@
-"""What an attempt submits: its payload and its resources. Pure, but for the files of this program and its GPUs."""
+"""The payload and the resources of an attempt. Pure, but for the files of this program and its GPUs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ TRAINER = ("-m", "dscampaign.jobs.trainer")
 
 
 def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig:
-    """The configuration that the store keeps for a run; `sections` of those that were read with it."""
+    """Return the stored configuration of a run; `sections` are shared with those read before."""
     stored = json.loads(run.config.text) if isinstance(run.config, StoredDocument) else run.config
     return (sections or SharedSections()).read(stored)
 
 
 def attempt_paths(row: AttemptRow) -> AttemptPaths:
-    """The folder of an attempt."""
+    """Return the folder of an attempt."""
     return AttemptPaths(Path(row.spool_path.rpartition("/")[0]))
 
 
@@ -63,7 +63,7 @@ def payload(
     python: str = "",
     code: str = "",
 ) -> Payload:
-    """The payload for the agents of an attempt.
+    """Return the payload for the agents of an attempt.
 
     Args:
         micro_batch: samples of one forward pass on one rank in this attempt; None for the spec's, or for the search
@@ -71,8 +71,8 @@ def payload(
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.
         workdir: folder in which the ranks start; "" for that of their agent.
-        python: what runs the training where the spec does not say; "" for this program's own.
-        code: hash of the copy that they run; a word that names no copy for none.
+        python: runs the training if the spec names none; "" for this program's own.
+        code: hash of their copy of the code; any other word for none.
     """
     run_paths = paths.run(run.name)
     search, micro_batch = _search(config, micro_batch)
@@ -108,7 +108,7 @@ def payload(
 
 
 def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None]:
-    """The key of the search for a micro-batch, "" where there is none, and the size to begin with."""
+    """Return the key of the search for a micro-batch, "" for none, and the size to begin with."""
     samples = config.train.global_batch
     if not (config.train.searches and micro_batch is None and samples):
         return "", micro_batch
@@ -116,7 +116,7 @@ def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None
 
 
 def search_key(config: RunConfig) -> str:
-    """The same word for runs whose steps take as long and need as much: they train with one micro-batch.
+    """Return a key that is equal for runs whose steps take as long and need as much: they train with one micro-batch.
 
     Such are repeats, a point's screening run and its full ones, and points that differ in their learning rate alone.
     """
@@ -141,26 +141,26 @@ def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
 
 
 def _mem_limit_bytes(config: RunConfig) -> int | None:
-    """Host memory that a process may take on this machine; Slurm sets its own limit."""
+    """Slurm sets its own limit."""
     limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
     return limit_mb * 2**20 if limit_mb else None
 
 
 def code_of(run: RunRow, config: RunConfig) -> str:
-    """What the next attempt of a run will have run, see `AttemptRow.code`."""
+    """Return the code of the next attempt of a run, see `AttemptRow.code`."""
     if config.command is None:
         return trainer_code()
     return LIVE if config.code == "live" else run.code
 
 
 def is_copy(code: str) -> bool:
-    """Whether it is the hash of a copy."""
+    """Return whether it is the hash of a copy."""
     return re.fullmatch(r"[0-9a-f]{16}", code) is not None
 
 
 @cache
 def trainer_code() -> str:
-    """The version of the built-in trainer, and a hash of its files and of all that runs beside it."""
+    """Return the version of the built-in trainer, with a hash of its files and of all that runs beside it."""
     digest = hashlib.sha256()
     folder = Path(jobs.__file__).parent
     for path in sorted(folder.rglob("*.py")):
@@ -169,29 +169,29 @@ def trainer_code() -> str:
 
 
 def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int) -> int | None:
-    """Forward passes per optimizer step and rank; None for a script that manages its own batches."""
+    """Return the forward passes per optimizer step and rank; None for a script that manages its own batches."""
     if config.train.global_batch is None or micro_batch is None:
         return None
     return batch_size.accumulation(config.train.global_batch, micro_batch, config.train.data_parallel(world_size))
 
 
 def gpus_per_node(config: RunConfig) -> int:
-    """GPUs that the ranks of a node use; 0 if they train on its CPU."""
+    """Return the GPUs that the ranks of a node use; 0 if they train on its CPU."""
     return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
 
 
 def gpus_per_rank(config: RunConfig | None) -> float:
-    """GPUs that an attempt holds for each of its ranks; where nobody knows, each rank counts."""
+    """Return the GPUs that an attempt holds for each of its ranks; one if nobody knows."""
     return gpu_count.gpus_per_rank(config.executor, config.slurm.gpus, config.ranks_per_node) if config else 1.0
 
 
 def trains_on_cpu(config: RunConfig) -> bool:
-    """Whether the ranks compute in host memory."""
+    """Return whether the ranks compute in host memory."""
     return gpus_per_node(config) == 0 or config.env.get("DS_ACCELERATOR") == "cpu"
 
 
 def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[str] = ()) -> dict[str, Any]:
-    """The resources of an attempt, by submitit's names; attempts with equal resources share a job array.
+    """Return the resources of an attempt, by submitit's names; attempts with equal resources share a job array.
 
     Args:
         mem_scale: factor on the memory of a node, after a host ran out of it.
@@ -212,7 +212,7 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
 
 
 def new_token(campaign: str, runs: Sequence[str]) -> str:
-    """A name for a job array that was never given before: the campaign, what the names of the runs share, and chance.
+    """Return a new name for a job array: the campaign, the common words of its runs, and chance.
 
     Such as `nanogpt.lr-0.001.3f9a2c7b01`. People read it in squeue and as a folder, so it is one word.
     """
@@ -223,7 +223,7 @@ def new_token(campaign: str, runs: Sequence[str]) -> str:
 
 
 class Shapes:
-    """The resources of many attempts, worked out once for all whose sections are the same objects."""
+    """The resources of many attempts, computed once for all whose sections are the same objects."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[str, dict[str, Any], RunConfig]] = {}
@@ -231,7 +231,7 @@ class Shapes:
     def of(
         self, config: RunConfig, *, mem_scale: float = 1.0, exclude: tuple[str, ...] = ()
     ) -> tuple[str, dict[str, Any]]:
-        """A key that is equal for equal resources, and the resources; arguments as of `resources`."""
+        """Return a key that is equal for equal resources, and the resources; arguments as of `resources`."""
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
             asked = resources(config, mem_scale=mem_scale, exclude=exclude)

@@ -30,10 +30,10 @@ from .setup_lines import guarded
 AGENT = "dscampaign.jobs.agent"
 EXAMINE = "dscampaign.jobs.probe.examine"
 PROGRAMS = frozenset({AGENT, EXAMINE})
-"""What may run for an element of a batch: an agent, or the look at a node that `campaign doctor` takes."""
+"""Programs of a batch: an agent, or the look at a node by `campaign doctor`."""
 HOST_FILE = "host"
 OF_THE_SITE = frozenset({"SLURM_TMPDIR"})
-"""What sites call the scratch folder of whoever works in a job, attempts of this machine among them."""
+"""Variables for the scratch folder of a job, also of attempts on this machine."""
 EXEC_TRIES = 200
 """Milliseconds for which a process may be between two programs, without a command line, before it counts as none."""
 KERNEL_THREAD = 0x00200000
@@ -41,7 +41,7 @@ KERNEL_THREAD = 0x00200000
 
 @functools.cache
 def local_gpus() -> int:
-    """NVIDIA GPUs of this machine that a process started here may use; 0 without a driver."""
+    """Return the NVIDIA GPUs of this machine that a process started here may use; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([device for device in listed(visible) if device != "-1"])
@@ -53,7 +53,7 @@ def local_gpus() -> int:
 
 
 class LocalExecutor:
-    """Runs agents in the background, for batches in a campaign's folder; they keep running when this process ends."""
+    """Runs agents in the background, which outlive this process, for batches in a campaign's folder."""
 
     intent_grace_s = 0.0
     lost_grace_s = 0.0
@@ -69,7 +69,7 @@ class LocalExecutor:
         return owner(self._batches)
 
     def submit(self, batch: JobArray) -> list[str]:
-        """Starts one agent for each element of the batch."""
+        """Start one agent for each element of the batch."""
         if batch.workdir and not Path(batch.workdir).is_dir():
             raise Unreachable(f"{batch.workdir}, the folder in which attempts start, does not exist")
         write_atomically(batch.folder / HOST_FILE, socket.gethostname())
@@ -88,7 +88,7 @@ class LocalExecutor:
         since_s: float,  # noqa: ARG002
         waited: Iterable[WaitedJob] = (),  # noqa: ARG002
     ) -> JobListing:
-        """Scans the process table once."""
+        """Scan the process table once."""
         running = _agents(self.user)
         for child in self._children:
             child.poll()  # a zombie is no agent
@@ -107,7 +107,7 @@ class LocalExecutor:
         return JobListing(jobs, complete, rivals)
 
     def cluster(self) -> str:
-        """None: whose process it is, its id says."""
+        """Return none: the id of a process names its machine."""
         return ""
 
     def nodes(self) -> int | None:
@@ -115,7 +115,7 @@ class LocalExecutor:
         return 1
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Tells the agents to end their ranks and exit."""
+        """Signal the agents to end their ranks and exit."""
         ours = {_job_id(pid): pid for pids in _agents(self.user).values() for pid in pids}
         for job_id in job_ids:
             if job_id in ours:
@@ -139,7 +139,7 @@ class LocalExecutor:
         return _job_id(child.pid)
 
     def _started_here(self, token: str) -> bool:
-        """Whether the batch was started on this machine, or on none: only then does absence say that it is over."""
+        """Only then does absence mean that it is over."""
         try:
             return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()
         except FileNotFoundError:
@@ -151,7 +151,7 @@ def _job_id(pid: int | str) -> str:
 
 
 def local_elsewhere(row: AttemptRow) -> bool:
-    """Whether an attempt was started without Slurm on another machine, whose processes nobody sees here."""
+    """Return whether an attempt was started without Slurm on another machine, whose processes nobody sees here."""
     return row.executor == "local" and row.job_id is not None and not row.job_id.startswith(_job_id(""))
 
 
@@ -160,7 +160,7 @@ def _view(token: str, index: int, pid: int) -> JobView:
 
 
 def _agents(user: int) -> dict[tuple[str, int], list[int]]:
-    """Process ids of the running agents of a user, by (token, index); anybody's command line may look like one.
+    """Anybody's command line may look like an agent's, so only the user's processes count.
 
     A child that an agent has just forked still has its command line: agents are those whose parents have none like it.
     """
@@ -173,7 +173,6 @@ def _agents(user: int) -> dict[tuple[str, int], list[int]]:
 
 
 def _agent(process: Path, user: int) -> tuple[tuple[str, int], int] | None:
-    """Token and index of an agent of the user's, and its parent; None of any other process."""
     try:
         if process.stat().st_uid != user:
             return None
@@ -186,7 +185,7 @@ def _agent(process: Path, user: int) -> tuple[tuple[str, int], int] | None:
 
 
 def _command_line(process: Path) -> list[str]:
-    """A process's command line. While it changes from one program to the next it has none, and that is waited for."""
+    """Wait while it changes from one program to the next: then it has none."""
     for _ in range(EXEC_TRIES):
         raw = (process / "cmdline").read_bytes()
         if raw or not _has_program(process):
@@ -196,7 +195,7 @@ def _command_line(process: Path) -> list[str]:
 
 
 def _has_program(process: Path) -> bool:
-    """Whether it is neither a zombie nor a thread of the kernel, which have no command line for good.
+    """Zombies and threads of the kernel have no command line for good.
 
     The flags are why this reads /proc itself: psutil cannot tell such a thread from a process between two programs.
     """
@@ -205,5 +204,5 @@ def _has_program(process: Path) -> bool:
 
 
 def _stat(process: Path) -> list[str]:
-    """From its state on: the second is the parent, the seventh the flags (proc(5))."""
+    """Return its fields from the state on: the second is the parent, the seventh the flags (proc(5))."""
     return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,7 +1,7 @@
-"""What sbatch said: the id of the job that it submitted, or why there is none. Pure.
+"""The answer of sbatch: the id of the submitted job, or why there is none. Pure.
 
 Banners of the site, notes of its plugins and errors that sbatch got over come before the line that decides, and may
-hold any word. So one line is judged, and wherever a job may exist all the same, the answer is unclear.
+hold any word. So one line is judged, and if a job may exist all the same, the answer is unclear.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PASSING: Final = re.compile(
 
 
 def submitted_id(stdout: str) -> str:
-    """The id of the submitted job.
+    """Return the id of the submitted job.
 
     Raises:
         SubmissionUnclear: sbatch named none, or several.
@@ -78,7 +78,7 @@ def submitted_id(stdout: str) -> str:
 
 
 def submission_error(stdout: str, stderr: str) -> Exception:
-    """What a failed sbatch means: SubmissionRefused, ArrayTooLarge, Unreachable, or SubmissionUnclear."""
+    """Return the error of a failed sbatch: SubmissionRefused, ArrayTooLarge, Unreachable, or SubmissionUnclear."""
     text = stderr.strip()
     if _JOB_ID.search(stdout) or _MAY_EXIST.search(text):
         return SubmissionUnclear(text)
@@ -88,7 +88,7 @@ def submission_error(stdout: str, stderr: str) -> Exception:
 
 
 def interrupted(after_s: float, stderr: bytes) -> SubmissionUnclear:
-    """What it means that sbatch was ended: also between two tries of its own, the next may have been under way."""
+    """Return the error of an sbatch that was ended: its own next try may have been under way."""
     said = stderr.decode(errors="replace").strip()
     if _CLUSTER_FULL.search(said):
         why = "the cluster takes no more jobs for now (MaxJobCount)"
@@ -98,23 +98,23 @@ def interrupted(after_s: float, stderr: bytes) -> SubmissionUnclear:
 
 
 def first_line(text: str) -> str:
-    """The first line of a message, as sbatch's."""
+    """Return the first line of a message, as sbatch's."""
     return "sbatch: " + (text.strip().splitlines() or ["failed"])[0].removeprefix("sbatch: ")
 
 
 def plain(text: str) -> str:
-    """What sbatch says, without what it says it with."""
+    """Return the message of sbatch without its prefixes."""
     said = (_SAID_WITH.sub("", line).strip() for line in text.splitlines())
     return "; ".join(dict.fromkeys(line for line in said if line)) or "no reason given"
 
 
 def last_words(text: str) -> str:
-    """The end of what sbatch says, in one line."""
+    """Return the end of sbatch's message, in one line."""
     return f"{plain((text.strip().splitlines() or [''])[-1]):.300}"
 
 
 def _meaning(text: str) -> Exception:
-    """The meaning of a message's last line. Only where no answer came is it open whether there is a job."""
+    """Judge a message's last line. Only without an answer is it open whether there is a job."""
     line = next((line for line in reversed(text.splitlines()) if _is_sbatchs(line)), text)
     full = _CLUSTER_FULL.search(line) or (_GAVE_UP.search(line) and _CLUSTER_FULL.search(text))
     if full or _NOTHING_SENT.search(line) or (_NO_CREDENTIAL.search(line) and "Munge encode failed" in text):
@@ -137,7 +137,7 @@ def _objects(line: str) -> bool:
 
 
 def _of_policy(limits: Sequence[str], line: str) -> Exception:
-    """What a limit means by its name alone; without one, it is taken for that of jobs in the queue."""
+    """The name of a limit decides; without one, it is taken for that of jobs in the queue."""
     if not limits:
         return ArrayTooLarge(f"sbatch: {line}", for_now=True)
     said = f"{limits[-1]}: {line}"

@@ -39,7 +39,7 @@ _NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySi
 
 
 class SlurmExecutor:
-    """Slurm by its commands, with one squeue and at most one sacct per listing, for thousands of jobs.
+    """Slurm by its commands, for thousands of jobs.
 
     Args:
         folder: of the campaign, whose owner's jobs are listed; this user's without it.
@@ -59,7 +59,7 @@ class SlurmExecutor:
         return owner(self._folder)
 
     def submit(self, batch: JobArray) -> list[str]:
-        """Submits the batch as one array."""
+        """Submit the batch as one array."""
         (sbatch, *rest), given = _command(batch)
         done = run_sbatch([sbatch, "--parsable", *rest], given)
         if done.returncode:
@@ -68,7 +68,7 @@ class SlurmExecutor:
         return [f"{array_id}_{index}" for index in range(batch.size)]
 
     def forecast(self, batch: JobArray) -> str:
-        """Slurm's word on when and where the batch would start; nothing is submitted.
+        """Return Slurm's forecast of when and where the batch would start; nothing is submitted.
 
         Raises:
             SubmissionRefused: it would never be accepted, or not while nodes are out of service.
@@ -91,7 +91,7 @@ class SlurmExecutor:
         return list_jobs(expected, since_s, waited, self.user) if expected else JobListing({}, True)
 
     def nodes(self) -> int | None:
-        """Runs sinfo."""
+        """Run sinfo."""
         try:
             done = ask(["sinfo", "--all", "--noheader", "-N", "-o", "%N"])
         except Unreachable:
@@ -99,14 +99,14 @@ class SlurmExecutor:
         return len(set(done.stdout.split())) or None
 
     def cluster(self) -> str:
-        """Asks scontrol, once."""
+        """Ask scontrol, once."""
         if not self._cluster:
             with contextlib.suppress(Unreachable):
                 self._cluster = own_cluster()
         return self._cluster
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Runs one scancel for thousands."""
+        """Run one scancel for thousands."""
         for some in in_pieces("jobs cancelled", job_ids):
             done = ask(["scancel", *some])
             if done.returncode and "Invalid job id" not in done.stderr:
@@ -114,7 +114,7 @@ class SlurmExecutor:
 
 
 def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:
-    """What a failed sbatch means for a batch: of one job, no array is smaller."""
+    """No array is smaller than that of one job."""
     error = submission_error(stdout, stderr)
     if batch.size == 1 and isinstance(error, ArrayTooLarge) and not error.for_now:
         return SubmissionRefused(f"{last_words(str(error))}, not even of one job: {_NO_ARRAYS}")
@@ -122,10 +122,10 @@ def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:
 
 
 def _command(batch: JobArray) -> tuple[list[str], set[str]]:
-    """The command that submits a batch, whose script it writes; and the parameters that the spec decides.
+    """Write the script of a batch; return the command that submits it, and the parameters that the spec decides.
 
     Raises:
-        SubmissionRefused: submitit makes no job of what the spec asks for.
+        SubmissionRefused: submitit rejects the spec's parameters.
         Unreachable: there is no Slurm here, or submitit is away.
     """
     try:
@@ -140,7 +140,7 @@ def _command(batch: JobArray) -> tuple[list[str], set[str]]:
 
 
 def _job_array(batch: JobArray) -> Any:
-    """What submitit makes of a batch.
+    """Return submitit's executor for a batch.
 
     Raises:
         Unreachable: there is no Slurm here.
@@ -171,7 +171,6 @@ def _job_array(batch: JobArray) -> Any:
 
 
 def _parameters(batch: JobArray) -> dict[str, Any]:
-    """Submitit's parameters: the spec's, and those that are ours alone."""
     resources = dict(batch.resources)
     setup = guarded(resources.pop("setup", ()), batch.folder, '"$SLURM_ARRAY_TASK_ID"')
     elsewhere, to_logs, of_tasks = _logs(batch.folder)
@@ -192,7 +191,7 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
 
 
 def _logs(folder: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return what takes logs to a folder whose name Slurm reads as a pattern: options, a line of shell, srun's options.
+    """Return how logs reach a folder whose name Slurm reads as a pattern: options, a line of shell, srun's options.
 
     Slurm replaces `%` and removes backslashes wherever it opens a log, so the shell opens them. Others need nothing.
     """

@@ -35,7 +35,7 @@ _BEFORE_EACH: ContextVar[Callable[[], object] | None] = ContextVar("before_each"
 
 @contextmanager
 def answering_within(seconds: float) -> Iterator[None]:
-    """Has every command of Slurm's that is run inside answer within that time, for looks that somebody waits for."""
+    """Limit the time of each Slurm command that is run inside, for looks that somebody waits for."""
     before = _PATIENCE_S.set(seconds)
     try:
         yield
@@ -45,7 +45,7 @@ def answering_within(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def before_each_command(happens: Callable[[], object]) -> Iterator[None]:
-    """Has something done before every command of Slurm's that is run inside: together they may outlast a lease."""
+    """Call this before every Slurm command that is run inside: together they may outlast a lease."""
     outside = _BEFORE_EACH.set(happens)
     try:
         yield
@@ -66,7 +66,7 @@ class OtherCluster(Unreachable):
 
 
 def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Runs a command that may be repeated.
+    """Run a command that may be repeated.
 
     Raises:
         Unreachable: it timed out, or is not installed.
@@ -79,7 +79,7 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
-    """Runs sbatch; `given` are the parameters that the spec decides.
+    """Run sbatch; the spec decides the parameters `given`.
 
     Raises:
         SubmissionUnclear: it timed out.
@@ -95,7 +95,7 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
 
 
 def _require_own_cluster() -> None:
-    """Raises OtherCluster where a variable of the shell asks for one; a reconciler may not have it, such as in cron."""
+    """A reconciler may lack the shell's variable, such as in cron, and would look on another cluster."""
     asked = {name: os.environ[name] for name in _OTHER_CLUSTERS if os.environ.get(name)}
     if not asked:
         return
@@ -109,7 +109,7 @@ def _require_own_cluster() -> None:
 
 
 def own_cluster() -> str:
-    """The name of the cluster of slurm.conf. Raises Unreachable where Slurm does not say."""
+    """Return the name of the cluster of slurm.conf. Raises Unreachable if Slurm does not name it."""
     config = ask(["scontrol", "show", "config"])
     said = re.search(r"^ClusterName\s*=\s*(\S+)", config.stdout, re.MULTILINE)
     if said is None:

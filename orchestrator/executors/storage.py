@@ -13,7 +13,7 @@ from dscampaign.orchestrator.errors import Unreachable, UserError
 
 
 def trouble(folder: Path, needed_bytes: int = 0) -> str:
-    """What is wrong with a folder; "" if it is writable, and has the space that the next attempt needs."""
+    """Return why a folder cannot be written, or lacks space for the next attempt; "" if it can."""
     try:
         disk_space.try_writing(folder)
         free = shutil.disk_usage(folder).free
@@ -25,26 +25,26 @@ def trouble(folder: Path, needed_bytes: int = 0) -> str:
 
 
 def what_helps(why: str) -> str:
-    """What to do about such a trouble of a campaign's folder."""
+    """Return the advice for such a trouble of a campaign's folder."""
     if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
         return f"free space there: `{typed('gc')}` deletes what no result needs"
     return "choose a folder that you can write to: `--dir`, or `dir` in the spec or campaign.toml"
 
 
 def require_room(folder: Path) -> None:
-    """Raises UserError if nothing can be written into a folder, or none can be made where it is to be."""
+    """Raise UserError if a folder cannot be written or made."""
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     if why := trouble(there):
         raise UserError(f"{there}: {why}", what_helps(why))
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
-    """The error for a shared folder in which nothing can be written; None if what failed is the trouble of one run."""
+    """Return the error for a shared folder that cannot be written; None if only one run is affected."""
     return unwritable(error) if isinstance(error, OSError) and trouble(folder) else None
 
 
 def unwritable(exc: OSError) -> Unreachable:
-    """The error for a shared folder that cannot be written."""
+    """Return the error for a shared folder that cannot be written."""
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
         return Unreachable(f"the shared folder is full: {what}", "free space; the next pass goes on by itself")

@@ -10,9 +10,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -24,7 +23,6 @@ from dscampaign.jobs.shared.layout import BY_HAND, MARKER, CampaignPaths
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors import storage
-from dscampaign.orchestrator.executors.job_request import attempt_paths
 
 _DRAFT: Final = re.compile(rf"\.{re.escape(MARKER)}\.\d+\.[0-9a-f]{{8}}")
 _STORE: Final = "store"
@@ -135,18 +133,15 @@ class CampaignFolder:
         except OSError as exc:
             raise storage.unwritable(exc) from exc
 
-    def require(self, attempts: Iterable[AttemptRow] = ()) -> FolderId:
+    def require(self) -> FolderId:
         """Make sure that the folder is here, write nothing, and return its id.
-
-        Args:
-            attempts: of the campaign: a trace of one proves a folder whose marker is damaged or missing.
 
         Raises:
             Unreachable: the folder is not here, is another campaign's, or cannot be read.
         """
         try:
             found = self.paths.dir.stat()
-            if not self._is_marked() and not self._has_trace_of(attempts):
+            if not self._is_marked():
                 raise self._away()
         except FileNotFoundError as exc:
             raise self._away() from exc
@@ -164,19 +159,21 @@ class CampaignFolder:
         if not self._is_marked():
             self._mark()
 
-    def require_or_begin_anew(self, attempts: Iterable[AttemptRow] = ()) -> None:
-        """As `require`, for a campaign that its user submits again: an empty folder of its name becomes its own.
+    def require_or_begin_anew(self) -> None:
+        """As `require`, for a campaign that its user submits again.
+
+        An empty folder of its name becomes its own, and a damaged marker beside its batches is written anew.
 
         Raises:
             UserError: the folder holds other files.
             Unreachable: as of `require`, or it cannot be written.
         """
-        rows: list[AttemptRow] = []
-        if self.paths.dir.is_dir() and not self._is_marked():
-            rows = list(attempts)
-            if not self._is_another and not self._has_trace_of(rows):
+        if self.paths.dir.is_dir() and not self._is_marked() and not self._is_another:
+            if self._is_damaged and self.paths.batches.is_dir():
+                self._mark()
+            else:
                 self.create(known=True)
-        self.require(rows)
+        self.require()
 
     def _is_marked(self) -> bool:
         found = _read_marker(self.paths)
@@ -186,16 +183,9 @@ class CampaignFolder:
     def _is_another(self) -> bool:
         return _read_marker(self.paths) is not None and not self._is_marked()
 
-    def _has_trace_of(self, attempts: Iterable[AttemptRow]) -> bool:
-        """Beside a damaged marker, a campaign without attempts needs no trace."""
-        if self._is_another:
-            return False
-        rows, damaged = iter(attempts), os.path.lexists(self.paths.marker)
-        first = next(rows, None)
-        if first is None:
-            return damaged
-        every = chain([first], rows)
-        return any(attempt_paths(row).dir.is_dir() or self.paths.batch(row.token).is_dir() for row in every)
+    @property
+    def _is_damaged(self) -> bool:
+        return os.path.lexists(self.paths.marker) and _read_marker(self.paths) is None
 
     def _make_folders(self) -> None:
         for folder in (self.paths.runs, self.paths.batches):
@@ -208,6 +198,9 @@ class CampaignFolder:
         name, folder = self._marker["campaign"], self.paths.dir
         if self._is_another:
             return Unreachable(f"{folder} belongs to another campaign {name}", "give this one another name or --dir")
+        if self._is_damaged:
+            damaged = f"{folder} is not the folder of campaign {name}, or its {MARKER} is damaged"
+            return Unreachable(damaged, "if it is, submit the spec again: that writes it anew")
         root, start_over = shlex.quote(str(self.paths.root)), shlex.quote(str(folder))
         hint = f"is {self.paths.root} mounted here? "
         if not os.path.lexists(self.paths.root):

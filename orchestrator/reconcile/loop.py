@@ -157,7 +157,7 @@ class Reconciler:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
         drained = _Drained(time.monotonic() + LONGEST_DRAIN_S)
-        seen = self._folder.require(self._attempts())
+        seen = self._folder.require()
         recalled = self._recollection.recall(writer)
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
@@ -228,7 +228,7 @@ class Reconciler:
         """
         known = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
         ended = self._with_folder([action.attempt for action in known.values()])
-        if self._folder.require(self._attempts()) != seen or any(_has_appeared(known[row.id]) for row in ended):
+        if self._folder.require() != seen or any(_has_appeared(known[row.id]) for row in ended):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 
@@ -247,11 +247,6 @@ class Reconciler:
         made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
         rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
         drain(writer, rows, self._executor.outcome_grace_s, drained)
-
-    def _attempts(self) -> Iterator[AttemptRow]:
-        with self._store.read() as conn:
-            newest = open_runs.unread_spools(conn, self._campaign.id, 0.0, ended=True)
-        yield from self._rows(attempt_id for attempt_id, _ in newest)
 
     def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
         for some in in_pieces("attempts read", list(attempt_ids)):

@@ -44,9 +44,8 @@ from .campaign_folder import run_folders
 from .environment import require_same_cluster
 from .health import LINES, hopeless
 from .origin import Origin
-from .queue import changed, sort_out
 from .set_aside import in_words, may_pass
-from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot
+from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, changed, sort_out
 from .stored import Stored, waits_for_storage
 
 
@@ -113,8 +112,7 @@ def observe(
         raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
     origin = Origin.of(stored.campaign.provenance)
     snapshot = Snapshot(
-        now_s=stored.now_s,
-        campaign=stored.campaign,
+        **stored.shared(),
         runs=views,
         broken=broken,
         listed=trouble is None,
@@ -123,20 +121,13 @@ def observe(
         intent_grace_s=executor.intent_grace_s,
         lost_grace_s=executor.lost_grace_s,
         outcome_grace_s=executor.outcome_grace_s,
-        ledgers=stored.ledgers,
         nodes=_nodes(stored, executor),
         storage=_storage(stored, paths),
         user=executor.user,
         missing=tuple(origin.missing(os.environ)),
         workdir_away=origin.away,
         damaged=_damaged(stored, paths),
-        screenings=stored.screenings,
         queue=queue,
-        more=stored.more,
-        failed=stored.failed,
-        trained_on=stored.trained_on,
-        trained_with=stored.trained_with,
-        gpu_seconds=stored.gpu_seconds,
     )
     return snapshot, trouble
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from dscampaign.db.open_runs import WaitingAttempt
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
-from dscampaign.db.states import REMOVED, TERMINAL_ATTEMPT, WANTED
+from dscampaign.db.states import REMOVED, TERMINAL_ATTEMPT, WANTED, Cause
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared.user_pattern import UserPattern
-from dscampaign.orchestrator.executors.base import JobView
+from dscampaign.orchestrator.executors.base import JobListing, JobView
 from dscampaign.orchestrator.executors.job_request import trains_on_cpu
+from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 from dscampaign.orchestrator.failures.evidence import Ended, UserRule
 from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.retry_section import RetryConfig
 
-from .queue import Queue
 from .screening import Screening
 
 ABSENCE = "absence"
@@ -198,15 +201,91 @@ class BrokenRun:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Queue:
+    """The runs that wait in the queue and need no look.
+
+    Attributes:
+        length: how many there are.
+        news: ids of runs with another reason than the store has, by the present reason and its cause.
+    """
+
+    length: int = 0
+    news: Mapping[tuple[str, Cause | None], Sequence[int]] = field(default_factory=dict)
+
+
+def sort_out(
+    waiting: Sequence[WaitingAttempt],
+    listing: JobListing,
+    listed: bool,
+    folders: Collection[str],
+    news: Collection[str],
+) -> tuple[Queue, list[int]]:
+    """Return the runs that still wait, and the ids of those to look at.
+
+    Args:
+        waiting: the runs that waited when the store was last written.
+        listing: the executor's jobs.
+        listed: whether it answered.
+        folders: names of the runs that have a folder: an agent has made it.
+        news: memory keys with new measurements.
+    """
+    length, look = 0, []
+    news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
+    for one in waiting:
+        job = listing.jobs.get((one.token, one.array_index))
+        waits = job.pending and job.job_id == one.job_id if job else not listed
+        if not waits or one.name in folders or one.memory_key in news:
+            look.append(one.run_id)
+            continue
+        length += 1
+        why = waits_because(job.reason if job else "")
+        if why[0] != one.reason:
+            news_of[why].append(one.run_id)
+    return Queue(length, news_of), look
+
+
+def changed(ledgers: Mapping[str, Ledger], before: Mapping[str, Ledger]) -> set[str]:
+    """Return the memory keys with new measurements."""
+    return {key for key, ledger in ledgers.items() if ledger != before.get(key)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreState:
+    """The state of a campaign that a pass reads from the store and decides on, at one moment of the store's clock.
+
+    Attributes:
+        ledgers: measured memory, by memory key.
+        screenings: measurements of screening runs, by run id; none are needed once all points are decided.
+        more: whether further runs wait to be begun.
+        failed: attempts of other runs which may tell of a bad node.
+        trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
+        trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
+        gpu_seconds: usage of the runs that are done, if that is limited.
+    """
+
+    now_s: float
+    campaign: CampaignRow
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    screenings: Mapping[int, Screening] = field(default_factory=dict)
+    more: bool = False
+    failed: Sequence[AttemptRow] = ()
+    trained_on: Callable[[], frozenset[str]] = frozenset
+    trained_with: Callable[[], frozenset[str]] = frozenset
+    gpu_seconds: float = 0.0
+
+    def shared(self) -> dict[str, Any]:
+        """Return these fields of a state that has more."""
+        return {each.name: getattr(self, each.name) for each in fields(StoreState)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(StoreState):
     """One moment of a campaign.
 
     Attributes:
-        now_s: the store's clock.
         listed: whether the executor responded; if not, absent jobs mean nothing.
         complete: whether an absent job was looked for everywhere.
         capacity: attempts that may be active at once on this machine; None for no limit.
-        ledgers: measured memory, by memory key.
         nodes: nodes of the cluster; None if not known or not needed.
         storage: why the campaign's folder cannot be written, "" if it can; None if not tested.
         intent_grace_s, lost_grace_s, outcome_grace_s: the executor's delays, see there.
@@ -215,17 +294,9 @@ class Snapshot:
         workdir_away: the folder in which attempts start, if it is away on this machine too; else "".
         damaged: by hash, why a copy of code cannot be used.
         broken: the runs that cannot be read; they are not among ``runs``.
-        screenings: measurements of screening runs, by run id; none are needed once all points are decided.
         queue: runs that wait there and need no look; they are not among ``runs``, nor are those that are done.
-        more: whether further runs wait to be begun.
-        failed: attempts of runs that are not among ``runs`` which may tell of a bad node.
-        trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
-        trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
-        gpu_seconds: usage of the runs that are done, if that is limited.
     """
 
-    now_s: float
-    campaign: CampaignRow
     runs: tuple[RunView, ...]
     listed: bool
     complete: bool
@@ -233,7 +304,6 @@ class Snapshot:
     intent_grace_s: float
     lost_grace_s: float
     outcome_grace_s: float
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     nodes: int | None = None
     storage: str | None = None
     user: int = 0
@@ -241,13 +311,7 @@ class Snapshot:
     workdir_away: str = ""
     damaged: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[BrokenRun, ...] = ()
-    screenings: Mapping[int, Screening] = field(default_factory=dict)
     queue: Queue = field(default_factory=Queue)
-    more: bool = False
-    failed: Sequence[AttemptRow] = ()
-    trained_on: Callable[[], frozenset[str]] = frozenset
-    trained_with: Callable[[], frozenset[str]] = frozenset
-    gpu_seconds: float = 0.0
 
     def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Return whether the run is still wanted."""

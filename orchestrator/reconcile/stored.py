@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,12 +20,12 @@ from dscampaign.db.warm_up import untimed_steps
 from dscampaign.orchestrator.executors.job_request import gpus_per_rank, run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import read_ledgers
-from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.shared_sections import SharedSections
 
 from .lease import lease_name
 from .screening import Screening
+from .snapshot import StoreState
 
 QUEUE_FULL: Final = "queue.full"
 """Kind of event about a submit limit, for all runs that wait for it."""
@@ -69,36 +69,24 @@ class Configs:
         return self._read.values()
 
 
-@dataclass(frozen=True)
-class Stored:
-    """The store's view of a campaign at one moment of its clock.
+@dataclass(frozen=True, kw_only=True)
+class Stored(StoreState):
+    """The store's view of a campaign.
 
     Attributes:
         runs: all, or only those to look at.
         attempts: by run id, oldest first.
-        ledgers: measured memory, by memory key.
         checkpoint_bytes: size of the largest recorded checkpoint of runs that wait for storage, by run id.
-        screenings: measurements of screening runs, by run id.
         waiting: runs that only wait in the queue, not among `runs`.
         heard_s: when the executor last answered a pass, by the store's clock.
-        more, failed, trained_on, trained_with, gpu_seconds: see `Snapshot`.
     """
 
-    now_s: float
-    campaign: CampaignRow
     runs: tuple[RunRow, ...]
     configs: Configs
     attempts: Mapping[int, Sequence[AttemptRow]]
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     checkpoint_bytes: Mapping[int, int] = field(default_factory=dict)
-    screenings: Mapping[int, Screening] = field(default_factory=dict)
     waiting: Sequence[WaitingAttempt] = ()
     heard_s: float | None = None
-    more: bool = False
-    failed: Sequence[AttemptRow] = ()
-    trained_on: Callable[[], frozenset[str]] = frozenset
-    trained_with: Callable[[], frozenset[str]] = frozenset
-    gpu_seconds: float = 0.0
 
     @property
     def active(self) -> list[AttemptRow]:

@@ -12,6 +12,7 @@ from dscampaign.db.records import AttemptRow, NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
+from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 
 CONFIG: dict[str, Any] = {
     "executor": "slurm",
@@ -96,6 +97,8 @@ def make_world(path: Path) -> World:
     _complete(world)
     _reduce(world)
     _fail(world)
+    with store.read() as conn:
+        CampaignFolder(queries.list_campaigns(conn)[0]).complete()
     return world
 
 

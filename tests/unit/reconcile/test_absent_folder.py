@@ -21,7 +21,6 @@ import pytest
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.errors import EXIT_UNREACHABLE, Unreachable, UserError
-from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World
 
 
@@ -238,17 +237,15 @@ def test_the_folder_of_another_campaign_of_that_name_is_not_taken_for_it(tmp_pat
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"campaign'])
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_damaged_marker_is_written_anew(tmp_path: Path, content: str, begun: bool) -> None:
+def test_a_damaged_marker_is_written_anew_by_a_submission(tmp_path: Path, content: str) -> None:
     with shared_world(tmp_path) as (world, _):
         world.record()
-        if begun:
+        world.run_pass()
+        world.paths.marker.write_text(content)
+        with pytest.raises(Unreachable, match="damaged"):
             world.run_pass()
-        world.paths.marker.write_text(content)
-        assert world.run_pass().troubles == ()
-        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
-        world.paths.marker.write_text(content)
         world.record()
+        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
         settle(world)
         assert world.ran == [("depth-1", 1), ("depth-2", 1)]
 
@@ -262,23 +259,6 @@ def test_a_damaged_marker_of_another_campaign_is_not_taken_for_its_own(tmp_path:
         world.paths.marker.touch()
         with pytest.raises(Unreachable, match="is not the folder of campaign c"):
             world.run_pass()
-
-
-def test_a_campaign_of_an_older_version_gets_its_marker(tmp_path: Path) -> None:
-    with shared_world(tmp_path) as (world, shared):
-        world.record()
-        world.run_pass()
-        world.paths.marker.unlink()
-        world.run_jobs()
-        shared.vanish()
-        with pytest.raises(Unreachable):
-            world.run_pass()
-        shared.come_back()
-        assert not world.paths.marker.exists()
-        assert isinstance(world.run_pass(), Pass)
-        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
-        settle(world)
-        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import pytest
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
-from dscampaign.orchestrator.reconcile.decide import decide, settled
-from dscampaign.orchestrator.reconcile.limits import gpu_hours
+from dscampaign.orchestrator.reconcile.decide import decide, gpu_hours, settled
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, BrokenRun, RunView, Snapshot
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
