@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.actions import (
     Action,
-    Adopt,
-    CancelJob,
-    Finish,
-    MarkAttempt,
-    NoteAbsence,
-    Revoke,
-    SetRun,
-    Submit,
 )
-from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, AttemptView, RunView, Snapshot
+from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView, Snapshot
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
@@ -178,124 +167,3 @@ def snapshot(*runs: RunView, **values: Any) -> Snapshot:
 def of_kind(kind: type[_A], actions: Iterable[Action]) -> list[_A]:
     """The actions of one kind."""
     return [action for action in actions if isinstance(action, kind)]
-
-
-@dataclass
-class Simulation:
-    """A campaign of one node a run in which every action succeeds at once; the test plays Slurm.
-
-    Attributes:
-        jobs: what Slurm shows, by token.
-        endings: what the agents of an attempt left behind, by token.
-    """
-
-    runs: list[RunView]
-    now_s: float = NOW_S
-    jobs: dict[str, JobView] = field(default_factory=dict)
-    endings: dict[str, NodeOutcome] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def snapshot(self) -> Snapshot:
-        """The world now."""
-        runs = (replace(view, attempts=tuple(self._seen(a.row) for a in view.attempts)) for view in self.runs)
-        return snapshot(*runs, now_s=self.now_s, **self.options)
-
-    def end(self, state: str | None, values: dict[str, Any]) -> None:
-        """Every active attempt ends this way; None: its job is gone and nobody knows how."""
-        for view in self.runs:
-            if view.latest and view.latest.active:
-                token = view.latest.row.token
-                if state is None:
-                    del self.jobs[token]
-                else:
-                    self.jobs[token] = job(state, token)
-                    self.endings[token] = outcome(**values)
-        if state is None:
-            self.settle_down()  # a pass sees that it is absent
-            self.now_s += 601
-
-    def settle_down(self, most: int = 4) -> list[Action]:
-        """Passes until one has nothing to do, after the end was seen, the next one submitted and seen to wait."""
-        done: list[Action] = []
-        for _ in range(most):
-            actions = decide(self.snapshot())
-            if not actions:
-                return done
-            self.take(actions)
-            done += actions
-        raise AssertionError(f"still something to do: {actions}")
-
-    def take(self, actions: Iterable[Action]) -> None:
-        """What the store and Slurm are like after these actions."""
-        for action in actions:
-            match action:
-                case SetRun():
-                    values = {"state": action.state, "reason": action.reason, "not_before_s": action.not_before_s}
-                    self._set_run(action.run.id, **values, cause=action.cause)
-                case Submit():
-                    self._submit(action)
-                case Finish():
-                    self._set_attempt(action.attempt, **_finished(action))
-                case MarkAttempt():
-                    self._set_attempt(action.attempt, state=action.state, started_s=action.started_s)
-                case NoteAbsence():
-                    known = {ABSENCE: asdict(action.absence)} if action.absence else {}
-                    self._set_attempt(action.attempt, evidence=known)
-                case Adopt():
-                    self._set_attempt(action.attempt, state=AttemptState.QUEUED, job_id=action.job_id)
-                case Revoke():
-                    kind = FailureClass.LOST if action.wanted else FailureClass.CANCELLED
-                    ended = {"failure_class": kind, "evidence": {"reason": "no job", "seen_s": self.now_s}}
-                    self._set_attempt(action.attempt, state=kind.policy.attempt, **ended)
-                case CancelJob():
-                    self.jobs[action.attempt.token] = job("CANCELLED", action.attempt.token)
-
-    def _seen(self, row: AttemptRow) -> AttemptView:
-        ended = self.endings.get(row.token)
-        return AttemptView(row, self.jobs.get(row.token), outcomes=(ended,) if ended else (), claimed=bool(ended))
-
-    def _submit(self, action: Submit) -> None:
-        token = f"t{100 * action.run.id + action.generation}"
-        row = attempt_row(
-            action.generation,
-            AttemptState.QUEUED,
-            id=100 * action.run.id + action.generation,
-            run_id=action.run.id,
-            token=token,
-            micro_batch=action.micro_batch,
-            retry_epoch=action.run.retry_epoch,
-            config_hash=action.run.config_hash,
-            start_step=None,
-            created_s=self.now_s,
-        )
-        self.jobs[token] = job("PENDING", token, ended_s=None)
-        index = self._index(action.run.id)
-        view = self.runs[index]
-        self.runs[index] = replace(view, attempts=(*view.attempts, AttemptView(row)))
-        self._set_run(action.run.id, state=RunState.QUEUED, not_before_s=None, generation=action.generation)
-
-    def _set_run(self, run_id: int, **values: Any) -> None:
-        index = self._index(run_id)
-        self.runs[index] = replace(self.runs[index], run=replace(self.runs[index].run, **values))
-
-    def _set_attempt(self, row: AttemptRow, **values: Any) -> None:
-        index = self._index(row.run_id)
-        attempts = (
-            AttemptView(replace(a.row, **values)) if a.row.id == row.id else a for a in self.runs[index].attempts
-        )
-        self.runs[index] = replace(self.runs[index], attempts=tuple(attempts))
-
-    def _index(self, run_id: int) -> int:
-        return next(i for i, view in enumerate(self.runs) if view.run.id == run_id)
-
-
-def _finished(action: Finish) -> dict[str, Any]:
-    verdict = action.verdict
-    return {
-        "state": action.state,
-        "failure_class": verdict.kind,
-        "evidence": {"reason": verdict.reason, "hint": verdict.hint, "seen_s": action.seen_s},
-        "ended_s": max((o.ended_s for o in action.ended.outcomes), default=action.seen_s),
-        "start_step": action.ended.start_step,
-        "last_step": action.ended.last_step,
-    }

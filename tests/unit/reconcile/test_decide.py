@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dscampaign.db.records import AttemptRow
@@ -28,7 +28,7 @@ from dscampaign.orchestrator.reconcile.actions import (
     Submit,
 )
 from dscampaign.orchestrator.reconcile.attempt_state import transitions
-from dscampaign.orchestrator.reconcile.decide import decide, settled
+from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.record import activities
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -37,7 +37,6 @@ from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,
     NOW_S,
-    Simulation,
     attempt_row,
     ended_row,
     job,
@@ -859,22 +858,6 @@ def test_a_straggler_is_named_once() -> None:
 # -- what the user wants ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("desired", ["cancel", "absent"])
-def test_an_unwanted_run_is_ended_and_says_so_truly(desired: str) -> None:
-    world = Simulation([run_view(run=run_row())])
-    world.settle_down()
-    world.runs = [replace(view, run=replace(view.run, desired=desired)) for view in world.runs]
-    world.take(decide(world.snapshot()))
-    done = world.settle_down()
-    [finish] = of_kind(Finish, done)
-    assert (finish.state, finish.verdict.reason) == (
-        AttemptState.CANCELLED,
-        "the run is no longer wanted",
-    )
-    assert world.runs[0].run.state is RunState.CANCELLED
-    assert settled(world.snapshot())
-
-
 def _unreadable() -> RunConfig:
     raise AssertionError("nothing of its configuration decides what follows")
 
@@ -971,66 +954,6 @@ def test_the_end_is_recorded_before_the_successor_is_submitted() -> None:
     retry = RetryConfig(backoff_s=0)
     kinds = [type(a) for a in decide(snapshot(run_view(view, retry=retry)))]
     assert kinds == [Finish, SetRun, Submit]
-
-
-def test_one_mistake_in_every_run_costs_exactly_one_attempt_each() -> None:
-    world = Simulation([run_view(run=run_row(id=i, name=f"r{i}")) for i in range(12)])
-    for _ in range(5):
-        world.settle_down()
-        world.end("FAILED", {"ranks": (rank_error(0, "builtins.ModuleNotFoundError", "No module named 'x'"),)})
-        world.now_s += 10_000
-    assert {len(view.attempts) for view in world.runs} == {1}
-    assert {view.run.state for view in world.runs} == {RunState.FAILED}
-
-
-LAST: list[tuple[str | None, dict[str, Any]]] = [
-    ("COMPLETED", {}),
-    ("CANCELLED", {"last_step": None, "launcher_exit": 1}),
-    ("FAILED", {"ranks": (rank_error(0, "builtins.TypeError", "no"),), "launcher_exit": 1, "last_step": None}),
-]
-LASTING: list[tuple[str | None, dict[str, Any]]] = [
-    (None, {}),
-    ("COMPLETED", {"last_step": 30}),
-    ("COMPLETED", {"last_step": 30, "ended_by": "stop"}),
-    ("PREEMPTED", {"last_step": 20}),
-    ("NODE_FAIL", {"last_step": None}),
-    ("TIMEOUT", {"last_step": None}),
-    ("TIMEOUT", {"last_step": 15}),
-    ("OUT_OF_MEMORY", {"ranks": (RankEnd(0, None, None),), "launcher_exit": 1, "last_step": None}),
-    ("FAILED", {"ranks": (rank_error(0, "torch.OutOfMemoryError", "CUDA out of memory"),), "launcher_exit": 1}),
-    ("FAILED", {"ranks": (rank_error(0, "builtins.RuntimeError", "boom"),), "launcher_exit": 1}),
-]
-QUICK = settings(max_examples=60, deadline=None, phases=[Phase.generate], derandomize=True, database=None)
-
-
-@QUICK
-@given(st.lists(st.sampled_from(LASTING), min_size=30, max_size=40), st.booleans())
-def test_whatever_happens_attempts_are_few_and_one_at_a_time(history: list[Any], limited: bool) -> None:
-    world = Simulation(
-        [run_view(run=run_row(), slurm=SlurmConfig(mem="1000M"))], options={"capacity": 1} if limited else {}
-    )
-    for state, values in history:
-        world.settle_down()
-        assert sum(a.active for a in world.runs[0].attempts) <= 1
-        world.end(state, values)
-        world.now_s += 2500
-    world.settle_down()
-    generations = [a.row.generation for a in world.runs[0].attempts]
-    assert generations == list(range(1, len(generations) + 1))
-    # the first, every budget, and two of three that lead nowhere
-    assert len(generations) <= 1 + 3 + 8 + 3 + 2 + 2
-    assert settled(world.snapshot())
-
-
-@QUICK
-@given(st.lists(st.sampled_from(LAST + LASTING), min_size=1, max_size=8), st.integers(0, 2000))
-def test_a_decision_that_was_carried_out_is_not_made_again(history: list[Any], wait_s: int) -> None:
-    world = Simulation([run_view(run=run_row(id=i, name=f"r{i}")) for i in (1, 2)])
-    for state, values in history:
-        world.end(state, values)
-        world.settle_down()
-        assert decide(world.snapshot()) == []
-        world.now_s += wait_s
 
 
 def test_all_first_repeats_come_before_any_second() -> None:

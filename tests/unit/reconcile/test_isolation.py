@@ -18,14 +18,12 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files import disk_space
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
-from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.attempt_files import is_claimed, take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -200,14 +198,6 @@ def test_evidence_that_the_store_refuses_is_left_out(world: World, monkeypatch: 
     assert "not JSON serializable" in world.runs()[BAD].reason
 
 
-def test_a_run_whose_folder_cannot_be_made_is_not_submitted(world: World) -> None:
-    world.paths.run(BAD).dir.parent.mkdir(parents=True, exist_ok=True)
-    world.paths.run(BAD).dir.write_text("a file")
-    settle(world)
-    assert world.states() == {BAD: "held", GOOD: "completed"}
-    assert "the run's folder is not writable" in world.runs()[BAD].reason
-
-
 def test_a_run_that_asks_for_nonsense_is_not_submitted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real = job_request.payload
     monkeypatch.setattr(job_request, "payload", raising_for(f"name='{BAD}'", ZeroDivisionError("odd"), real))
@@ -369,30 +359,6 @@ def test_a_configuration_that_cannot_be_read_keeps_no_other_from_this_machine(tm
     settle(world)
     assert world.states() == {BAD: "held", GOOD: "completed"}
     world.store.close()
-
-
-def test_a_configuration_that_cannot_be_read_keeps_no_other_off_a_bad_node(world: World) -> None:
-    world.run_pass()
-    evidence = {"reason": "ECC", "host": "n7", "seen_s": world.run_pass().snapshot.now_s}
-    row = world.attempts(BAD)[0]
-    with world.store.write() as conn:
-        queries.update_attempt(conn, row.id, state=AttemptState.FAILED, failure_class="gpu", evidence=evidence)
-    spoil(world, state=RunState.FAILED, reason="ECC")
-    world.run_jobs("PREEMPTED", exit_code=None)
-    done = world.run_pass()
-    assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
-    settle(world)
-    assert world.states() == {BAD: "failed", GOOD: "completed"}
-
-
-def test_a_run_whose_files_cannot_be_written_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written for all of an array together."""
-    error = TypeError("not JSON serializable")
-    monkeypatch.setattr(submit, "write_payloads", raising_for(f"run='{BAD}'", error, write_payloads, 1))
-    settle(world)
-    assert world.states() == {BAD: "held", GOOD: "completed"}
-    assert "TypeError: not JSON serializable" in world.runs()[BAD].reason
-    assert world.attempts(BAD) == []
 
 
 def test_an_error_that_no_executor_should_have_is_told(world: World) -> None:
