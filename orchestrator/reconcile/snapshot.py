@@ -177,8 +177,8 @@ class RunView:
 
 def unread_end(run: RunRow, row: AttemptRow, job: JobView | None) -> Ended:
     """Return the evidence about an attempt whose files and configuration are not read."""
-    known = {"known_start_step": row.start_step, "known_last_step": row.last_step}
-    return Ended(job, (), row.nodes, run.target_step, False, False, **known)
+    first, last = row.start_step, row.last_step
+    return Ended(job, (), row.nodes, run.target_step, False, False, known_start_step=first, known_last_step=last)
 
 
 @dataclass(frozen=True)
