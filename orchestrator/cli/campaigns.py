@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def list_campaigns(place: PlaceOptions, form: str) -> int:
     """List the campaigns of the store.
 
-    Shows who submitted each, its GPU-hours, or rank-hours where ranks have no GPU, when something last happened, and
-    its runs by state; the most recently active first.
+    Shows the owner, the GPU-hours (rank-hours without GPUs), the last activity and the runs by state of each campaign,
+    the most recently active first.
 
     Examples:
       campaign list
@@ -59,10 +59,9 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
 def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     """Remove a campaign.
 
-    Deletes what campaign has made in its folder, with checkpoints and logs, and all that the store has of it. Other
-    files in that folder, symbolic links and mounts stay, and are listed. Only a settled campaign can be removed, or one
-    whose folder was deleted and that has no job left. Lists what would go, and asks. If it is interrupted, the same
-    command finishes it.
+    Deletes its files, with checkpoints and logs, and its records in the store. Other files in its folder, symbolic
+    links and mounts stay, and are listed. The campaign must be settled, or its folder deleted and no job left. Lists
+    the files, and asks. If it is interrupted, the same command finishes it.
 
     Examples:
       campaign rm sweep
@@ -104,17 +103,17 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
 
 @verb
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted and stop.")
+@click.option("--dry-run", is_flag=True, help="List the files and stop.")
 @yes_option
 @store_options
 @json_option
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     """Delete files that no result needs, of one campaign or of all.
 
-    These are checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics
-    files that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old,
-    as somebody may be about to use them. Lists what goes and how much each kind takes, and asks. Runs that are not
-    settled are never touched, nor are files of yours, symbolic links and mounts.
+    Deletes checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics files
+    that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old. Lists
+    the files and the size of each kind, and asks. Never touches unsettled runs, your own files, symbolic links and
+    mounts.
 
     Examples:
       campaign gc --dry-run

@@ -48,7 +48,7 @@ def completing() -> bool:
 
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The campaigns, then the runs of the named one; nothing, without a message, if the store cannot be read."""
+    """The campaigns, then the runs of the named campaign; nothing, without a message, if the store cannot be read."""
     given, before = ctx.params, ctx.find_root().params
     words = [word for word in (given.get("name"), *(given.get("words") or ())) if word]
     try:

@@ -57,7 +57,7 @@ def upgrade(place: PlaceOptions, as_json: bool) -> int:
 @click.option(
     "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be removed and stop.")
+@click.option("--dry-run", is_flag=True, help="Show the number of rows and stop.")
 @yes_option
 @store_options
 @json_option
@@ -74,10 +74,10 @@ def prune(
 
     Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
     Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the
-    peaks of memory stay; what GPUs did is computed before. Reports, exports and `campaign explain` say which runs
-    were thinned. Says how much would go, and asks. If it is interrupted, the same command finishes it.
+    peaks of memory stay; figures of GPUs are computed before. Reports, exports and `campaign explain` name the thinned
+    runs. Shows the number of rows, and asks. If it is interrupted, the same command finishes it.
 
-    SQLite uses the room again but does not give it back to the disk: `VACUUM` does, while nobody uses the store.
+    SQLite reuses the space but does not return it to the disk; `VACUUM` does, while the store is not in use.
 
     Examples:
       campaign db prune sweep --keep-every 10 --dry-run

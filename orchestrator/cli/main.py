@@ -76,7 +76,7 @@ for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, dia
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code.
 
-    `argv` are the words after `campaign`, by default those of this process; `--debug` anywhere shows tracebacks.
+    `argv` are the arguments after `campaign`, by default those of this process; `--debug` anywhere shows tracebacks.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if debug := "--debug" in words:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explained(error: Exception) -> int | None:
-    """Prints what is wrong and what to do; returns the exit code, None for a bug."""
+    """Prints the error and its hint; returns the exit code, None for a bug."""
     code: int | None = None
     match error:
         case click.Abort():

@@ -47,9 +47,9 @@ def promote(
 ) -> int:
     """Write the spec of one longer run of the recommended condition.
 
-    It is the campaign's spec as it was submitted, without comments, with that condition's settings fixed, without
-    matrix, repeats and screening, and under a name of its own. Notes list the
-    settings that depend on the number of steps. Without an established recommendation, name a condition.
+    It is the campaign's spec as submitted, without comments, matrix, repeats and screening, with the settings of that
+    condition and a new name. Notes list the settings that depend on the number of steps. Without an established
+    recommendation, name a condition.
 
     Examples:
       campaign promote sweep --steps 20000

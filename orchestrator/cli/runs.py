@@ -58,8 +58,8 @@ def submit(
     """Submit the runs of a spec that are not in the store yet.
 
     Shows the plan, asks for confirmation if it is large, records the runs, and runs one pass of `campaign reconcile`.
-    Submitting a spec again is safe: only new runs are submitted. A finished run that was given more steps goes on from
-    its last checkpoint, if its learning rate is constant.
+    Submitting a spec again is safe: only new runs are submitted. A finished run with more steps in the spec
+    continues from its last checkpoint, if its learning rate is constant.
 
     Examples:
       campaign submit campaign.yaml
@@ -141,8 +141,8 @@ def reconcile(
 ) -> int:
     """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
 
-    Records how jobs ended, retries failed runs and resumes interrupted ones: one pass, or with --watch repeated passes
-    until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
+    Records the ends of jobs, retries failed runs and resumes interrupted runs: one pass, or with --watch repeated
+    passes until every run is settled. It is safe to stop and restart at any time. Exit code 0: every run completed
     or was cancelled. 1: settled, but some runs failed or are held. 8: not settled yet.
 
     Examples:
@@ -175,8 +175,8 @@ def reconcile(
 def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
-    RUN may be a pattern. They keep their metrics, and are not submitted again until `campaign retry` resumes them from
-    their last checkpoint. The pass of `campaign reconcile` that cancels them may begin runs that waited for room.
+    RUN may be a pattern. Cancelled runs keep their metrics; `campaign retry` resumes them from their last checkpoint.
+    The pass of `campaign reconcile` that cancels them may start runs that waited for room.
 
     Examples:
       campaign cancel sweep zero_stage-3
@@ -238,7 +238,7 @@ def retry(
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:
-        raise UserError("which runs?", "--all, or those that are chosen, not both")
+        raise UserError("which runs?", "--all or RUN, not both")
     opened.check_writable()
     names = names_of(opened, campaign, chosen)
     unnamed = bool(chosen.patterns) and not chosen.states

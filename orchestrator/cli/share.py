@@ -40,11 +40,11 @@ def share(
 ) -> int:
     """Let a group read a campaign.
 
-    By default only you can read what lies in the shared folder. This lets a group read what `status`, `explain`,
-    `logs`, `report`, `recommend` and `compare` need: the folders of the runs, now and later, and a SQLite store with
-    everything in it. Nobody gets the right to write, to read job files and their environment, or, without
-    --checkpoints, to read checkpoints. Lists what is readable now, and which folders still keep the group out. Refuses
-    if other files lie in `dir`, which the group could then read: such a campaign needs a `dir` of its own.
+    By default only you can read the shared folder. This lets a group use `status`, `explain`, `logs`, `report`,
+    `recommend` and `compare`: it can read the folders of the runs, now and later, and a SQLite store with everything in
+    it. It cannot write, read job files and their environment, or, without --checkpoints, read checkpoints. Lists the
+    readable folders, and the folders that still keep the group out. Refuses if other files lie in `dir`, which the
+    group could then read: this campaign needs a `dir` of its own.
 
     Examples:
       campaign share sweep --group vision

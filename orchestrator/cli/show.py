@@ -133,9 +133,8 @@ def logs(
 ) -> int:
     """Show the output of one rank of a run.
 
-    As long as the rank has printed nothing, shows the output of the launcher or of the batch job. On a terminal, a
-    progress bar is shown as it last was, and no escape sequence but colours gets through; a file or a pipe gets the
-    log as it is.
+    Until the rank prints something, shows the output of the launcher or of the batch job. On a terminal, shows progress
+    bars in their last state, and passes colours but no other escape sequence; a file or a pipe gets the log as it is.
 
     Examples:
       campaign logs sweep zero_stage-2 -f
@@ -149,7 +148,7 @@ def logs(
     where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)
     if follow and as_json:
-        raise UserError("--follow prints no JSON document", "leave one of the two out")
+        raise UserError("--follow prints no JSON document", "leave --follow or --json out")
     if follow and attempt is None:
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)

@@ -130,13 +130,12 @@ def plan(
     place: PlaceOptions,
     form: str,
 ) -> int:
-    """Show what submitting a spec would do.
+    """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
     number of parameters of its model, and the memory that weights, gradients and optimizer states take on one GPU.
-    Of a script of your own, shows the command of the first run.
-    With RUN, shows that run's DeepSpeed configuration instead. More than 60 runs are summed up by axis, with a row for
-    each that is not like all others.
+    Shows the command of the first run of your own script. With RUN, shows that run's DeepSpeed configuration instead.
+    Sums up more than 60 runs by axis, with a row for each run that differs from all others.
 
     Examples:
       campaign plan campaign.yaml
@@ -188,8 +187,8 @@ def render(
 ) -> int:
     """Write a batch script for one run, or for the reconciler.
 
-    A run's script is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs neither
-    the store nor the reconciler, and writes to a folder of its own.
+    The script of a run is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs
+    neither the store nor the reconciler, and writes to a folder of its own.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch

@@ -1,4 +1,4 @@
-"""Logs and tables on a terminal: what a script prints may look like anything, but must not command the terminal."""
+"""Logs and tables on a terminal: the output of a script must not command it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PLAIN: Final = "\x1b[0m"
 
 
 class TerminalLog:
-    """Shows bytes of a log on a terminal, line by line; one without an end is shown, and replaced as it goes on.
+    """Shows bytes of a log on a terminal, line by line; a line without an end is replaced as it grows.
 
-    Of a line with carriage returns only what stands after the last one is shown, as of a progress bar.
+    Of a line with carriage returns, such as a progress bar, it shows the last state.
 
     Args:
         stream: of the terminal.
@@ -46,7 +46,7 @@ class TerminalLog:
             self._line = kept if len(kept) <= _LONGEST else self._end(kept)
 
     def flush(self) -> None:
-        """Shows the beginning of a line whose end is not there yet."""
+        """Shows the beginning of an unfinished line."""
         now = shorten(printable(_last_state(self._line)).replace("\t", " "), self._width - 1)
         if now != self._shown:
             self._stream.write(f"{CLEAR_LINE if self._shown else ''}{now}")

@@ -40,7 +40,7 @@ class Told(NamedTuple):
 
     Attributes:
         status: of the campaign after it.
-        troubled: something could not be read or done for now; another reconciler at work does what this one would.
+        troubled: something could not be read or done for now; another reconciler at work is no trouble.
     """
 
     status: CampaignStatus
@@ -48,9 +48,9 @@ class Told(NamedTuple):
 
 
 def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True) -> Told:
-    """Runs one pass, or as many as it takes to begin all runs, and prints on stderr what they do.
+    """Runs one pass, or as many as it takes to start all runs, and prints their actions on stderr.
 
-    Unless `quiet`, also shows how far a long one is. That another reconciler is at work is said where something has
+    Unless `quiet`, also shows the progress of a long pass. Mentions another reconciler at work if something has
     `changed` that it applies.
     """
     reconciler = Reconciler(store, campaign)
@@ -80,7 +80,7 @@ def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
 
 
 def done_lines(seen: Pass | Exception, read: Callable[[], CampaignStatus]) -> Sequence[str]:
-    """What a pass did; `read` returns the status after it, and is called only where it did something."""
+    """The actions of a pass; `read` returns the status after it, and is called only if there are any."""
     if not isinstance(seen, Pass) or not seen.actions:
         return []
     after = {run.run_id: run for run in read().runs}
@@ -96,7 +96,7 @@ def watch_passes(
 ) -> None:
     """Runs passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
 
-    Stopped by the user or a signal, it says that the jobs keep running, and raises KeyboardInterrupt.
+    Stopped by the user or a signal, it prints that the jobs keep running, and raises KeyboardInterrupt.
     """
     require_polite([campaign], interval_s)
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
@@ -139,7 +139,7 @@ def interrupted(status: CampaignStatus | None, name: str) -> str:
     unsettled = [run for run in status.runs if run.state in UNSETTLED_RUN] if status else []
     if unsettled and all(run.shown == CANCELLING for run in unsettled):
         return (
-            f"interrupted: {count(len(unsettled), 'run')} to be cancelled, whose jobs may still run. {go_on} sees to it"
+            f"interrupted: {count(len(unsettled), 'run')} to be cancelled; their jobs may still run. {go_on} sees to it"
         )
     waiting = [run for run in unsettled if not run.job_id]
     if status is None or not waiting:

@@ -41,9 +41,9 @@ def weights(
 ) -> int:
     """Write a run's weights in the format of Transformers.
 
-    OUT becomes a folder with configuration, safetensors and tokenizer, which `from_pretrained` loads: with the same
-    loss on held-out text as the checkpoint that it was written from, whatever ZeRO stage, offload or number of ranks
-    that had. It appears complete or not at all. No GPU is needed, but the training stack on this machine.
+    OUT becomes a folder with configuration, safetensors and tokenizer, which `from_pretrained` loads, with the same
+    loss on held-out text as the checkpoint, for any ZeRO stage, offload and number of ranks. It appears complete or not
+    at all. Needs the training stack on this machine, but no GPU.
 
     Examples:
       campaign weights sweep zero_stage-3 ./model

@@ -94,7 +94,7 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["submit", spec]) == 1  # nothing to do, and that two runs have failed is no success
     err = capsys.readouterr().err
     assert "Plan: 0 to submit, 2 kept" in err
-    assert "2 runs stay as they are: `campaign retry demo` tries again what failed or is held" in err
+    assert "2 runs stay as they are: `campaign retry demo` retries the failed and held runs" in err
     assert [len(run["attempts"]) for run in place.status(capsys)["runs"]] == [1, 1]
 
     assert main(["retry", "demo", "depth-2"]) == 0

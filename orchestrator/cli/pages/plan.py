@@ -135,7 +135,7 @@ def _ended_badly(plan: Plan) -> list[str]:
     kept = [item for item in plan.runs if item.sign is Sign.KEEP and item.run]
     names = [item.name for item in kept if item.why in TROUBLED]
     what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
-    lines = [f"{what}: `{typed('retry', plan.campaign)}` tries again what failed or is held"] if names else []
+    lines = [f"{what}: `{typed('retry', plan.campaign)}` retries the failed and held runs"] if names else []
     if ended := [item.name for item in kept if item.why == RunState.CANCELLED]:
         stay = "stays cancelled" if len(ended) == 1 else "stay cancelled"
         again = "starts it again" if len(ended) == 1 else "starts that one again"

@@ -146,7 +146,7 @@ def test_an_interrupted_cancel_does_not_say_that_jobs_go_on(world: World) -> Non
     rows = [row._replace(state=RunState.QUEUED, job_id=f"7_{i}", desired="cancel") for i, row in enumerate(seen.runs)]
     said = interrupted(_of(seen, rows), "sweep")
     assert said == (
-        "interrupted: 4 runs to be cancelled, whose jobs may still run. `campaign reconcile sweep --watch` sees to it"
+        "interrupted: 4 runs to be cancelled; their jobs may still run. `campaign reconcile sweep --watch` sees to it"
     )
     rows[0] = rows[0]._replace(desired="run")
     assert interrupted(_of(seen, rows), "sweep").startswith("stopped; the jobs keep running.")
