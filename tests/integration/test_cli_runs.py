@@ -152,7 +152,7 @@ def test_runs_are_cancelled_and_retried_by_pattern_and_state(
 ) -> None:
     main(["submit", place.write("exec sleep 60", "[1, 2, 13]")])
     assert main(["cancel", "demo", "deph-1*"]) == 2
-    assert 'did you mean "depth-1*"?' in capsys.readouterr().err
+    assert "`campaign status demo` lists them" in capsys.readouterr().err
     assert main(["cancel", "demo", "--state", "held"]) == 0
     assert capsys.readouterr().err == "nothing to cancel: no run of demo is held\n"
     assert main(["cancel", "demo", "depth-1*"]) == 0

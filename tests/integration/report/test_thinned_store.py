@@ -31,6 +31,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     file = tmp_path / "campaign.db"
     file.write_bytes(gzip.decompress(KEPT.read_bytes()))
+    assert main(["db", "upgrade", *STORE]) == 0
     return file
 
 
