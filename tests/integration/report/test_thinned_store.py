@@ -71,7 +71,7 @@ def test_what_gpus_did_stays_exact_and_speed_moves_by_less_than_a_fiftieth(store
 def test_nothing_goes_without_a_word_of_the_user_s(store: Path, capsys: Output) -> None:
     whole = rows(store)
     assert main(["db", "prune", *STORE]) == 2
-    assert "hint: say --keep-every 10, or set `retention: {keep_every: 10}` in the spec" in capsys.readouterr().err
+    assert "hint: give --keep-every 10, or set `retention: {keep_every: 10}` in the spec" in capsys.readouterr().err
     assert main([*TO_FIFTHS, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("gpu-telemetry: 3 runs, one step in 5 stays, ")
     assert main([*TO_FIFTHS]) == 2
