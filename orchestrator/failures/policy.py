@@ -119,9 +119,7 @@ class FailureClass(StrEnum):
 
     COMPLETED = Policy(
         "completed",
-        shows="every node wrote an outcome, every rank exited with 0, and the target step was reached; for your own"
-        " script: every rank exited with 0 without being asked to stop, and it did not report an earlier end; also"
-        " where after the target step only the clean-up failed",
+        shows="every rank exited with 0 and the target step was reached, or only the clean-up after it failed",
         follows="done",
         by_hand="Nothing: it came to its end.",
         attempt=AttemptState.COMPLETED,
@@ -130,8 +128,7 @@ class FailureClass(StrEnum):
     )
     COMPLETED_EARLY = Policy(
         COMPLETED_EARLY,
-        shows="every rank of your own script exited with 0 without being asked to stop, and the steps that it reported"
-        " end before the target step",
+        shows="every rank of your own script exited with 0 by itself, before the target step",
         follows="done, but marked everywhere and left out of comparisons; `campaign retry` runs it again if named",
         by_hand="It ended in good order, but before its last step: see whether that was meant.",
         attempt=AttemptState.COMPLETED,
@@ -164,18 +161,15 @@ class FailureClass(StrEnum):
     )
     OOM = Policy(
         "oom",
-        shows="torch's `OutOfMemoryError`, `CUDA error: out of memory`, a failed"
-        " allocation of cuBLAS, cuDNN or NCCL; out of host memory if the ranks train on the CPU",
+        shows="the memory of a device ran out, or the host's if the ranks train on the CPU",
         follows="a smaller micro-batch with more accumulation; the global batch stays the same ([below](#memory))",
-        by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again. Activation"
-        " checkpointing, a higher ZeRO stage or offload also help.",
+        by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     FOREIGN_OOM = Policy(
         "foreign_oom",
-        shows="the same, but processes outside of this run hold more than a tenth of the GPU, by torch's figures or"
-        " the GPU's before the first rank started, and without them it would have fitted",
+        shows="the same, but it would have fitted without other processes that hold over a tenth of the GPU",
         follows="resumes elsewhere, same configuration; the node is [excluded](#bad-nodes) for two hours",
         by_hand="Start it again on another node: other processes hold memory of this node's GPUs.",
         budgets=(Budget.INFRA,),
@@ -183,19 +177,15 @@ class FailureClass(StrEnum):
     )
     FRAGMENTATION = Policy(
         "fragmentation",
-        shows="the same, but torch holds at least as much as it requested, and a twentieth of the GPU, in free"
-        " fragments, and its expandable segments were off; by default the built-in training has them on",
-        follows="one retry with `expandable_segments:True`; after that, or if it would not have fitted unfragmented"
-        " either, as `oom`",
+        shows="the same, but torch holds enough memory in free fragments, and its expandable segments were off",
+        follows="one retry with `expandable_segments:True`; after that as `oom`",
         by_hand="Start it again with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
     )
     HOST_OOM = Policy(
         "host_oom",
-        shows="Slurm: OUT_OF_MEMORY of the job or a step, or a killed batch step under OverMemoryKill; an"
-        " `oom_kill` of the job's control group or, of one of its ranks, in the kernel's log; `can't allocate"
-        " memory`, `MemoryError`, a `/dev/shm` that is too small; for runs on GPUs",
+        shows="Slurm: OUT_OF_MEMORY; a process killed for memory; `MemoryError`; a `/dev/shm` that is too small",
         follows="retries with 1.5 times the memory if the spec sets `slurm.mem`; else fails",
         by_hand="Ask for more host memory (`--mem`), or use fewer data-loader workers, less pinning, less offload.",
         retry=RetryMode.MORE_MEMORY,
@@ -203,9 +193,8 @@ class FailureClass(StrEnum):
     )
     NODE = Policy(
         "node",
-        shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED, a step that could not start; nodes that never joined, or"
-        " lack the folder where the training starts; an error of InfiniBand or NVLink's fabric; any mistake that one of"
-        " several nodes alone shows; what fails before a rank has begun, once another run has trained",
+        shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED; an error of the fabric; a node that never joined or lacks a"
+        " folder; any mistake that only one of several nodes shows",
         follows="resumes after a wait, on other nodes if one is to blame",
         by_hand="Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
         budgets=(Budget.INFRA,),
@@ -214,8 +203,7 @@ class FailureClass(StrEnum):
     )
     GPU = Policy(
         "gpu",
-        shows="the kernel's `NVRM: Xid` of the hardware (48, 64, 74, 79, 95, 119, ...), an uncorrectable ECC or NVLink"
-        " error, fewer GPUs than Slurm allocated, a lost GPU, a driver that does not respond",
+        shows="an Xid of the hardware, an uncorrectable error, a lost or missing GPU, a driver that does not respond",
         follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
         by_hand="Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
         budgets=(Budget.INFRA,),
@@ -223,8 +211,8 @@ class FailureClass(StrEnum):
     )
     GPU_FAULT = Policy(
         "gpu_fault",
-        shows="an error that bad hardware or the script's own kernels may cause: an illegal memory access, an"
-        " unspecified launch failure, Xid 13, 31, 43, 62, 94, ..., a segmentation fault or bus error without message",
+        shows="an error of bad hardware or of the script's kernels: an illegal memory access, an ambiguous Xid, a"
+        " segmentation fault without message",
         follows="one retry on another node; after that, it counts as a crash of the script",
         by_hand="Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
         " look for it with CUDA_LAUNCH_BLOCKING=1.",
@@ -234,8 +222,7 @@ class FailureClass(StrEnum):
     )
     HANG = Policy(
         "hang",
-        shows="a collective timed out (NCCL's watchdog, gloo, the store, a monitored barrier, a script's own guard) and"
-        " no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
+        shows="a collective timed out and no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
         follows="resumes after a wait",
         by_hand="Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and NCCL_DEBUG=INFO.",
@@ -243,8 +230,7 @@ class FailureClass(StrEnum):
     )
     STORAGE = Policy(
         "storage",
-        shows="an errno of the file system: no space, quota, stale handle, input/output error, read-only, no locks, a"
-        " server that is gone",
+        shows="an error of the file system: no space, quota, stale handle, input/output error, read-only",
         follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
         " the campaign starts",
         by_hand="Make room, or wait until the file system answers; then start it again.",
@@ -253,16 +239,14 @@ class FailureClass(StrEnum):
     )
     CHECKPOINT = Policy(
         "checkpoint",
-        shows="the checkpoint that a run resumes from cannot be read: a truncated or missing shard, a manifest that"
-        " does not match",
+        shows="the checkpoint that a run resumes from cannot be read",
         follows="resumes from the checkpoint before it",
         by_hand="Resume from the checkpoint before it.",
         budgets=(None, Budget.CRASH),
     )
     LOST = Policy(
         "lost",
-        shows="no job ever claimed it, or the job disappeared without a record of its end; or root or another user"
-        " ended it while it ran: an administrator, or a Slurm controller that lost its state",
+        shows="the job disappeared, no job ever claimed it, or root or another user ended it",
         follows="retries after a wait",
         by_hand="Submit it again; if it recurs, ask the administrators.",
         budgets=(Budget.INFRA,),
@@ -270,8 +254,7 @@ class FailureClass(StrEnum):
     )
     CRASH = Policy(
         "crash",
-        shows="anything else: an error that no rule matches, a likely mistake that one rank alone shows, an unreachable"
-        " hub, a rank killed by a signal, an end without any record",
+        shows="anything else: an unknown error, a likely mistake with one witness, a network that is away, a signal",
         follows="resumes after a wait; an error that comes back at the same place fails",
         by_hand="Start it again once.",
         budgets=(Budget.CRASH,),
@@ -280,17 +263,14 @@ class FailureClass(StrEnum):
     DETERMINISTIC = Policy(
         "deterministic",
         shows="an error in the program's text, its arguments or its configuration; any other mistake before the first"
-        " step that several ranks, on all nodes, show; an agent that refuses to run because others can write to the"
-        " campaign's folder",
+        " step that several ranks, on all nodes, show",
         follows="fails at once, with a hint what to change",
         by_hand="Mend it first: started again unchanged, it fails in the same way.",
         run=RunState.FAILED,
     )
     DIVERGED = Policy(
         "diverged",
-        shows="a loss, gradient or other value of training is not finite, as the built-in trainer, a library or your"
-        " script finds; the newest `loss` or `eval_loss` that a script reported is not, even if it exited with 0; fp16"
-        " with the loss scale exhausted",
+        shows="a loss, gradient or other value of training is not finite; fp16 with the loss scale exhausted",
         follows="fails",
         by_hand="Change the training: started again unchanged, it diverges again.",
         run=RunState.FAILED,
@@ -304,16 +284,14 @@ class FailureClass(StrEnum):
     )
     REFUSED = Policy(
         "refused",
-        shows="`sbatch` rejects it for good, such as for an invalid partition; or its `slurm.deadline` passed in the"
-        " queue",
+        shows="`sbatch` rejects it for good, or its `slurm.deadline` passed in the queue",
         follows="fails, with the reason",
         by_hand="Change what Slurm refuses, then submit it again.",
         run=RunState.FAILED,
     )
     CANCELLED = Policy(
         "cancelled",
-        shows="the user cancelled the job outside of this program, anybody cancelled it in the queue, or the"
-        " reconciler did because the run is no longer wanted",
+        shows="somebody cancelled the job outside of this program, or the reconciler did as its run is not wanted",
         follows="the run is cancelled",
         by_hand="Submit it again if that was not meant.",
         attempt=AttemptState.CANCELLED,

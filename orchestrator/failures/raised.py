@@ -107,13 +107,7 @@ def recorded(error: Mapping[str, Any]) -> Raised:
     number = error.get("errno")
     bases = error.get("bases")
     listed = [str(base).rpartition(".")[2] for base in bases] if isinstance(bases, list) else []
-    return Raised(
-        kind,
-        message,
-        bases_of(kind, listed),
-        frames,
-        number if isinstance(number, int) else None,
-    )
+    return Raised(kind, message, bases_of(kind, listed), frames, number if isinstance(number, int) else None)
 
 
 def nested(raised: Raised) -> Raised | None:

@@ -333,18 +333,8 @@ _KINDS = (
         when=lambda scene: bool(scene.raised.type),
     ),
     _checkpoint("checkpoint-unreadable", when=lambda scene: scene.unreadable, sure=Sureness.LIKELY),
-    _unsure(
-        "refused",
-        words.REFUSAL.pattern,
-        "a name or a right is wrong",
-        when=lambda scene: scene.networked,
-    ),
-    _crash(
-        "away",
-        hint="fetch it on the login node first",
-        when=lambda scene: scene.networked,
-        sure=Sureness.LIKELY,
-    ),
+    _unsure("refused", words.REFUSAL.pattern, "a name or a right is wrong", when=lambda scene: scene.networked),
+    _crash("away", hint="fetch it on the login node first", when=lambda scene: scene.networked, sure=Sureness.LIKELY),
     _crash("limit", when=lambda scene: scene.fault is Fault.LIMIT, sure=Sureness.LIKELY),
     # A module that is still being written or imported.
     _mistake(

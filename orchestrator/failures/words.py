@@ -19,20 +19,18 @@ PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
 
 _OF_A_NAME = "(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
 """What follows a word that is only part of a name, such as `overflow_check`."""
+_NOT_A_NUMBER = _words(r"(?:nans?|non-?finite|not[ _]finite|is_?(?:nan|finite))" + _OF_A_NAME)
 _NOT_FINITE = _words(
     r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"
     r"|diverg[a-z]+|explod[a-z]+|blew up)" + _OF_A_NAME
 )
-_NOT_A_NUMBER = _words(r"(?:nans?|non-?finite|not[ _]finite|is_?(?:nan|finite))" + _OF_A_NAME)
-_OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge|Infinite|Inf(?=[A-Z])|Explod")
+_OF_NAN = re.compile(r"NaN|NAN|Nan(?=[A-Z]|$)|Non[Ff]inite|NotFinite|Diverge")
 _TRAINED_VALUE = _words(
-    r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|params?|perplexity|ppl"
-    r"|probability|probs?|scaler?|outputs?|hidden states?|rewards?|training|model|backward"
+    r"loss(?:es)?|grad(?:ient)?s?|norms?|logits?|activations?|weights|parameters?|perplexity|probs?|scaler?|outputs?"
+    r"|rewards?|training|model|backward"
 )
 _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
-_BROKE_OFF = _words(
-    r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|bail\w*|kill\w*|end(?:ing|ed)|fail\w*"
-)
+_BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|kill\w*|end(?:ing|ed)|fail\w*")
 _SWITCH = re.compile(
     r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no(?! \w)|enabled|disabled)\b", re.IGNORECASE
 )
@@ -52,9 +50,8 @@ _WAITED = re.compile(
 )
 _TOGETHER = _words(
     r"all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|\w*barrier\w*|all_?to_?all\w*|collectives?"
-    r"|nccl\w*|rccl\w*|hccl\w*|oneccl|gloo|horovod|mpi(?:_\w+)?|coordinat(?:ion|or)"
-    r"|process[ _]?groups?\w*|ranks?|watchdog|torch\.distributed\w*|c10d\w*|TCPStore|store|peers?|rendezvous"
-    r"|send|recv|isend|irecv|deepspeed\.comm\w*|comm"
+    r"|[nrh]ccl\w*|oneccl|gloo|horovod|mpi(?:_\w+)?|coordinat(?:ion|or)|process[ _]?groups?\w*|ranks?|watchdog"
+    r"|torch\.distributed\w*|c10d\w*|(?:TCP)?Store|peers?|rendezvous|i?send|i?recv|deepspeed\.comm\w*|comm"
 )
 _DUMP = re.compile(r"Timeout \(\d+:\d\d:\d\d")
 """faulthandler's, from `dump_traceback_later`."""
@@ -101,12 +98,11 @@ CHECKPOINT = re.compile(
     re.IGNORECASE,
 )
 UNREADABLE = re.compile(
-    r"[Cc]orrupt|[Tt]runcat|magic number|[Uu]nexpected (?:EOF|end)|central directory|[Ii]ncomplete|[Cc]hecksum"
-    r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|invalid (?:header|load key|data)"
-    r"|bad (?:zip|magic)|[Ii]nvalid(?:Header|Tensor|Offset)|HeaderTooLarge|MetadataIncomplete|wrong size"
-    r"|file signature not found|DATA_LOSS|[Uu]nknown frame|[Ii]ncorrect (?:header|data) check|[Bb]ad CRC"
-    r"|(?:too|file) short|not a (?:zip|gzip|tar|HDF5) file|Not a gzipped|(?:is|was) empty|premature|all zeros"
-    r"|zero bytes|(?:is|has|of) 0 bytes"
+    r"corrupt|truncat|magic number|unexpected (?:EOF|end)|central directory|incomplete|checksum|bad (?:zip|magic|crc)"
+    r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|wrong size|(?:too|file) short|empty|premature"
+    r"|(?:invalid|incorrect) ?(?:header|load key|data|tensor|offset)|header ?too ?large|metadata ?incomplete|data_loss"
+    r"|file signature not found|unknown frame|not a (?:zip|gzip|gzipped|tar|HDF5) file|all zeros|\b(?:zero|0) bytes",
+    re.IGNORECASE,
 )
 
 
