@@ -31,7 +31,9 @@ from .verdict import Sureness, Verdict, headline
 def classify(ended: Ended) -> Verdict:
     """Return the failure class of an ended attempt, with the proof and how sure it is."""
     verdict = next(verdict for question in _QUESTIONS if (verdict := question(ended)))
-    return _doubted(finish.diverged(verdict, ended) or verdict, ended)
+    verdict = finish.diverged(verdict, ended) or verdict
+    guess = verdict.kind is FailureClass.GPU_FAULT or (verdict.kind is FailureClass.CRASH and not verdict.rule)
+    return replace(verdict, sure=Sureness.UNSURE) if guess else verdict
 
 
 # -- what a rank recorded -------------------------------------------------------------------------------------
@@ -290,31 +292,6 @@ def _hung_in_a_collective(echoes: Sequence[Clue], ended: Ended) -> Verdict | Non
 
 def _hang(clue: Clue, sure: Sureness = Sureness.CERTAIN) -> Verdict:
     return clue.verdict(FailureClass.HANG, "collective", host="", sure=sure)
-
-
-# -- doubt ----------------------------------------------------------------------------------------------------
-
-
-def _doubted(verdict: Verdict, ended: Ended) -> Verdict:
-    """The verdict; if it is not sure, with the evidence that would decide."""
-    guess = verdict.kind is FailureClass.GPU_FAULT or (verdict.kind is FailureClass.CRASH and not verdict.rule)
-    if guess or verdict.sure is Sureness.UNSURE:
-        return replace(verdict, sure=Sureness.UNSURE, would_decide=_what_decides(verdict, ended))
-    return verdict
-
-
-def _what_decides(verdict: Verdict, ended: Ended) -> str:
-    if verdict.kind is FailureClass.GPU_FAULT:
-        return "an attempt on another node: if it ends in the same way, the script's kernels are at fault"
-    if verdict.place:
-        return "another attempt: the same error at the same place is a mistake, and is not tried a third time"
-    if ended.roots:
-        return "another attempt: whether the error recurs"
-    if len(ended.outcomes) < ended.nodes:
-        return "the logs of slurmd and of the kernel on the nodes that left no record"
-    if silent_ranks(ended):
-        return f"the kernel's log on {verdict.host or 'the node'}: whether the kernel killed it for want of memory"
-    return "its log: the script gave no reason that its rank could record"
 
 
 _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (

@@ -5,6 +5,7 @@ The numbers are those of Linux's `asm-generic/errno.h`.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from enum import Enum
@@ -45,11 +46,7 @@ OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
 _NUMBERS = {text: number for number, text in WORDS.items()}
 _WORDS = re.compile("|".join(map(re.escape, sorted(_NUMBERS, reverse=True))))
-_SYMBOLS = {
-    "EIO": 5, "EAGAIN": 11, "ENOMEM": 12, "EBUSY": 16, "ENFILE": 23, "EMFILE": 24, "ENOSPC": 28, "EROFS": 30,
-    "ENOLCK": 37, "ECONNRESET": 104, "ESHUTDOWN": 108, "ETIMEDOUT": 110, "ECONNREFUSED": 111, "EHOSTUNREACH": 113,
-    "ESTALE": 116, "EUCLEAN": 117, "EREMOTEIO": 121, "EDQUOT": 122,
-}  # fmt: skip
+_SYMBOLS = {name: number for number, name in errno.errorcode.items() if number in FAULTS}
 _SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
 
 

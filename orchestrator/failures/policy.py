@@ -222,7 +222,7 @@ class FailureClass(StrEnum):
     )
     HANG = Policy(
         "hang",
-        shows="a collective timed out and no earlier error explains it; or [no step for too long](#hangs-and-stragglers)",
+        shows="a collective timed out without an earlier error, or [no step for too long](#hangs-and-stragglers)",
         follows="resumes after a wait",
         by_hand="Start it again from the newest checkpoint. If it recurs, find the rank that is behind, with"
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and NCCL_DEBUG=INFO.",

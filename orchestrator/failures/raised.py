@@ -198,21 +198,15 @@ def _number(raw: object) -> int:
 _DERIVED: Mapping[str, frozenset[str]] = {
     base: frozenset(names.split())
     for base, names in {
-        "RuntimeError": "OutOfMemoryError AcceleratorError DistError TorchDynamoException",
-        "DistError": "DistBackendError DistNetworkError DistStoreError",
-        "TorchDynamoException": "BackendCompilerFailed InductorError InternalTorchDynamoError TorchRuntimeError"
-        " Unsupported",
+        "ValueError": "JSONDecodeError TOMLDecodeError InvalidVersion ValidationError ArrowInvalid HFValidationError",
         "ValidationError": "HFValidationError",
-        "ValueError": "JSONDecodeError TOMLDecodeError InvalidVersion ValidationError ArrowInvalid",
         "PickleError": "UnpicklingError PicklingError",
-        "SubprocessError": "CalledProcessError TimeoutExpired",
-        "OSError": "gaierror herror SSLError URLError HTTPError RequestException",
-        "HTTPError": "HfHubHTTPError",
-        "HfHubHTTPError": "RepositoryNotFoundError RevisionNotFoundError RemoteEntryNotFoundError GatedRepoError",
+        "OSError": "gaierror herror SSLError URLError HTTPError RequestException HfHubHTTPError",
         "NetworkError": "gaierror herror SSLError SSLCertVerificationError URLError HTTPError HTTPException"
         " BadStatusLine IncompleteRead RemoteDisconnected RequestException ConnectTimeout ReadTimeout ReadTimeoutError"
         " MaxRetryError ProtocolError ProxyError ChunkedEncodingError ConnectError RemoteProtocolError ClientError"
-        " ClientConnectorError ServerDisconnectedError HfHubHTTPError LocalEntryNotFoundError NameResolutionError",
+        " ClientConnectorError ServerDisconnectedError HfHubHTTPError LocalEntryNotFoundError NameResolutionError"
+        " RepositoryNotFoundError RevisionNotFoundError RemoteEntryNotFoundError GatedRepoError",
         "AttributeError": "ConfigAttributeError",
         "KeyError": "ConfigKeyError",
         "OmegaConfBaseException": "ConfigAttributeError ConfigKeyError MissingMandatoryValue InterpolationKeyError",
@@ -222,5 +216,4 @@ _DERIVED: Mapping[str, frozenset[str]] = {
         "UsageError": "ArgumentError ArgumentTypeError BadParameter NoSuchOption ParsingError",
     }.items()
 }
-"""Subclasses of a class, as far as a record without bases, or a log, needs them; `NetworkError` and the like stand for
-what several libraries have."""
+"""Subclasses, for a log or a record without bases; `NetworkError` and the like stand for several libraries'."""

@@ -25,9 +25,7 @@ _READING = re.compile(
 )
 _DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
 _RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
-_READ = frozenset(
-    {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.IMPORT, Place.TRACKER, Place.SHARED_MEMORY}
-)
+_READ = {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.TRACKER, Place.SHARED_MEMORY}
 """Where a program works with what others write: files, caches, answers."""
 
 

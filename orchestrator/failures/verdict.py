@@ -35,7 +35,6 @@ class Verdict:
         rule: the name of the rule that matched; "user: PATTERN" for a rule of the user's.
         host: the node whose evidence matched, "" if it points to none.
         sure: how sure it is.
-        would_decide: the evidence that would decide an unsure one.
         suspect: the class if another attempt ends in the same way: a likely mistake with one witness is tried again.
         place: type and innermost frames of an error that may be a mistake: the same place twice is a mistake.
     """
@@ -47,7 +46,6 @@ class Verdict:
     rule: str = ""
     host: str = ""
     sure: Sureness = Sureness.CERTAIN
-    would_decide: str = ""
     place: str = ""
     suspect: FailureClass | None = None
 

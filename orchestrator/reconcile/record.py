@@ -217,7 +217,6 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "rule": verdict.rule,
         "host": verdict.host,
         "sure": verdict.sure,
-        "would_decide": verdict.would_decide,
         "place": verdict.place,
         "begun": action.ended.begun,
         "seen_s": action.seen_s,

@@ -299,7 +299,7 @@ def _doubt(row: AttemptRow, facts: RunDetails) -> str:
         case "unsure" if evidence.get("place"):
             return _own_exception(row, facts)
         case "unsure":
-            return f"unsure; what would decide it: {clean(evidence.get('would_decide') or 'another attempt')}"
+            return "unsure: another attempt decides"
     return ""
 
 

@@ -26,7 +26,7 @@ from dscampaign.tests.support.verdicts import SITE, USER, judge, judge_error, me
 def test_bases_are_those_recorded_else_those_known() -> None:
     assert bases_of("builtins.UnboundLocalError") >= {"UnboundLocalError", "NameError", "Exception"}
     assert bases_of("json.decoder.JSONDecodeError") >= {"ValueError"}
-    assert bases_of("torch.distributed.DistStoreError") >= {"DistError", "RuntimeError"}
+    assert bases_of("huggingface_hub.errors.GatedRepoError") >= {"NetworkError"}
     assert bases_of("mylib.Odd") == {"Odd"}
     assert recorded({"type": "mylib.Odd", "bases": ["builtins.KeyError"], "message": ""}).is_a("KeyError")
 
@@ -137,7 +137,6 @@ def test_what_sockets_say_too_is_about_storage_only_where_a_file_is_used() -> No
         (f"{SITE}/huggingface_hub/file_download.py", "hf_hub_download", Place.DOWNLOAD),
         (f"{SITE}/yaml/__init__.py", "load", Place.DATA),
         (f"{SITE}/torch/utils/data/_utils/fetch.py", "fetch", Place.DATA),
-        ("<frozen importlib._bootstrap>", "_find_and_load", Place.IMPORT),
         (f"{SITE}/mylib/core.py", "run", Place.LIBRARY),
     ],
 )
@@ -343,18 +342,11 @@ def test_a_verdict_says_how_sure_it_is() -> None:
     assert judge_error("builtins.ValueError", "no", USER).sure is Sureness.LIKELY
     unknown = judge_error("mylib.Odd", "odd", USER)
     assert (unknown.sure, unknown.place) == (Sureness.UNSURE, "mylib.Odd at train.py:9 main")
-    assert "the same place" in unknown.would_decide
 
 
 def test_only_an_unknown_error_has_a_place_to_compare() -> None:
     assert judge_error("builtins.ConnectionError", "no", USER).place == ""
     assert judge_error("builtins.RuntimeError", "DataLoader worker (pid 4) exited unexpectedly", USER).place == ""
-
-
-def test_every_unsure_verdict_says_what_would_decide_it() -> None:
-    for case in load():
-        verdict = classify(case.ended)
-        assert (verdict.sure is Sureness.UNSURE) == bool(verdict.would_decide), case.name
 
 
 def test_a_mistake_is_never_a_guess() -> None:
