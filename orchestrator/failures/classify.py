@@ -54,11 +54,9 @@ def _by_root(ended: Ended) -> Verdict | None:
             return broken
     if rule is None:
         return _not_finite_before(root, ended) or node_evidence.out_of_memory(ended) or _unknown_error(root)
-    if rule.mistake:
-        return _mistake(rule, root, ended.roots, ended)
     if rule.kind is FailureClass.CRASH and (memory := node_evidence.out_of_memory(ended)):
         return memory
-    return _proved(rule, root, text, ended)
+    return _verdict(rule, root, text, ended.roots, ended)
 
 
 def _cause(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
@@ -114,10 +112,15 @@ def _diverged(clue: Clue) -> Verdict:
     return clue.verdict(FailureClass.DIVERGED, "loss-not-finite", hint=hint, sure=Sureness.LIKELY)
 
 
-def _proved(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
+def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: Ended) -> Verdict:
+    """The verdict by a rule that holds for one of the clues."""
+    if rule.mistake:
+        return _mistake(rule, clue, clues, ended)
     if rule.kind in (FailureClass.OOM, FailureClass.HOST_OOM):
         return node_evidence.memory_ran_out(rule, clue, text, ended)
     host = clue.host
+    if rule.kind is FailureClass.HANG:  # the others are to blame
+        host = ""
     if rule.kind is FailureClass.NODE and not rule.here:  # the node that the text names, if any: the other is in order
         named = rule.text.search(text) if rule.text else None
         host = (named.groupdict().get("host") if named else None) or ""
@@ -141,7 +144,7 @@ def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Ver
         reason = f"only on {root.host}: {headline(root.text)}"
         return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, **again)
     if rule.sure is Sureness.CERTAIN or (rule.sure is Sureness.LIKELY and _everywhere(alike, ended)):
-        return _proved(rule, root, root.text, ended)
+        return root.verdict(rule.kind, rule.name, hint=rule.hint, sure=rule.sure)
     return root.verdict(FailureClass.CRASH, rule.name, hint=rule.hint, sure=Sureness.UNSURE, **again)
 
 
@@ -194,7 +197,7 @@ def _by_log(ended: Ended, *, echoes: bool = False) -> Verdict | None:
     for clue in ended.log_clues:
         rule = _judged(clue.raised, clue.text, ended, LOG_RULES) if clue.is_cascade is echoes else None
         if rule and not (rule.mistake and _no_mistake(rule, clue, ended)):
-            return _shown(rule, clue, clue.text, ended)
+            return _verdict(rule, clue, clue.text, ended.log_clues, ended)
     return None
 
 
@@ -204,7 +207,7 @@ def _by_last_words(ended: Ended) -> Verdict | None:
     for clue in last.values():
         rule, text = _cause(clue, ended)
         if rule and not (rule.mistake and _signal_of_its_own(clue, ended)):
-            return _shown(rule, clue, text, ended)
+            return _verdict(rule, clue, text, ended.log_clues, ended)
     return None
 
 
@@ -216,13 +219,6 @@ def _by_prose(ended: Ended) -> Verdict | None:
         if words.reports_waiting(clue.text):
             return _hang(clue, Sureness.LIKELY)
     return None
-
-
-def _shown(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
-    """The verdict that a line of a log proves; on a mistake, as of a rank's own record."""
-    if rule.mistake:
-        return _mistake(rule, clue, ended.log_clues, ended)
-    return _hang(clue) if rule is LOG_RULES[0] else _proved(rule, clue, text, ended)
 
 
 def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
@@ -272,7 +268,7 @@ def _cascade(ended: Ended) -> Verdict | None:
     for clue in echoes:
         rule = _judged(clue.raised, clue.text, ended, LOG_RULES)
         if rule and rule.kind in (FailureClass.CRASH, FailureClass.NODE):
-            return _proved(rule, clue, clue.text, ended)
+            return _verdict(rule, clue, clue.text, echoes, ended)
     name, host = first_to_die(ended) if silent_ranks(ended) else ("", "")
     cause = f"{name} {how_it_died(ended)}; then " if name else ""
     reason = cause + headline(echoes[0].text)

@@ -154,9 +154,6 @@ _CONFIGURATION = (
         r"Extra inputs are not permitted|DeepSpeedConfigError|validation errors? for DeepSpeed",
         "correct the `deepspeed:` section",
     ),
-    _mistake(
-        "ds-world", r"checkpoint being loaded used a DP world size", "resume on the number of ranks that saved it"
-    ),
     # torch.nn.Module.load_state_dict: whole files, another model.
     _early(
         "state-dict",
@@ -332,10 +329,9 @@ _KINDS = (
         "let the reader accept what the file holds, if you trust it",
         when=lambda scene: bool(scene.raised.type),
     ),
-    _checkpoint("checkpoint-unreadable", when=lambda scene: scene.unreadable, sure=Sureness.LIKELY),
-    _unsure("refused", words.REFUSAL.pattern, "a name or a right is wrong", when=lambda scene: scene.networked),
     _crash("away", hint="fetch it on the login node first", when=lambda scene: scene.networked, sure=Sureness.LIKELY),
     _crash("limit", when=lambda scene: scene.fault is Fault.LIMIT, sure=Sureness.LIKELY),
+    _checkpoint("checkpoint-unreadable", when=lambda scene: scene.of_a_checkpoint, sure=Sureness.LIKELY),
     # A module that is still being written or imported.
     _mistake(
         "half-loaded",
@@ -367,20 +363,18 @@ _KINDS = (
 
 RULES = (*_MEMORY, *_ERRNO, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_KINDS)
 
-LOG_RULES = (
-    # A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier.
-    _hang(
-        r"(?i)Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
-        r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
-        r"|collective operation timed out"
-        r"|wait timeout after \d+ms"
-    ),
-    *(rule for rule in RULES if rule.text and not rule.when and rule not in _KINDS),
+_GAVE_UP = _hang(
+    r"(?i)Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)"
+    r"|failed to pass monitoredBarrier|watchdog (?:hang\b|got stuck)|Heartbeat monitor timed out"
+    r"|collective operation timed out|wait timeout after \d+ms"
 )
-"""What lines of logs are matched with: patterns that prove something wherever they stand."""
+"""A collective that waited for as long as it may: torch's NCCL watchdog, gloo, the store, the monitored barrier."""
+
+LOG_RULES = (_GAVE_UP, *(rule for rule in RULES if rule.text and not rule.when and rule not in _KINDS))
+"""The rules for lines of logs: patterns that prove something wherever they stand."""
 
 UNREADABLE_INPUT = _unsure("input-unreadable", hint="fetch the file again")
-"""What an unreadable file is to a run that has no checkpoint yet: what it was given to start from."""
+"""An unreadable checkpoint of a run that has none of its own yet: its input."""
 
 USER_ACTIONS = {
     "stop": FailureClass.DETERMINISTIC,
@@ -414,4 +408,4 @@ def _matching(text: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 def gave_up_waiting(text: str) -> bool:
     """Return whether a collective reports that it waited for as long as it may."""
-    return LOG_RULES[0] in _matching(text, LOG_RULES[:1])
+    return bool(_matching(text, (_GAVE_UP,)))

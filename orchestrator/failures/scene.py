@@ -19,11 +19,9 @@ _SIGNATURE = re.compile(
     r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
 )
 """How a call is written, whatever its arguments are."""
-_CORRUPT = "UnpicklingError", "EOFError", "BadZipFile", "SafetensorError", "LZMAError", "BadGzipFile", "error"
 _READING = re.compile(
     r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE
 )
-_DIFFERS = re.compile(r"mismatch|does(?:n't| not) match|missing|differs?\b|instead of|[Ee]xpected|not found|size of")
 _RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
 _READ = {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.TRACKER, Place.SHARED_MEMORY}
 """Where a program works with what others write: files, caches, answers."""
@@ -115,16 +113,11 @@ class Scene:
         return together or words.reports_waiting(self.text)
 
     @property
-    def unreadable(self) -> bool:
-        """Whether a checkpoint cannot be read."""
-        raised, loading = self.raised, Place.LOADING in self.places
-        resuming = self.resumes and any(_RESUMING.search(f"{f.function} {f.code}") for f in raised.frames)
-        if Place.DATA in self.places[:1] or not (loading or resuming or words.CHECKPOINT.search(raised.text)):
-            return False
-        if raised.is_a(*_CORRUPT) or words.UNREADABLE.search(raised.message):
-            return True
-        lacking = raised.is_a("LookupError", "ValueError", "AssertionError") or self.about_paths
-        return self.resumes and (lacking or bool(_DIFFERS.search(raised.message)))
+    def of_a_checkpoint(self) -> bool:
+        """Whether a run cannot resume because of what it reads."""
+        reading = any(_RESUMING.search(f"{frame.function} {frame.code}") for frame in self.raised.frames)
+        named = Place.LOADING in self.places or reading or words.CHECKPOINT.search(self.raised.text)
+        return self.resumes and bool(named) and Place.DATA not in self.places[:1]
 
     @property
     def of_the_text(self) -> bool:

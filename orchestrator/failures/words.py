@@ -65,12 +65,6 @@ NETWORK = re.compile(
     r"|(?:ailed|nable) to (?:connect|reach|download|fetch|resolve (?:[Hh]ost|[Aa]ddress|[Nn]ame|[Dd]omain|\S+\.\w))"
     r"|\b(?:LocalEntryNotFound|Connect(?:ion|Timeout)?|ReadTimeout|NameResolution|gai|IncompleteRead)[Ee]rror\b"
 )
-REFUSAL = re.compile(
-    r"\b(?:status(?:[_ ]code)?|HTTP|code|[Ee]rror|Client error)[:= '/.\d]{0,6}(?:401|403|404)\b"
-    r"|\b(?:401|403|404) Client"
-    r"|[Ff]orbidden|[Uu]nauthorized|Access ?[Dd]enied|NoSuch(?:Key|Bucket)|[Nn]o ?[Cc]redentials|gated repo"
-)
-"""A refusal of the other end: a name or a right is wrong."""
 NETWORK_MODULES = (
     *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
     *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
@@ -95,13 +89,6 @@ PASSING_PATH = re.compile(
 CHECKPOINT = re.compile(
     r"checkpoint|ckpt|global_step\d|optim(?:izer)?_states|model_states|\.distcp|\.safetensors|zero_pp_rank"
     r"|state[_ ]dict",
-    re.IGNORECASE,
-)
-UNREADABLE = re.compile(
-    r"corrupt|truncat|magic number|unexpected (?:EOF|end)|central directory|incomplete|checksum|bad (?:zip|magic|crc)"
-    r"|(?:hash|digest|CRC\w*|size) (?:mismatch|differs|does not match)|wrong size|(?:too|file) short|empty|premature"
-    r"|(?:invalid|incorrect) ?(?:header|load key|data|tensor|offset)|header ?too ?large|metadata ?incomplete|data_loss"
-    r"|file signature not found|unknown frame|not a (?:zip|gzip|gzipped|tar|HDF5) file|all zeros|\b(?:zero|0) bytes",
     re.IGNORECASE,
 )
 

@@ -179,7 +179,7 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("subprocess.CalledProcessError", "Command '['which', 'c++']' returned non-zero exit status 1.", (),
      "deterministic"),
     ("builtins.RuntimeError", "Error building extension 'x': cc1plus: Killed", (), "crash"),
-    ("requests.exceptions.HTTPError", "403 Client Error: Forbidden for url: https://x", (), "deterministic"),
+    ("requests.exceptions.HTTPError", "403 Client Error: Forbidden for url: https://x", (), "crash"),
     ("requests.exceptions.HTTPError", "502 Server Error: Bad Gateway for url: https://x", (), "crash"),
     ("builtins.OSError", "[Errno 24] Too many open files", (), "crash"),
     ("builtins.RuntimeError", "CUDA error: invalid argument", (), "deterministic"),
