@@ -229,9 +229,9 @@ def _optimizer_findings(config: dict[str, Any], given: dict[str, Any]) -> list[d
             return [str(exc).strip()]
         return []
 
-    found = errors({"params": params})
-    places = [("optimizer", *place) for error in found for place in _causes(errors, {"params": params}, own, error)]
-    return [_finding(places, f"PyTorch: {found[0]}")] if found else []
+    wrong = errors({"params": params})
+    places = [("optimizer", *place) for error in wrong for place in _causes(errors, {"params": params}, own, error)]
+    return [_finding(places, f"PyTorch: {wrong[0]}")] if wrong else []
 
 
 # -- Transformers ------------------------------------------------------------------------------------------------------
@@ -264,10 +264,10 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
             return [" ".join(str(exc).split())]
         return []
 
-    if found := errors(given):
+    if wrong := errors(given):
         fixed = {name: value for name, value in given.items() if name != "model_type"}
-        places = [("model", *place) for place in _causes(errors, given, fixed, found[0])]
-        return [_finding(places, f"Transformers: {found[0]}")]
+        places = [("model", *place) for place in _causes(errors, given, fixed, wrong[0])]
+        return [_finding(places, f"Transformers: {wrong[0]}")]
     config = AutoConfig.for_model(**given)
     positions, findings = getattr(config, "max_position_embeddings", None), []
     if positions is not None and positions < seq_len:

@@ -26,8 +26,7 @@ _VERSIONS_S: Final = 20.0
 _ANSWER_S: Final = 240.0
 """A first import over a busy network file system takes minutes."""
 _PARTS: Final = {"deepspeed": ("DeepSpeed", "deepspeed"), "models": ("Transformers", "train.model")}
-"""For each part of a question: the library that answers, and its section of the spec."""
-_PACKAGES: Final = {"deepspeed": "deepspeed", "models": "transformers"}
+"""For each part of a question: the library that answers, whose package has its name, and its section of the spec."""
 _PREFIX: Final = {"deepspeed": ("deepspeed",), "models": ("train",)}
 _FROM_TRAIN: Final = ("lr", "weight_decay", "betas", "eps")
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
@@ -76,27 +75,29 @@ class OptionChecks:
         versions = self._run([python, str(_PROGRAM), "versions"], env, parts, _VERSIONS_S)
         if versions is None:
             return {}
-        for part in [part for part in parts if versions[_PACKAGES[part]] is None]:
+        for part in [part for part in parts if versions[_PARTS[part][0].lower()] is None]:
             self._remark(python, parts, f"has no {_PARTS[part][0]} here", [part])
             parts = {name: texts for name, texts in parts.items() if name != part}
         question = {part: [json.loads(text) for text in parts.get(part, [])] for part in _PARTS}
         if not parts:
             return {}
         path = _cache_file([python, versions, question, _PROGRAM.read_text(encoding="utf-8")])
-        found = None
+        findings = None
         with suppress(OSError, ValueError, Distrusted):
-            found = json.loads(trusted_bytes(path))
-        if found is None:
+            findings = json.loads(trusted_bytes(path))
+        if findings is None:
             names = " and ".join(_PARTS[part][0] for part in parts)
             self.tell(f"asking {names} about the options of the spec ({python}; takes seconds, once per change)")
-            found = self._run([python, str(_PROGRAM)], env, parts, _ANSWER_S, json.dumps(question))
-            if found is None:
+            findings = self._run([python, str(_PROGRAM)], env, parts, _ANSWER_S, json.dumps(question))
+            if findings is None:
                 return {}
             with suppress(OSError):
                 make_private(path.parent)
-                write_atomically(path, json.dumps(found), closed=True)
+                write_atomically(path, json.dumps(findings), closed=True)
         return {
-            (part, text): items for part, texts in parts.items() for text, items in zip(texts, found[part], strict=True)
+            (part, text): items
+            for part, texts in parts.items()
+            for text, items in zip(texts, findings[part], strict=True)
         }
 
     def _run(
@@ -118,7 +119,7 @@ class OptionChecks:
 
     def _remark(self, python: str, parts: Mapping[str, Any], reason: str, unchecked: Sequence[str]) -> None:
         for library, section in (_PARTS[part] for part in parts if part in unchecked):
-            then = f"{library} checks it when a run starts"
+            then = f"{library} checks it when a run starts, and may ignore unknown keys"
             self.remarks.append(f"`{section}` not checked: {python} {reason}; {then}")
 
 
@@ -137,7 +138,7 @@ def _asked(config: RunConfig) -> _Asked:
 
 
 def _rendered(config: RunConfig) -> dict[str, Any]:
-    """The whole configuration of DeepSpeed without numbers of `train`, which axes vary and which are checked there."""
+    """Return the whole configuration without the numbers of `train`: axes vary them, and the spec checks them."""
     rendered = config.rendered_deepspeed()
     params = rendered["optimizer"]["params"]
     given = config.deepspeed.get("optimizer", {}).get("params", {})

@@ -11,6 +11,7 @@ import pytest
 from dscampaign.orchestrator.doctor.option_checks import OptionChecks
 from dscampaign.orchestrator.spec.model import RunConfig
 
+THEN = "DeepSpeed checks it when a run starts, and may ignore unknown keys"
 OPTIONS: dict[str, Any] = {"deepspeed": {"zero_optimization": {"overlap_com": True}}, "command": ["train.py"]}
 
 
@@ -42,4 +43,4 @@ def test_a_python_that_cannot_answer_is_remarked(tmp_path: Path) -> None:
     for python, reason in reasons.items():
         findings, remarks = checked(python, **OPTIONS)
         assert findings == [[]]
-        assert remarks == [f"`deepspeed` not checked: {python} {reason}; DeepSpeed checks it when a run starts"]
+        assert remarks == [f"`deepspeed` not checked: {python} {reason}; {THEN}"]
