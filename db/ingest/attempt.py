@@ -8,15 +8,18 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Select, select
 
+from dscampaign.db import schema
 from dscampaign.db.errors import StaleWrite, StoreError, StoreUnreachable
-from dscampaign.db.store import Store
+from dscampaign.db.store import Store, insert_into
 
-from .gpus import GpuSpool
+from . import gpu_lines
+from .gpu_lines import GpuBatch
 from .lines import MetricBatch, parse
 from .metrics import MetricSpool
 from .spool import Source, Spool, drain
+from .upsert import insert_gpu_samples
 
 FORWARDERS: Final = -1
 """Stands for a node in `node_spool`: no node writes this file."""
@@ -36,6 +39,33 @@ class ForwardSpool(Spool[MetricBatch]):
         """Records each event."""
         for event in batch.events:
             source.tell(conn, f"forward.{event.name}", event.message, event.facts, event.ts_s)
+
+
+class GpuSpool(Spool[GpuBatch]):
+    """The telemetry of one node of an attempt; `number` is the node's rank."""
+
+    def parse(self, chunk: bytes, offset: int) -> GpuBatch:
+        """Devices, samples and events."""
+        return gpu_lines.parse(chunk, offset)
+
+    def newest_row(self, batch: GpuBatch) -> Select[Any] | None:
+        """Return a query for the last sample."""
+        if not batch.samples:
+            return None
+        row, (gpu, ts_s) = schema.gpu_sample.c, next(reversed(batch.samples))
+        of_node = row.attempt_id == self.attempt_id, row.node_rank == self.number
+        return select(row.gpu).where(*of_node, row.gpu == gpu, row.ts_s == ts_s)
+
+    def insert(self, conn: Connection, source: Source, batch: GpuBatch) -> None:
+        """A row for each GPU that is new and for each sample, and the events."""
+        key = {"attempt_id": source.attempt_id, "node_rank": self.number}
+        if batch.devices:
+            rows = [{**key, "gpu": gpu, **found} for gpu, found in batch.devices.items()]
+            conn.execute(insert_into(conn, schema.gpu).values(rows).on_conflict_do_nothing())
+        insert_gpu_samples(conn, [(source.attempt_id, self.number, *row) for row in batch.samples.values()])
+        for event in batch.events:
+            data = {**event.facts, "node_rank": self.number}
+            source.tell(conn, f"gpu.{event.name}", event.message, data, event.ts_s)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Ranks would lose time, and be silent at the most interesting moments. A thread samples, since a driver may hang; then
 the samples end and nobody waits. Each node appends a line a sample to a file of its own on the shared folder, which
-`db/ingest/gpus.py` takes into the store.
+`db/ingest/attempt.py` takes into the store.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import SUBMITTING, CampaignRow, NewAttempt, NewRun, RunRow

@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from dscampaign.db import schema
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
-from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main

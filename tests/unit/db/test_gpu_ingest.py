@@ -10,9 +10,9 @@ import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
-from dscampaign.db.ingest import gpus
+from dscampaign.db.ingest import attempt
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.gpu_lines import parse
-from dscampaign.db.ingest.gpus import GpuSpool
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.states import AttemptState
 from dscampaign.tests.support.worlds import World, as_bytes
@@ -202,7 +202,7 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
 
     write(world, DEVICES, sample(1.0), {"event": "tick"})
     with monkeypatch.context() as patch:
-        patch.setattr(gpus, "insert_gpu_samples", broken)
+        patch.setattr(attempt, "insert_gpu_samples", broken)
         with pytest.raises(ConnectionError):
             take(world)
     with world.store.read() as conn:

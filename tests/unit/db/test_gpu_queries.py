@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
-from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.schema import run
 from dscampaign.db.warm_up import WARM_UP_STEPS

@@ -14,7 +14,7 @@ import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
-from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import drain, ingest
 from dscampaign.db.records import METRIC_COLUMNS

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dscampaign
-from dscampaign.db.ingest.gpus import GpuSpool
+from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export import columns, parquet
