@@ -198,8 +198,8 @@ def _first_death(seen: Seen) -> _Death:
 def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
     code = int(fields.get("code", 0))
     number = -code if code < 0 else code - 128
-    named = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), 0)
-    number = int(named) or (number if number in _DEATHS.values() else 0)
+    named = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), None)
+    number = int(named) if named else number if number in _DEATHS.values() else 0
     rank = int(fields["rank"]) if "rank" in fields else None if "host" in fields else stream.rank
     return _Death(number, rank, fields.get("host", stream.host), "starved" in fields, proof)
 

@@ -95,8 +95,8 @@ def _clues_of_file(lines: Sequence[LogLine], rank: int | None, host: str) -> Ite
     shown: set[str | int] = set()
     for line in evidence(lines):
         if "\n" in line.text:  # a traceback within a JSON record
-            above, text = last_exception(line.text)
-            yield _last_word(line, text, above, rank, host)
+            trace, message = last_exception(line.text)
+            yield _last_word(line, message, trace, rank, host)
         elif ends_a_program(line.text):
             if line.number not in shown:
                 text, above, numbers, speaker = _traceback_of(line, lines)
