@@ -1,4 +1,4 @@
-"""From a spec to its runs: pure, and the same whatever else the matrix holds."""
+"""Expand a spec to its runs. Pure; a run does not depend on other points of the matrix."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fiel
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
-"""How many points that repeat an experiment are told one by one."""
+"""Points that repeat an experiment, each with an error of its own."""
 
 PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
@@ -50,17 +50,17 @@ class Run:
 
     Attributes:
         name: Unique in its campaign, safe as a folder's name, at most 100 characters.
-        params: What the matrix sets for it, by short names.
+        params: The values that the matrix sets, by short names.
         repeat: Number of the repeat, from 0.
-        config: Everything that it needs.
-        config_hash: 16 hexadecimal digits over what defines the experiment.
+        config: Its configuration.
+        config_hash: 16 hexadecimal digits that identify the experiment.
         target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
         nodes: Nodes.
         ranks_per_node: Processes on one node.
         world_size: Processes.
-        global_batch: Samples of one optimizer step; None for a command that does not say.
-        micro_batch: Samples of one forward pass on one rank, to begin with; None where it is searched for.
-        accumulation: Passes of one optimizer step, to begin with.
+        global_batch: Samples of one optimizer step; None for a command without it.
+        micro_batch: Samples of one forward pass on one rank, at first; None if it is searched for.
+        accumulation: Passes of one optimizer step, at first.
         stage: Whether it is a short run that screens its point, or a full one.
     """
 
@@ -80,12 +80,12 @@ class Run:
 
     @property
     def data_parallel(self) -> int:
-        """Among how many the global batch is divided, see `TrainConfig.data_parallel`."""
+        """Number of ranks, or groups of ranks, that divide the global batch."""
         return self.config.train.data_parallel(self.world_size)
 
     @property
     def settled(self) -> RunConfig:
-        """The configuration with everything settled that the spec left to defaults or to this machine."""
+        """The configuration with the values that the spec left to defaults or to this machine."""
         train = self.config.train
         if not train.searches:
             train = train.model_copy(update={"micro_batch": self.micro_batch})
@@ -98,19 +98,19 @@ class Run:
 
     @cached_property
     def stored_text(self) -> str:
-        """The text that the store has of it: thousands are compared that way, and of few more is needed."""
+        """Its text in the store, by which thousands are compared."""
         return to_json(self.stored_config)
 
 
 def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None = None) -> tuple[Run, ...]:
-    """All runs of a spec: every point of the matrix, and each repeat of it; before them those that screen the points.
+    """Return all runs of a spec: the screening runs first, then each repeat of each point of the matrix.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
         check_options: Checks what DeepSpeed and Transformers know of their own options, if all else is right.
 
     Raises:
-        InvalidSpec: With everything that is wrong in any point.
+        InvalidSpec: With the errors of all points.
     """
     found, findings = points(spec.matrix, _used(spec))
     if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
@@ -151,7 +151,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
 
 
 def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConfig]]:
-    """The runs of a point: each one's stage, repeat and configuration.
+    """Return stage, repeat and configuration of each run of a point.
 
     Raises:
         InvalidSpec: Its screening run would be no shorter than the full one.
@@ -173,10 +173,10 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
 def _config(
     base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
 ) -> RunConfig:
-    """Return the checked configuration of one point, and add to `origins` where the matrix sets its fields.
+    """Return the configuration of one point, and add the places of its fields to `origins`.
 
     Raises:
-        InvalidSpec: Each mistake is placed at the matrix's value that is to blame.
+        InvalidSpec: Each error is at the value of the matrix that causes it.
     """
     data = dict(base)
     findings: list[Finding] = []
@@ -200,7 +200,7 @@ def _config(
 
 
 def _as_read(point: Point, config: RunConfig) -> Point:
-    """The point with whole numbers as their fields read them: `1e3` is 1000 in names and commands too."""
+    """Return the point with whole numbers as their fields read them: `1e3` is 1000 in names and commands too."""
     wholes = {s.key: int(s.value) for s in point.settings if isinstance(s.value, float) and _reads_whole(config, s)}
     if not wholes:
         return point
@@ -217,10 +217,10 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
 
 
 def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, taken: Mapping[str, Run]) -> Run:
-    """One repeat of a point.
+    """Return one repeat of a point.
 
     Raises:
-        InvalidSpec: The command uses a name that the point does not have, or that has no text there.
+        InvalidSpec: The command uses a name without a value, or without a text, in the point.
     """
     if config.command is not None and (findings := list(_textless(config, point))):
         raise InvalidSpec(findings)
@@ -263,11 +263,11 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
 
 
 def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
-    """A digest of what defines the experiment.
+    """Return a digest of the experiment.
 
-    Defaults are left out, so that a field that a later version adds changes no hash. Time limits, retries, checkpoints
-    and the like do not count. The machine, environment variables and a command's own parameters count where an axis
-    sets them: the comparison is about them. So do nodes and ranks, and else as long as a checkpoint fits only them.
+    Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and checkpoints do
+    not count. The machine, environment variables and a command's own parameters count if an axis sets them: they are
+    compared. So do nodes and ranks, unless a checkpoint fits any number of them.
     """
     varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
     experiment: dict[str, Any] = {
@@ -284,15 +284,16 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
 
 
 def _varies(setting: AxisSetting) -> bool:
-    """Whether the matrix compares values of something that is otherwise no part of the experiment."""
+    """Return whether the matrix compares a value that is otherwise not part of the experiment."""
     path = setting.path
     return path is None or (setting.axis and (path[0] == "env" or (path[0] == "slurm" and path[-1] in _MACHINE)))
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
-    """Sets a field, in copies of what is around it; a whole section is merged into the one that is there.
+    """Set a field in copies of the sections around it; a whole section is merged.
 
-    False where a parent is no mapping.
+    Returns:
+        False if a parent is not a mapping.
     """
     parent = data
     for key in path[:-1]:
@@ -316,7 +317,7 @@ def _used(config: RunConfig) -> dict[str, FieldPath]:
 
 
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
-    """What a placeholder can stand for."""
+    """Return the values of placeholders."""
     fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
     fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings}
@@ -325,7 +326,7 @@ def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str
 
 
 def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
-    """Values that a placeholder stands for and that have neither text nor a label: a null, a list, a mapping."""
+    """Find values of placeholders that have neither text nor a label: a null, a list, a mapping."""
     used, params = _used(config), point.params
     for setting in point.settings:
         name = short_name(setting.key)
@@ -336,10 +337,10 @@ def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
 
 
 def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
-    """The configuration with every placeholder of a command filled in.
+    """Return the configuration with every placeholder of a command filled in.
 
     Raises:
-        InvalidSpec: A placeholder stands for nothing.
+        InvalidSpec: A placeholder has no value.
     """
     if config.command is None:
         return config
@@ -365,7 +366,7 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
         elif name not in values:
             hint = "use a parameter of the matrix, a field of train, {run}, {repeat} or {local_rank}"
             near = did_you_mean(name, values, hint)
-            yield Finding((place,), f"{{{name}}} stands for nothing in some point", near)
+            yield Finding((place,), f"{{{name}}} is not defined in some point", near)
 
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:
@@ -384,7 +385,7 @@ def _at_origin(finding: Finding, origins: Origins) -> Finding:
 
 
 def _first_of(repeated: Sequence[Finding]) -> Iterator[Finding]:
-    """The first points that repeat an experiment, and how many more do: one mistake in two axes makes hundreds."""
+    """Return the first points that repeat an experiment, and the number of others: two axes may make hundreds."""
     yield from repeated[:_REPEATED]
     if more := len(repeated[_REPEATED:]):
         yield Finding((("matrix",),), f"has {count(more, 'more point')} that repeat the experiment of another run")

@@ -1,4 +1,4 @@
-"""Reading a spec: everything that is wrong in it at once, each with its line."""
+"""Read a spec and report all its errors, each with its line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ INPUTS: Final = frozenset(
         *(("train", "dataset", "path"), ("train", "dataset", "eval_path")),
     }
 )
-"""Fields that name something on the disk, or on the hub."""
+"""Fields that name files, or names on the hub."""
 _AT_HOME: Final = INPUTS | {("dir",), ("store",), ("train", "nvme_path"), ("forward", "tensorboard", "dir")}
-"""Fields in which a `~` at the beginning is the home folder, or is told apart."""
+"""Fields in which a `~` at the beginning is the home folder, or has an error of its own."""
 _DOLLARS: Final = ("env", "slurm", "forward")
 """Sections whose texts may hold a dollar that stands for itself."""
 _TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
@@ -44,7 +44,7 @@ _LEVELS: Final = 4
 
 
 def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
-    """Reads and checks a spec; see `load_runs`."""
+    """Read and check a spec; see `load_runs`."""
     return load_runs(path, overrides, local_gpus=local_gpus)[0]
 
 
@@ -55,7 +55,7 @@ def load_runs(
     local_gpus: int = 0,
     check_options: CheckOptions | None = None,
 ) -> tuple[Spec, tuple[Run, ...]]:
-    """Reads and checks a spec, and every run that it expands to.
+    """Read and check a spec, and every run that it expands to.
 
     Args:
         path: The YAML file.
@@ -67,7 +67,7 @@ def load_runs(
         The spec with its variables filled in and its paths absolute, and its runs.
 
     Raises:
-        SpecError: With everything that is wrong in it.
+        SpecError: With all its errors.
         UserError: The file cannot be read.
     """
     text = _read(Path(path))
@@ -108,18 +108,18 @@ def runs_of_text(
 
 
 def settings_of(overrides: Iterable[str]) -> dict[tuple[str, ...], Any]:
-    """The fields that values from the command line set, of a spec that was read with them."""
+    """Return the fields that values from the command line set, of a spec that was read with them."""
     named = (text.partition("=") for text in overrides)
     return {_field(key) or (key,): parse_value(value, key) for key, _, value in named}
 
 
 def with_inputs_of(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The content of a spec as its runs have it: variables filled in where they are set, and inputs by whole paths."""
+    """Return the content of a spec as its runs have it: with variables filled in, and inputs by absolute paths."""
     return _Prepared(folder, os.environ).spec(data)
 
 
 def _placeholder(place: FieldPath) -> str:
-    """Return which placeholder a value of the matrix fills, "" if it sets a field."""
+    """Return the placeholder that a value of the matrix fills, "" if it sets a field."""
     names = [part for part in place if isinstance(part, str)]
     return names[-1] if names[0] == "matrix" and field_path(names[-1]) is None else ""
 
@@ -129,9 +129,9 @@ def _field(key: str) -> tuple[str, ...] | None:
     return top if top[0] in Spec.model_fields else field_path(key)
 
 
-def _news(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
-    """Those that are about no field of which something is told already: one error for one cause."""
-    places = {place for finding in told for place in finding.places}
+def _news(findings: Iterable[Finding], earlier: Iterable[Finding]) -> list[Finding]:
+    """Return the findings about fields without an earlier one: a cause has one error."""
+    places = {place for finding in earlier for place in finding.places}
     return [finding for finding in findings if not concerns(finding, places)]
 
 
@@ -149,10 +149,10 @@ def _read(path: Path) -> str:
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
-    """The source with values from the command line in place of its own.
+    """Return the source with values from the command line in place of its own.
 
     Raises:
-        SpecError: One names no field, or is not YAML.
+        SpecError: An override names no field, or is not YAML.
     """
     data = deepcopy(source.data)
     given: dict[FieldPath, str] = {}
@@ -160,16 +160,17 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
     for text in overrides:
         key, equals, value = text.partition("=")
         path = _field(key)
+        error: tuple[str, str, str | None] | None = None
         if not equals or not key:
-            problems.append(
-                Problem(f"--set {text}", 0, 0, "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE")
-            )
+            error = "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE"
         elif path is None:
-            problems.append(Problem(f"--set {text}", 0, 0, key, "unknown field", near_field(key)))
+            error = key, "unknown field", near_field(key)
         elif not _put(data, path, parse_value(value, key)):
-            problems.append(Problem(f"--set {text}", 0, 0, key, "is below a field that is not a mapping"))
+            error = key, "is below a field that is not a mapping", None
         else:
             given[path] = text
+        if error is not None:
+            problems.append(Problem(f"--set {text}", 0, 0, *error))
     if problems:
         raise SpecError(problems)
     return replace(source, data=data, overridden=given)
@@ -185,28 +186,26 @@ def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
 
 
 def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
-    """The spec, or what is left of it without its wrong values, so that the rest can be checked too."""
-    try:
-        return Spec.model_validate(data), []
-    except ValidationError as error:
-        findings = validation_findings(error, data)
-    rest = deepcopy(data)
-    for finding in findings:
-        _remove(rest, finding.places[0])
-    if about := [finding for finding in findings if command_is_meant(finding)]:
-        rest["command"] = stand_in(data.get("command", data.get(str(about[0].places[0][0]))))
-    rest.setdefault("name", "unnamed")
+    """Return the spec, or the rest of it without its wrong values, so that the rest can be checked too."""
+    rest, findings = deepcopy(data), list[Finding]()
     for _ in range(_LEVELS):
         try:
             return Spec.model_validate(rest), findings
-        except ValidationError as error:  # a section lacks what was wrong in it: then without the section
-            for detail in error.errors(include_url=False, include_context=False, include_input=False):
-                _remove(rest, existing(detail["loc"], rest))
+        except ValidationError as error:
+            places = [existing(detail["loc"], rest) for detail in error.errors(include_url=False)]
+            if not findings:
+                findings = validation_findings(error, data)
+                places = [finding.places[0] for finding in findings]
+        for place in places:  # a section that now lacks a field goes in the next round
+            _remove(rest, place)
+        if about := [finding for finding in findings if command_is_meant(finding)]:
+            rest["command"] = stand_in(data.get("command", data.get(str(about[0].places[0][0]))))
+        rest.setdefault("name", "unnamed")
     return None, findings
 
 
 def _same_cause(finding: Finding, other: Finding) -> bool:
-    """Whether one stands where the other does, or above it."""
+    """Return whether one is at the place of the other, or above it."""
     (place, *_), (reported, *_) = finding.places, other.places
     shared = min(len(place), len(reported))
     return bool(shared) and place[:shared] == reported[:shared]
@@ -221,15 +220,15 @@ def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
 
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
-    said = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
-    if mlflow is None or mlflow.tracking_uri or variable in said:
+    exported = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
+    if mlflow is None or mlflow.tracking_uri or variable in exported:
         return []
     hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}` (or sqlite:////PATH), or export {variable}"
     return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
 def _remove(data: dict[str, Any], place: FieldPath) -> None:
-    """Removes a wrong value, or the list that it is in; of a variable, its placeholder stays."""
+    """Remove a wrong value, or the list around it; the placeholder of an environment variable stays."""
     parent: Any = data
     for depth, part in enumerate(place):
         if not isinstance(parent, dict) or part not in parent:
@@ -243,7 +242,7 @@ def _remove(data: dict[str, Any], place: FieldPath) -> None:
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not empty: a section or field whose content is commented out has its default."""
+    """Return the fields that are not empty: if its content is commented out, a field has its default."""
     fields = {key: value for key, value in data.items() if value is not None}
     for name in ("slurm", "local", "train", "retry"):
         if isinstance(section := fields.get(name), dict):
@@ -253,7 +252,7 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Prepared:
-    """Fills in variables and makes paths absolute, in the fields that ask for it."""
+    """Fills in variables and makes paths absolute, in the fields that take them."""
 
     folder: Path
     environ: Mapping[str, str]
@@ -262,13 +261,13 @@ class _Prepared:
     unset: dict[str, tuple[FieldPath, ...]] = field(default_factory=dict)
 
     def spec(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole content of a spec, its matrix too."""
+        """Return the whole content of a spec, its matrix too."""
         data = _given(data)
         self.local = data.get("executor") == "local"
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
         matrix = data.get("matrix", {})
         prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
-        for name, places in self.unset.items():  # once, wherever it is used
+        for name, places in self.unset.items():  # once for all its places
             self.findings.append(Finding(places, f"${{{name}}} is not set", f"export {name}, or write the value"))
         return prepared
 
@@ -309,7 +308,7 @@ class _Prepared:
         for name in unset:
             self.unset[name] = (*self.unset.get(name, ()), place)
         if unset:
-            return value  # what else is wrong with it, only the value of the variable would show
+            return value  # its other errors depend on the variable
         filled_in = filled(value, self.environ, escapes=escapes)
         if path == ("store",) and not _STORE.match(filled_in):
             self.findings.append(
@@ -318,15 +317,15 @@ class _Prepared:
         return self._input(filled_in, place) if path in INPUTS else filled_in
 
     def _input(self, text: str, place: FieldPath) -> str:
-        """An absolute path for what lies beside the spec; a name on the hub stays."""
+        """Return an absolute path for a file beside the spec; a name on the hub stays."""
         try:
             path = self.folder / (known := expanded(name_of_input(text)))
         except Hint:
-            return text  # the model says what is wrong with it
-        # A node of a cluster may have what an absolute path names, though this machine has not.
+            return text  # the model has the error
+        # A node of a cluster may have the file of an absolute path, though this machine does not.
         elsewhere = known.is_absolute() and not self.local
         if place == ("workdir",) and path.is_file():
-            self.findings.append(Finding((place,), f"is no folder: {path}", "name the folder that it is in"))
+            self.findings.append(Finding((place,), f"is not a folder: {path}", "name its folder"))
         if path.exists() or elsewhere:
             return _absolute(path)
         if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES) or place == ("workdir",):
@@ -338,7 +337,7 @@ class _Prepared:
         try:
             words = words_of(value)
         except Hint:
-            return value  # the model says what is wrong with it
+            return value  # the model has the error
         if not isinstance(words[0], str):
             return value
         if wrong := shell_word(value):
@@ -353,15 +352,12 @@ class _Prepared:
 
 
 def _absolute(path: Path) -> str:
-    """An absolute path without `..` that keeps symbolic links: a node may see another folder behind the same link."""
+    """Return an absolute path that keeps symbolic links: a node may see another folder behind the same link."""
     return os.path.abspath(path)  # noqa: PTH100
 
 
 def _asks(path: tuple[str, ...]) -> bool:
-    """Whether `${NAME}` is filled in: only where a value differs between users, clusters or secrets."""
-    shell = path[:2] == ("slurm", "setup")
-    return (
-        path in (*INPUTS, ("train", "nvme_path"))
-        or path[0] in ("store", "dir", "env", "forward")
-        or (path[0] == "slurm" and not shell)
-    )
+    """Return whether `${NAME}` is filled in: only if a value differs between users, clusters or secrets."""
+    if path[0] == "slurm":
+        return path[:2] != ("slurm", "setup")
+    return path[0] in ("store", "dir", "env", "forward") or path in (*INPUTS, ("train", "nvme_path"))

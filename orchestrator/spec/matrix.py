@@ -48,7 +48,7 @@ class AxisSetting:
         path: The field that it sets; None for a parameter of the command's own.
         value: The value.
         place: Where the value stands in the spec.
-        axis: The value comes from an axis or makes up a point of its own, not from an `include` that adds to points.
+        axis: The value is from an axis or an own point, not from an `include` that adds to points.
     """
 
     key: str
@@ -63,8 +63,8 @@ class Point:
     """One combination of values.
 
     Attributes:
-        settings: What it sets; where two set the same field, the later one counts.
-        labels: What its name is made of.
+        settings: Its values; if two set the same field, the later counts.
+        labels: The parts of its name.
     """
 
     settings: tuple[AxisSetting, ...] = ()
@@ -72,7 +72,7 @@ class Point:
 
     @property
     def params(self) -> dict[str, Scalar | None]:
-        """All values that it sets, by short names; for a structured value its label."""
+        """Its values by short names; for a structured value its label."""
         own = {short_name(s.key): as_scalar(s.value) for s in self.settings if s.axis}
         return own | {name or "label": value for name, value in self.labels}
 
@@ -80,15 +80,14 @@ class Point:
 def points(
     matrix: Mapping[str, Any], placeholders: Mapping[str, FieldPath] = MappingProxyType({})
 ) -> tuple[list[Point], list[Finding]]:
-    """All points of a matrix, the last axis varying fastest; one empty point without a matrix.
+    """Return all points of a matrix, the last axis varying fastest; one empty point without a matrix.
 
     Args:
-        placeholders: Names that the command uses, so that a key that is no field can be a parameter of its own; with
-            the places that use them.
+        placeholders: Names that the command uses, with their places: such a key is a parameter, not a field.
 
     Returns:
-        The points, and everything that is wrong in the matrix. There are no points where part of it says nothing: the
-        fields that it was to set would seem to be missing.
+        The points, and all errors of the matrix. There are no points if an axis has no usable value: the fields that
+        it sets would seem to be missing.
     """
     findings = list(_shape_findings(matrix))
     usable = _usable(matrix)
@@ -109,7 +108,7 @@ def points(
 
 
 def field_path(key: str) -> Path | None:
-    """The field that a key of the matrix means: a dotted path, or the last part of one if only one field ends so."""
+    """Return the field of a key of the matrix: a dotted path, or its last part if only one field ends so."""
     path = tuple(key.split("."))
     if _is_field(path):
         return path
@@ -118,12 +117,12 @@ def field_path(key: str) -> Path | None:
 
 
 def short_name(key: str) -> str:
-    """The last part of a dotted key."""
+    """Return the last part of a dotted key."""
     return key.rpartition(".")[2]
 
 
 def as_scalar(value: Any) -> Scalar | None:
-    """A value as a parameter: itself, or the label or a short digest of a structured one."""
+    """Return a value as a parameter: itself, or the label or a short digest of a structured value."""
     if value is None or isinstance(value, Scalar):
         return value
     if isinstance(value, Mapping) and isinstance(value.get("label"), Scalar):
@@ -158,7 +157,7 @@ def _list_hint(name: str, value: Any) -> str | None:
 
 
 def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
-    """For each key its values by their index, without those that `_shape_findings` complains of."""
+    """Return the values of each key by their index, without those that `_shape_findings` reports."""
     if set(matrix) == {"exclude"}:
         return {}
     usable: dict[str, dict[int, Any]] = {}
@@ -180,7 +179,7 @@ def _firsts(values: Sequence[Any]) -> dict[int, Any]:
 
 
 def _choice(name: str, value: Any, index: int) -> Point:
-    """One value of an axis; a mapping under a name that is no field sets several fields together."""
+    """Return a value of an axis; a mapping under a name that is not a field sets several fields together."""
     place: FieldPath = ("matrix", name, index)
     if field_path(name) is None and isinstance(value, dict):
         return _linked(value, place, name)
@@ -188,7 +187,7 @@ def _choice(name: str, value: Any, index: int) -> Point:
 
 
 def _linked(entry: Mapping[str, Any], place: FieldPath, name: str = "") -> Point:
-    """A point from a mapping of several fields; its `label` stands for them in the name."""
+    """Return a point from a mapping of several fields; its `label` replaces them in the name."""
     settings = tuple(_setting(str(key), entry[key], (*place, key)) for key in entry if key != "label")
     if isinstance(entry.get("label"), Scalar):
         return Point(settings, ((name, entry["label"]),))
@@ -206,13 +205,13 @@ def _joined(parts: Sequence[Point]) -> Point:
 
 
 def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> tuple[list[Point], list[Finding]]:
-    """Adds each entry to the points that it does not contradict; where there is none, as a point of its own.
+    """Add each entry to the points that it does not contradict; if there is none, as a point of its own.
 
-    An entry with a label is always a point of its own: there is nothing else that the label could name. One that names
-    more of a point's axes than an entry before it is its exception, and replaces what that added.
+    An entry with a label is always a point of its own. An entry that names more of a point's axes than an earlier one
+    is its exception, and replaces its values.
 
     Returns:
-        The points, and what entries say of one point that contradicts an earlier one: only one could have its way.
+        The points, and an error for each entry that contradicts an earlier one at the same point.
     """
     grown, own = list(grid), []
     findings: dict[FieldPath, Finding] = {}
@@ -237,7 +236,7 @@ def _weight(point: Point, entry: Mapping[str, Any]) -> int:
 
 
 def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:
-    """The setting of the same field, among those before it, that has another value."""
+    """Return the earlier setting of the same field with another value."""
     field = setting.path or setting.key
     same = (one for one in earlier if (one.path or one.key) == field)
     whole = setting.path is not None and len(setting.path) == 1
@@ -245,7 +244,7 @@ def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisS
 
 
 def _differ(one: Any, other: Any, *, merge: bool) -> bool:
-    """Whether two values cannot both be had; two of a whole section can, as far as they say different things."""
+    """Return whether two values exclude each other; whole sections are merged."""
     if merge and isinstance(one, Mapping) and isinstance(other, Mapping):
         return any(_differ(one[key], other[key], merge=True) for key in one.keys() & other.keys())
     return not _same(one, other)
@@ -275,7 +274,7 @@ def _has(point: Point, key: str, value: Any) -> bool:
 
 
 def _values(point: Point, key: str) -> Iterator[Any]:
-    """A point's own values of what a key means; a structured value also goes by its label."""
+    """Return a point's own values of a key; a structured value also counts by its label."""
     path = field_path(key)
     yield from (s.value for s in point.settings if s.key == key or (path is not None and s.path == path))
     yield from (label for name, label in point.labels if name == key)
@@ -301,7 +300,7 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
 
 
 def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
-    """Keys that mean no field that can vary; each once, where it is first used."""
+    """Find keys that are not fields that can vary; each once, at its first place."""
     settings = [s for point in found for s in point.settings]
     for key, place in {s.key: s.place for s in reversed(settings)}.items():
         where = place[:-1] if isinstance(place[-1], int) else place
@@ -311,7 +310,7 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
             yield Finding((where,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and (used := _misspelt(short_name(key), settings, placeholders)):
             hint = f'did you mean "{short_name(key)}"?'
-            yield Finding((placeholders[used], (*where,)), f"{{{used}}} stands for nothing", hint)
+            yield Finding((placeholders[used], where), f"{{{used}}} is not defined", hint)
         elif field_path(key) is None and short_name(key) not in placeholders:
             path = field_path(meant(key, _names()) or "")
             places = (where, *(p for p in (path,) if p))
@@ -321,13 +320,13 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
 
 
 def _misspelt(name: str, settings: Sequence[AxisSetting], placeholders: Mapping[str, FieldPath]) -> str | None:
-    """The placeholder that stands for nothing else and is meant to be this name, which none uses; None for none."""
+    """Return the undefined placeholder that is meant to be this name, which none uses; None for none."""
     known = {*TrainConfig.model_fields, *_ALWAYS, *(short_name(s.key) for s in settings)}
     return None if name in placeholders else nearest(name, [used for used in placeholders if used not in known])
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
-    """Axes that set a field which one before them sets: only one could have its way, and both would be in the name."""
+    """Find axes that set the field of an earlier axis."""
     owners: dict[Path | str, str] = {}
     for name, choices in axes.items():
         for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
@@ -337,7 +336,7 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
 
 
 def near_field(key: str) -> str:
-    """A hint that names the field that a misspelt key may mean, or those that end with it."""
+    """Return a hint that names the field that a misspelt key may mean, or the fields that end with it."""
     if ends := fields_ending_in(key):
         return f"write {' or '.join(ends)}"
     return hint_for(key, _names(), "write the dotted path of a field, such as train.lr")

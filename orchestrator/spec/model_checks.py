@@ -96,7 +96,9 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
         hint = "name one as train.tokenizer (`bytes` needs no files), or save it into the folder"
         yield Finding((("train", "tokenizer"), place), f"the model's folder has no tokenizer: {name}", hint)
     elif _is_file(folder):
-        yield Finding((place,), f"is no folder: {name}", "name the folder that save_pretrained() of the model writes")
+        yield Finding(
+            (place,), f"is not a folder: {name}", "name the folder that save_pretrained() of the model writes"
+        )
     shape = find_shape(name)
     if shape is not None and train.seq_len > (positions := positions_of(shape)):
         yield _too_long(train, f"the {positions} positions of {name}", positions)
@@ -108,7 +110,7 @@ def _tokenizer(name: str) -> Iterator[Finding]:
         yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes one")
     elif _is_file(folder):
         yield Finding(
-            (place,), f"is no folder: {name}", "name the folder that save_pretrained() of the tokenizer writes"
+            (place,), f"is not a folder: {name}", "name the folder that save_pretrained() of the tokenizer writes"
         )
     elif name != BYTES and not folder.exists() and nearest(name, (BYTES,), 0.8):
         yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{BYTES}"?')

@@ -23,7 +23,7 @@ _REQUIRED: Final = {
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
-    """Everything that is wrong in the configuration of one run whose fields are valid one by one.
+    """Return all errors in the configuration of one run whose fields are valid one by one.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
@@ -46,13 +46,13 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
 
 
 def first_causes(found: Sequence[Finding]) -> list[Finding]:
-    """Those that would stay if each misspelt name were the one that is meant, which is missing or has its default."""
+    """Return the findings that stay after each misspelt name is corrected."""
     meant = {place for finding in found if finding.at_key for place in finding.places[1:]}
     return [finding for finding in found if finding.at_key or not concerns(finding, meant)]
 
 
 def remarks(spec: Spec) -> list[str]:
-    """What is no error, but hardly meant: a section that the executor does not use, seeds as an axis."""
+    """Return remarks on what is valid, but hardly meant: an unused section, seeds as an axis."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
@@ -61,10 +61,10 @@ def remarks(spec: Spec) -> list[str]:
 
 
 def _misread(spec: Spec) -> Iterator[str]:
-    """Values that YAML or Slurm reads otherwise than people may mean them."""
+    """Find values that YAML or Slurm may read in another way than is meant."""
     for name, text in spec.reworded.items():
-        said = f"{text} is a number and reaches the script as {float(text)}"
-        yield f'axis {name}: {said}; quote it ("{text}") to keep its text'
+        change = f"{text} is a number and reaches the script as {float(text)}"
+        yield f'axis {name}: {change}; quote it ("{text}") to keep its text'
     axes = (
         values for name, values in spec.matrix.items() if name in ("time", "slurm.time") and isinstance(values, list)
     )
@@ -76,12 +76,12 @@ def _misread(spec: Spec) -> Iterator[str]:
 
 
 def _seeds(spec: Spec) -> Iterator[str]:
-    """Runs of one point that differ in their seed are its repeats only where the spec calls them so."""
+    """Find seeds as an axis: runs are repeats of a point only by `repeats`."""
     for name, values in spec.matrix.items():
         if name.rpartition(".")[2] in ("seed", "random_seed") and isinstance(values, list) and len(values) > 1:
             yield (
-                f"axis {name}: each seed is compared as a condition of its own; `repeats: {len(values)}` in its place "
-                "runs each point with as many seeds and gives it intervals over them"
+                f"axis {name}: each seed is compared as a condition of its own; for repeats of each point, write "
+                f"`repeats: {len(values)}` instead"
             )
 
 
@@ -138,7 +138,7 @@ def _on_disk(config: RunConfig) -> bool:
 
 
 def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
-    """Each rank needs a GPU of its own where this machine has any."""
+    """Each rank needs a GPU of its own if this machine has any."""
     wanted = config.local.parallel * ranks
     if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
         return

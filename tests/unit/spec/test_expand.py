@@ -237,9 +237,9 @@ def test_a_commands_own_parameters() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("-m t {depht}", "stands for nothing"),
+        ("-m t {depht}", "is not defined"),
         ("-m t {micro_batch}", "not known before"),
-        ("-m t ${HOME}", "stands for nothing"),
+        ("-m t ${HOME}", "is not defined"),
     ],
 )
 def test_placeholders_that_cannot_be_filled(command: str, words: str) -> None:

@@ -58,7 +58,7 @@ def test_a_contradiction_says_which_section_says_what(tmp_path: Path) -> None:
 def test_a_misspelt_placeholder_is_one_error(tmp_path: Path, text: str, field: str) -> None:
     (problem,) = problems(tmp_path, OWN + text)
     assert (problem.field, problem.hint) == (field, 'did you mean "depth"?')
-    assert problem.message.startswith("{depht} stands for nothing")
+    assert problem.message.startswith("{depht} is not defined")
 
 
 def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +451,7 @@ def test_an_empty_name_is_not_the_folder_of_the_spec(tmp_path: Path, field: str,
 def test_a_file_is_no_folder(tmp_path: Path, field: str) -> None:
     (tmp_path / "file").touch()
     (problem,) = problems(tmp_path, BUILT_IN, f"{field}=file")
-    assert (problem.field, problem.message) == (field, f"is no folder: {tmp_path / 'file'}")
+    assert (problem.field, problem.message) == (field, f"is not a folder: {tmp_path / 'file'}")
 
 
 def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:

@@ -110,8 +110,8 @@ def test_minutes_that_look_like_hours_are_remarked(
 @pytest.mark.parametrize(
     ("matrix", "said"),
     [
-        ({"seed": [1, 2, 3], "lr": [0.1]}, "axis seed: each seed is compared as a condition of its own; `repeats: 3` "),
-        ({"train.seed": [1, 2]}, "axis train.seed: each seed is compared as a condition of its own; `repeats: 2` "),
+        ({"seed": [1, 2, 3], "lr": [0.1]}, "axis seed: each seed is compared as a condition of its own; for repeats"),
+        ({"train.seed": [1, 2]}, "axis train.seed: each seed is compared as a condition of its own; for repeats"),
         ({"random_seed": [1, 2]}, "axis random_seed: "),
         ({"seed": [1]}, ""),
         ({"lr": [1, 2]}, ""),
