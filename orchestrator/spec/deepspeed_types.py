@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, StrictBool
+from pydantic import ConfigDict, PlainSerializer, StrictBool, ValidatorFunctionWrapHandler, WrapValidator
 from typing_extensions import TypedDict
 
 from .field_types import Whole
@@ -41,12 +41,21 @@ class _Zero(TypedDict, total=False):
     reduce_bucket_size: Whole
 
 
-class DeepSpeedSection(TypedDict, total=False):
-    """The section `deepspeed:` of a spec."""
-
+class _Section(TypedDict, total=False):
     __pydantic_config__ = _OPEN  # type: ignore[misc]
     bf16: _Switched
     fp16: _Switched
     compile: _Compile
     optimizer: _Optimizer
     zero_optimization: _Zero
+
+
+def _as_given(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    check(value)
+    return value
+
+
+DeepSpeedSection = Annotated[
+    _Section, WrapValidator(_as_given), PlainSerializer(lambda value: value, return_type=dict[str, Any])
+]
+"""The section as it is given: its digest must not depend on the form in which this program reads a value."""

@@ -286,7 +286,7 @@ class RunConfig(SpecSection):
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     ranks_per_node: Positive | None = None
     """Processes per node. Default: its number of GPUs, or 1. The built-in training has no more than that on GPUs."""
-    deepspeed: DeepSpeedSection = Field(default=DeepSpeedSection())
+    deepspeed: DeepSpeedSection = Field(default={})  # type: ignore[assignment]
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often to retry a run."""

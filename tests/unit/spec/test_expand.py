@@ -198,6 +198,14 @@ def test_a_digest_is_the_same_in_every_version() -> None:
     assert hashes() == {"00d547ba85297c78"}
 
 
+def test_deepspeed_s_section_is_kept_as_it_is_given() -> None:
+    """A number in another form, and a null, would make another experiment of stored runs."""
+    section = {"zero_optimization": {"reduce_bucket_size": 5e8, "offload_param": None, "overlap_comm": True}}
+    [run] = runs(deepspeed=section).values()
+    assert repr(run.stored_config["deepspeed"]) == repr(section)
+    assert type(run.config).model_validate(run.stored_config).deepspeed == section
+
+
 def test_machines_and_environment_can_be_compared() -> None:
     assert len(hashes({"partition": ["a100", "h100"]})) == 2
     assert len(hashes({"env.NCCL_ALGO": ["Ring", "Tree"]})) == 2
