@@ -57,7 +57,7 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     path = str(folder) if folder == there else f"{folder}, to be created in {there}"
     if trouble := storage.trouble(there):
-        yield at.problem("folder.writable", f"{path}: {trouble}", storage.what_helps(trouble))
+        yield at.problem("folder.writable", f"{path}: {trouble.why}", trouble.hint)
         return
     yield at.ok("folder.writable", path)
     if doubt := distrust(there):

@@ -6,36 +6,44 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from dscampaign.files import disk_space
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 
+_CHOOSE: Final = "choose a folder that you can write to: `--dir`, or `dir` in the spec or campaign.toml"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
-def trouble(folder: Path, needed_bytes: int = 0) -> str:
-    """Return why a folder cannot be written, or lacks space for the next attempt; "" if it can."""
+
+class Trouble(NamedTuple):
+    """Why a folder cannot be used, and what helps."""
+
+    why: str
+    hint: str
+
+
+def trouble(folder: Path, needed_bytes: int = 0) -> Trouble | None:
+    """Return why a folder cannot be written, or lacks space for the next attempt; None if it can."""
     try:
         disk_space.try_writing(folder)
         free = shutil.disk_usage(folder).free
     except OSError as exc:
-        return exc.strerror or str(exc)
+        return Trouble(exc.strerror or str(exc), _free_space() if exc.errno in _FULL else _CHOOSE)
     if free < needed_bytes:
-        return f"{free / 1e9:.1f} GB free, a checkpoint needs {needed_bytes / 1e9:.1f} GB"
-    return ""
+        return Trouble(f"{free / 1e9:.1f} GB free, a checkpoint needs {needed_bytes / 1e9:.1f} GB", _free_space())
+    return None
 
 
-def what_helps(why: str) -> str:
-    """Return the advice for such a trouble of a campaign's folder."""
-    if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
-        return f"free space there: `{typed('gc')}` deletes what no result needs"
-    return "choose a folder that you can write to: `--dir`, or `dir` in the spec or campaign.toml"
+def _free_space() -> str:
+    return f"free space there: `{typed('gc')}` deletes what no result needs"
 
 
 def require_room(folder: Path) -> None:
     """Raise UserError if a folder cannot be written or made."""
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
-    if why := trouble(there):
-        raise UserError(f"{there}: {why}", what_helps(why))
+    if wrong := trouble(there):
+        raise UserError(f"{there}: {wrong.why}", wrong.hint)
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
@@ -45,7 +53,7 @@ def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
 
 def unwritable(exc: OSError) -> Unreachable:
     """Return the error for a shared folder that cannot be written."""
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+    if exc.errno in _FULL:
         what = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
         return Unreachable(f"the shared folder is full: {what}", "free space; the next pass goes on by itself")
     return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again")

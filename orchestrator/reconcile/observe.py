@@ -363,7 +363,10 @@ def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
     """Test the campaign's folder only if a run waits for it."""
     waiting = [run.id for run in stored.runs if waits_for_storage(run, stored.attempts.get(run.id, ()))]
     needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
-    return trouble_of(paths.dir, needed) if waiting else None
+    if not waiting:
+        return None
+    trouble = trouble_of(paths.dir, needed)
+    return trouble.why if trouble else ""
 
 
 def _capacity(stored: Stored) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.errors import SchemaMismatch, StoreUnreachable
+from dscampaign.files import disk_space
 from dscampaign.orchestrator.campaign.location import Location
 from dscampaign.orchestrator.doctor import check_host
 from dscampaign.orchestrator.doctor.check import At, Check, Severity, exit_code
@@ -23,7 +26,6 @@ from dscampaign.orchestrator.doctor.check_host import (
     store_checks,
 )
 from dscampaign.orchestrator.doctor.requirements import Requirements
-from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.settings import Setting, Settings
 from dscampaign.orchestrator.spec.model import RunConfig
 
@@ -60,15 +62,22 @@ def test_a_fit_host_has_nothing_to_do_and_nothing_is_left_behind(
 # -- the folder --------------------------------------------------------------------------------------------------------
 
 
+def failing(number: int) -> Callable[[Path], None]:
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "trouble", lambda _folder: "Read-only file system")
+    monkeypatch.setattr(disk_space, "try_writing", failing(errno.EROFS))
     [found] = folder_checks(tmp_path / "to/be/made")
     assert (found.id, found.verdict) == ("folder.writable", Severity.PROBLEM)
     assert found.seen == f"{tmp_path}/to/be/made, to be created in {tmp_path}: Read-only file system"
     assert found.next.startswith("choose a folder that you can write to")
-    monkeypatch.setattr(storage, "trouble", lambda _folder: "No space left on device")
+    monkeypatch.setattr(disk_space, "try_writing", failing(errno.ENOSPC))
     [found] = folder_checks(tmp_path)
     assert found.next == "free space there: `campaign gc` deletes what no result needs"
 

@@ -268,9 +268,12 @@ def full(_probe: Path) -> None:
 
 
 def test_a_checkpoint_must_find_room(tmp_path: Path) -> None:
-    assert storage.trouble(tmp_path) == ""
-    assert re.fullmatch(r"[\d.]+ GB free, a checkpoint needs 4.* GB", storage.trouble(tmp_path, 2**62))
-    assert storage.trouble(tmp_path / "away") == "No such file or directory"
+    assert storage.trouble(tmp_path) is None
+    tight, away = storage.trouble(tmp_path, 2**62), storage.trouble(tmp_path / "away")
+    assert tight is not None
+    assert re.fullmatch(r"[\d.]+ GB free, a checkpoint needs 4.* GB", tight.why)
+    assert away is not None
+    assert away.why == "No such file or directory"
 
 
 def test_nodes_are_counted_only_where_one_has_a_strike(world: World) -> None:
