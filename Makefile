@@ -39,8 +39,9 @@ test test-all: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
 test: PYTEST_LANE := -m "not nightly"
 test-all: export MACHINE_EXAMPLES ?= 5000
 test-all: export OURS_HISTORIES ?= 100
+test-all: export TORTURE_LINES ?= 200000
 test test-all: $(STAMP)
-	SKIP="$(SKIP)" scripts/test_dependencies.sh
+	SKIP="$(SKIP) $(if $(filter test,$@),nvme)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(if $(filter test-all,$@),$(filter-out $(SKIP),nvme)))
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_LANE) $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 

@@ -66,9 +66,10 @@ def submit_in_a_process(spec: Path, folder: Path, env: dict[str, str]) -> subpro
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=HANGS_S, check=False)
 
 
-def test_a_submission_killed_at_any_moment_is_neither_lost_nor_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.nightly)])
+def test_a_submission_killed_at_any_moment_is_neither_lost_nor_repeated(tmp_path: Path, kills: int) -> None:
     """`python -m tests.faults.killed_submissions` tries many more moments, of thousands of runs."""
-    assert try_kills(tmp_path, runs=60, kills=4, seed=os.getpid()) == []
+    assert try_kills(tmp_path, runs=15 * kills, kills=kills, seed=os.getpid()) == []
 
 
 def test_a_submitter_killed_before_it_knew_the_job_id_is_not_repeated(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.waiting import HANGS_S
 from dscampaign.tests.support.worlds import World, make_world
 
-LINES = int(os.environ.get("TORTURE_LINES", "50000"))
-"""How many lines are written; the long version, `make torture`, sets 800000."""
+LINES = int(os.environ.get("TORTURE_LINES", "8000"))
+"""How many lines are written; `make test-all` sets 200000, `make torture` 800000."""
 
 SEED = int(os.environ.get("TORTURE_SEED") or random.randrange(1_000_000))
 """Decides who is killed when; printed, so that what failed can be tried again."""
 
-_GENERATIONS = max(10, LINES // 20_000)
+_GENERATIONS = max(4, LINES // 20_000)
 _KILLS = 4  # of drainers, for each kill of the writer
 _CRASH_EVERY = 4  # generations
 _BITE = 1 << 15  # bytes a transaction: many transactions to be killed in

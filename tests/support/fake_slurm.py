@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 _SCRIPT = """\
-#!{python}
-import json, os, sys, pathlib
-here = pathlib.Path({folder!r})
-name = pathlib.Path(sys.argv[0]).name
-script = pathlib.Path(sys.argv[-1]).read_text() if name == "sbatch" else ""
-with (here / "calls.jsonl").open("a") as log:
+#!{python} -IS
+import json, os, sys
+here = {folder!r}
+name = os.path.basename(sys.argv[0])
+script = open(sys.argv[-1]).read() if name == "sbatch" else ""
+with open(f"{{here}}/calls.jsonl", "a") as log:
     log.write(json.dumps({{"name": name, "args": sys.argv[1:], "env": dict(os.environ), "script": script}}) + "\\n")
-answer = json.loads((here / f"{{name}}.json").read_text())
+answer = json.load(open(f"{{here}}/{{name}}.json"))
 sys.stdout.write(answer["out"])
 sys.stderr.write(answer["err"])
 sys.exit(answer["code"])

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
-from dscampaign.tests.support import SCRIPTS
+from dscampaign.tests.support import REPOSITORY, SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 
 pytestmark = pytest.mark.training
@@ -63,13 +63,23 @@ class Killer:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
-    """The campaign after it has settled."""
-    folder = tmp_path_factory.mktemp("local")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("local")
+
+
+@pytest.fixture(scope="module")
+def done(folder: Path) -> Iterator[Observed]:
+    """The campaign after it has settled, all processes of which record the network connections that they make."""
     spec = folder / "spec.yaml"
     spec.write_text(SPEC)
     store = open_store(f"sqlite:///{folder}/campaign.db")
-    yield run_to_end(store, submit(spec, folder, store), each_pass=Killer())
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
+            patch.delenv(name)  # they would keep the libraries of Hugging Face from asking
+        patch.setenv("PYTHONPATH", str(REPOSITORY / "tests/support/record_network"))
+        patch.setenv("NETWORK_RECORD", str(folder / "network"))
+        settled = run_to_end(store, submit(spec, folder, store), each_pass=Killer())
+    yield settled
     store.close()
 
 
@@ -112,6 +122,11 @@ def test_the_weights_of_a_run_are_written_for_transformers(
     assert [file.name for file in sorted(out.iterdir())] == document["files"]
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.num_parameters() == document["parameters"]
+
+
+def test_training_asks_nobody(done: Observed, folder: Path) -> None:
+    """test_network.py shows that the recorder sees what is asked, and that the commands ask nobody either."""
+    assert not (folder / "network").exists(), (folder / "network").read_text()
 
 
 def test_a_grown_matrix_keeps_what_ran_and_adds_what_is_new(tmp_path: Path) -> None:

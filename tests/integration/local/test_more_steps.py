@@ -33,6 +33,7 @@ train:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.training
 def test_a_finished_run_goes_on_to_more_steps(tmp_path: Path) -> None:
     store, spec = open_store(f"sqlite:///{tmp_path}/campaign.db"), tmp_path / "spec.yaml"

@@ -38,6 +38,7 @@ def test_the_recorder_sees_a_name_and_an_address(tmp_path: Path) -> None:
     assert seen == {"name.invalid", "192.0.2.1"}
 
 
+@pytest.mark.nightly
 @pytest.mark.training
 def test_a_campaign_asks_nobody(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)

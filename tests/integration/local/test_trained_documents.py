@@ -1,7 +1,7 @@
 """The published comparisons, trained: each template at its smallest scale on this machine's CPUs, up to its report.
 
-`make documents` trains all of them, in about half an hour; `make test` the one that is done in a minute. What a report
-has of GPUs is tested with planted results, in tests/integration/report/test_documents.py.
+`make documents` trains all of them, in about half an hour; `make test-all` the fastest. What a report has of GPUs is
+tested with planted results, in tests/integration/report/test_documents.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dscampaign.tests.support.report_page import Page
 
 NAMES: Final = list(TEMPLATES) if os.environ.get("DOCUMENTS") == "all" else ["gpu-telemetry"]
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.nightly, pytest.mark.training]
 
 
 @dataclass(frozen=True)

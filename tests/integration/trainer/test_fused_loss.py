@@ -33,7 +33,7 @@ def _reference(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, 
     return loss, d_hidden, d_weight
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_loss_and_its_gradients_are_those_of_whole_logits(compiled: bool) -> None:
     hidden, weight, target = _inputs(torch.float32)
     compute = torch.compile(linear_cross_entropy, backend="aot_eager") if compiled else linear_cross_entropy

@@ -12,6 +12,7 @@ from dscampaign.tests.integration.trainer.attempts import Attempt
 from dscampaign.tests.integration.trainer.conftest import Launch
 
 
+@pytest.mark.nightly
 def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
     assert version("mlflow-skinny")
     code = "import sys, {first}deepspeed; print(sys.modules.get('mlflow') is not None)"
@@ -23,7 +24,13 @@ def test_a_rank_does_not_load_mlflow_though_deepspeed_would() -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("changes", [{"zero_stage": 1}, {"zero_stage": 2, "precision": "bf16"}, {"zero_stage": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"zero_stage": 2, "precision": "bf16"},
+        *(pytest.param({"zero_stage": stage}, marks=pytest.mark.nightly) for stage in (1, 3)),
+    ],
+)
 def test_a_rank_that_compiles_nothing_does_not_load_the_compiler(
     changes: dict[str, Any], launch: Launch, data_dir: Path, tmp_path: Path
 ) -> None:

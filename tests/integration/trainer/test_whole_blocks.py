@@ -65,6 +65,7 @@ def test_where_gathering_whole_blocks_does_not_help_none_is_marked(zero: dict[st
     assert gathered("gpt2", zero) == (0, [])
 
 
+@pytest.mark.nightly
 def test_all_blocks_share_what_is_compiled_for_one(launch: Launch, tmp_path: Path) -> None:
     """One graph for the blocks and one for the loss."""
     script = str(Path(__file__).with_name("compiled_blocks.py"))
