@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.errors import EXIT_OK, UserError
-from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 from dscampaign.orchestrator.progress import counted
 
@@ -22,7 +22,6 @@ from .completion import campaign_argument
 from .options import format_option, store_options, verb
 from .output import echo_err
 from .progress import progress_shown
-from .terminal import printable_stream
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
@@ -113,7 +112,10 @@ def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
         with tempfile.TemporaryFile(**binary) as rows:
             yield rows
             rows.seek(0)
-            with whole_file(path, binary=not binary) if path else nullcontext(printable_stream()) as stream:
+            if path is None:
+                sys.stdout.writelines(map(printable, rows) if sys.stdout.isatty() else rows)
+                return
+            with whole_file(path, binary=not binary) as stream:
                 shutil.copyfileobj(rows, stream)
     except BrokenPipeError:
         raise

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +13,8 @@ import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
 from dscampaign.orchestrator.commands import typed
-from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError
-from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
+from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 
 from .options import json_option, store_options, verb
@@ -231,9 +230,8 @@ def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
 
 
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
-    near = get_close_matches(run or "", names, 3, cutoff=0.4) or names[:5]
-    more = ", …" if len(names) > len(near) else ""
-    return UserError(f"no run named {run}" if run else "which run?", f"there are: {', '.join(near)}{more}")
+    hint = f"there are: {some(names, 5)}"
+    return UserError(f"no run named {run}", did_you_mean(run, names, hint)) if run else UserError("which run?", hint)
 
 
 def _list_templates(as_json: bool) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import io
 import sys
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Final
 
 from dscampaign.orchestrator.formatting import printable, shorten
 
@@ -59,23 +58,6 @@ class TerminalLog:
         self._stream.write(f"{CLEAR_LINE if self._shown else ''}{text}{plain}\n")
         self._shown = ""
         return ""
-
-
-class _PrintableText(io.TextIOBase):
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(printable(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
-def printable_stream() -> IO[str]:
-    """Standard output for data: a file or a pipe gets it as it is."""
-    return cast(IO[str], _PrintableText(sys.stdout)) if sys.stdout.isatty() else sys.stdout
 
 
 def log_stream() -> LogStream:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from dscampaign.db.schema import lease
 from dscampaign.db.states import AttemptState, Cause, CauseCode, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
-from dscampaign.orchestrator.cli import export as export_command
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import World, make_world
 
@@ -335,7 +335,7 @@ def test_a_pager_that_waits_keeps_no_reconciler_from_writing(
             return super().write(text)
 
     pager = Pager()
-    monkeypatch.setattr(export_command, "printable_stream", lambda: pager)
+    monkeypatch.setattr(sys, "stdout", pager)
     assert main(["export", "sweep", "--what", what]) == 0
     assert len(pager.getvalue().splitlines()) > 1
     reconciler.close()
