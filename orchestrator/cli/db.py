@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -104,7 +103,7 @@ def prune(
         if not as_json:
             echo_err(f"removed {lines:,} rows")
     if as_json:
-        echo_json(_thinning_document(found, removed=bool(found) and not dry_run))
+        echo_json({"campaigns": [one.document for one in found], "removed": bool(found) and not dry_run})
     return EXIT_OK
 
 
@@ -113,7 +112,3 @@ def _thinning(one: Thinning) -> str:
     parts = [count(removed.steps, "step"), count(removed.figures, "figure"), count(removed.samples, "GPU sample")]
     told = ", ".join(part for part, number in zip(parts, list(vars(removed).values())[1:], strict=True) if number)
     return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {told} go"
-
-
-def _thinning_document(found: Sequence[Thinning], *, removed: bool) -> dict[str, object]:
-    return {"campaigns": [one.document for one in found], "removed": removed}

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, Protocol
+from typing import IO
 
 from dscampaign.orchestrator.campaign.status import CampaignStatus
 from dscampaign.orchestrator.formatting import printable
@@ -19,18 +19,8 @@ STEPS_EVERY_S = 60.0
 """How often a log shows the progress of training while nothing else happens."""
 
 
-class Display(Protocol):
-    """Shows the progress of a watch."""
-
-    def say(self, lines: Sequence[str]) -> None:
-        """Shows lines that stay."""
-
-    def update(self, status: CampaignStatus) -> None:
-        """Shows the present state of the campaign."""
-
-
 @contextmanager
-def display(stream: IO[str]) -> Iterator[Display]:
+def display(stream: IO[str]) -> Iterator[LineDisplay | _LiveTable]:
     """A live table on a terminal, else lines."""
     page = page_for(stream)
     if page.width is None or os.environ.get("TERM") == "dumb":
@@ -38,7 +28,7 @@ def display(stream: IO[str]) -> Iterator[Display]:
         return
     table = _LiveTable(stream)
     yield table
-    table.clear()  # not where an exception ended the watch: then the last table stays
+    table.clear()  # not after an exception: then the last table stays
 
 
 class LineDisplay:

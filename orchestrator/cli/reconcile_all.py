@@ -11,7 +11,7 @@ from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import status_document
-from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
@@ -112,17 +112,12 @@ def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troub
     if as_json:
         echo_json({"campaigns": [status_document(store, campaign) for campaign in left]})
     else:
-        _print(found)
+        for status in found:
+            echo(headline(status, page_for(sys.stdout)))
+        if not found:
+            echo_err("every campaign is settled")
     if troubled:
         return EXIT_UNREACHABLE
     if not all(status.settled for status in found):
         return EXIT_UNSETTLED
     return EXIT_OK if all(status.all_completed for status in found) else EXIT_FAILED
-
-
-def _print(found: Sequence[CampaignStatus]) -> None:
-    page = page_for(sys.stdout)
-    for status in found:
-        echo(headline(status, page))
-    if not found:
-        echo_err("every campaign is settled")

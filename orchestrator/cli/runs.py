@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.selection import Selection
-    from dscampaign.orchestrator.campaign.status import CampaignStatus
 
 CANCELLED_S: Final = 1.0
 """After this time Slurm has ended most jobs."""
@@ -292,25 +291,20 @@ def _one_pass(
     """
     from .watch import print_end, run_one_pass
 
-    told = run_one_pass(store, campaign, quiet=as_json, changed=changed)
-    if until_cancelled and not told.troubled and _cancelling(told.status):
+    status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed)
+    if until_cancelled and not troubled and not status.reconciled_now and CANCELLING in status.shown_counts:
         time.sleep(CANCELLED_S)
-        told = run_one_pass(store, campaign, quiet=as_json)
-    status = told.status
+        status, troubled = run_one_pass(store, campaign, quiet=as_json)
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:
         echo_next(typed("reconcile", campaign.name, "--watch"))
     elif then:
         echo_next(f"{then}, to resume it {'once it has ended' if CANCELLING in status.shown_counts else 'later'}")
-    if told.troubled:
+    if troubled:
         return EXIT_UNREACHABLE
     if not status.settled:
         return EXIT_UNSETTLED if say_unsettled else EXIT_OK
     return EXIT_OK if status.all_completed else EXIT_FAILED
-
-
-def _cancelling(status: CampaignStatus) -> bool:
-    return not status.reconciled_now and CANCELLING in status.shown_counts
 
 
 def _watch(store: Store, campaign: CampaignRow, interval_s: float | None, as_json: bool) -> int:

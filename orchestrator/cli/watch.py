@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
@@ -35,20 +35,12 @@ T = TypeVar("T")
 STATUS_POLL_S = 2.0
 
 
-class Told(NamedTuple):
-    """A pass that was printed, without its large snapshot.
-
-    Attributes:
-        status: of the campaign after it.
-        troubled: something could not be read or done for now; another reconciler at work is no trouble.
-    """
-
-    status: CampaignStatus
-    troubled: bool
-
-
-def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True) -> Told:
+def run_one_pass(
+    store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True
+) -> tuple[CampaignStatus, bool]:
     """Runs one pass, or as many as it takes to start all runs, and prints their actions on stderr.
+
+    Returns the status after it, and whether something could not be read or done for now.
 
     Unless `quiet`, also shows the progress of a long pass. Mentions another reconciler at work if something has
     `changed` that it applies.
@@ -69,7 +61,7 @@ def run_one_pass(store: Store, campaign: CampaignRow, *, quiet: bool = False, ch
     obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else ()
     for line in (*done_lines(seen, lambda: status), *obstacles):
         echo_err(line)
-    return Told(status, isinstance(seen, Pass) and bool(seen.troubles))
+    return status, isinstance(seen, Pass) and bool(seen.troubles)
 
 
 def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
