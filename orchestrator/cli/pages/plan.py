@@ -33,8 +33,8 @@ _STYLES: Final = {
     Sign.CANCEL: Style.RED,
 }
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
-_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "")
-_RIGHT: Final = "--r-rr--r-"
+_HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
+_RIGHT: Final = "--r-rr--rw"
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 

@@ -41,11 +41,21 @@ from .states import changed_line, changed_name, count_cell, counts_line, doing, 
 from .text import Cell, Page, Style, fold, table
 
 _HEADER = (
-    *("run", "state", "step", "left", "loss", "last tok/s", "mfu", "memory", "micro-batch", "tries", "job", "nodes"),
-    "",
+    "run",
+    "state",
+    "step",
+    "left",
+    "loss",
+    "last tok/s",
+    "mfu",
+    "memory",
+    "micro-batch",
+    "tries",
+    "job",
+    "nodes",
 )
-_RIGHT = "--rrrrrr-r---"
-_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "", "last tok/s", "left", "loss")
+_RIGHT = "--rrrrrr-r--"
+_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "last tok/s", "left", "loss")
 """Columns that a narrow terminal does without, the least important first."""
 
 _OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED)
@@ -91,20 +101,25 @@ def _page(
     brief: bool = False,
 ) -> list[str]:
     left = _left_text(whole or status)
-    lines = [f"{headline(whole or status, page)}{f' · {left}' if left else ''}"]
-    lines += [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
-    lines += ["", *rows]
+    shown = [f"shown: {counts_line(page, status.shown_counts, status.early) or 'no run'}"] if whole else []
     mixed = mixed_code((run.name, run.code or "") for run in status.runs)
-    lines += ["", page.paint(mixed, Style.YELLOW)] if mixed else []
-    lines += (
-        ["", page.paint(no_metrics(status.silent, status.campaign.name if brief else ""), Style.YELLOW)]
-        if status.silent
-        else []
-    )
-    lines += ["", *(page.paint(line, Style.DIM) for line in found)] if (found := _sources(status)) else []
-    lines += ["", *failures] if failures else []
-    footer = [page.paint(line, Style.DIM) for line in _footer(whole or status)]
-    return [*lines, *(["", *footer] if footer else [])]
+    silent = no_metrics(status.silent, status.campaign.name if brief else "") if status.silent else ""
+    sections = [
+        [f"{headline(whole or status, page)}{f' · {left}' if left else ''}", *shown],
+        rows,
+        [page.paint(warning, Style.YELLOW) for warning in (mixed, silent) if warning],
+        [page.paint(line, Style.DIM) for line in _sources(status)],
+        [page.paint(line, Style.DIM) for line in (() if brief else _notes(status))],
+        failures,
+        [page.paint(line, Style.DIM) for line in _footer(whole or status)],
+    ]
+    return [line for section in sections if section for line in ("", *section)][1:]
+
+
+def _notes(status: CampaignStatus) -> list[str]:
+    """Why runs wait, or how long running ones have been silent: a line for each reason."""
+    noted = [(run.name, note) for run in status.runs if (note := _note(run, status.now_s))]
+    return [f"{some([name for name, _ in same], 3)}: {same[0][1]}" for same in alike(noted, lambda one: one[1])]
 
 
 def _sources(status: CampaignStatus) -> list[str]:
@@ -212,7 +227,6 @@ def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
         str(run.generation or ""),
         run.job_id or "",
         run.node_list or "",
-        Cell(_note(run, status.now_s), Style.DIM),
     ]
 
 
@@ -230,7 +244,6 @@ def _micro_batch(run: RunStatus, first: int | None) -> Cell:
 
 
 def _note(run: RunStatus, now_s: float) -> str:
-    """Why a run waits, or how long a running one has been silent."""
     if run.state in TROUBLED:
         return ""
     heard_s = max(run.ts_s or 0.0, run.started_s or 0.0)  # the newest figures may be those of the attempt before

@@ -11,8 +11,6 @@ from itertools import zip_longest
 from math import inf
 from typing import Final
 
-from dscampaign.orchestrator.formatting import shorten
-
 _GAP: Final = "  "
 _LEAST: Final = 11
 """Characters that a column of text keeps at least."""
@@ -98,34 +96,35 @@ def table(
 ) -> list[str]:
     """Return the lines of a table, without the columns that are empty in every row.
 
-    On a narrow page a last column without a name is cut; without such a column, text is continued within its column.
+    On a narrow page, text is continued within its column.
 
     Args:
-        right: for each column `r` if its cells are numbers, else any other character.
-        drop: names of columns to leave out, in this order, until no cell needs to be cut.
+        right: for each column `r` for numbers, `w` for text that is continued before other columns are left out, else
+            any other character.
+        drop: names of columns to leave out, in this order, until the rest fits.
         capitals: show the names of columns in capitals.
     """
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     used = [i for i in range(len(header)) if any(row[i].text for row in cells)]
     if not used:
         return []
+    kinds = right.ljust(len(header))
     widths = {i: max(len(header[i]), *(len(row[i].text) for row in cells)) for i in used}
     for name in drop:
-        if _total(min(widths[i], _LEAST) if not header[i] else widths[i] for i in used) <= (page.width or inf):
+        if _total(min(widths[i], _LEAST) if kinds[i] == "w" else widths[i] for i in used) <= (page.width or inf):
             break
         used = [i for i in used if header[i] != name]
     titles = [Cell(name.upper() if capitals else name, Style.DIM) for name in header]
     lines = [[line[i] for i in used] for line in (titles, *cells)]
-    sizes, numbers = [widths[i] for i in used], [right[i : i + 1] == "r" for i in used]
-    cut = not header[used[-1]]
-    if not cut and page.width is not None:
+    sizes, numbers = [widths[i] for i in used], [kinds[i] == "r" for i in used]
+    if page.width is not None:
         least = [
             max(len(row[i].text) for row in cells) if number else _LEAST
             for i, number in zip(used, numbers, strict=True)
         ]
         _narrow(sizes, least, page.width)
         lines = [part for line in lines for part in _continued(line, sizes)]
-    return [_line(page, list(zip(line, sizes, numbers, strict=True)), cut) for line in lines]
+    return [_line(page, list(zip(line, sizes, numbers, strict=True))) for line in lines]
 
 
 def _total(widths: Iterable[int]) -> int:
@@ -153,13 +152,10 @@ def _cell_lines(text: str, width: int) -> list[str]:
     return [part.replace(_BLANK, " ") for part in textwrap.wrap(whole, width, break_on_hyphens=False)]
 
 
-def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]], cut: bool) -> str:
-    painted, room = [], page.width
-    for index, (cell, width, right) in enumerate(cells):
-        last = index == len(cells) - 1
-        text = cell.text.rjust(width) if right else cell.text if last else cell.text.ljust(width)
-        if cut and last:
-            text = shorten(text.rstrip(), room)
-        painted.append(page.paint(text, cell.style))
-        room = None if room is None else max(0, room - width - len(_GAP))
-    return _GAP.join(painted).rstrip()
+def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]]) -> str:
+    painted = [
+        page.paint(cell.text.rjust(width) if right else cell.text.ljust(width), cell.style)
+        for cell, width, right in cells[:-1]
+    ]
+    cell, width, right = cells[-1]
+    return _GAP.join([*painted, page.paint(cell.text.rjust(width) if right else cell.text, cell.style)]).rstrip()

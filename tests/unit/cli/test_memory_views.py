@@ -139,7 +139,7 @@ def test_describe_as_a_document_holds_what_was_measured(world: World, capsys: Ou
 def test_a_changed_run_is_marked_on_the_status_page(world: World, capsys: Output) -> None:
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[:2] for line in out.splitlines() if line.startswith("small")] == [["small", "*"]]
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith("small ")] == [["small", "*"]]
     assert "* small was changed so that it fits into memory: activation_checkpointing, zero_stage=2\n" in out
     assert "done *" not in out
 
