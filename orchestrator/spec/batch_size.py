@@ -20,7 +20,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def sharers(world_size: int, ranks_per_sample: int) -> str:
-    """Return the words for what divides the batch: `4 ranks`, `2 groups of 2 ranks`."""
+    """Return the sharers of a batch as text: `4 ranks`, `2 groups of 2 ranks`."""
     if ranks_per_sample == 1:
         return count(world_size, "rank")
     return f"{count(world_size // ranks_per_sample, 'group')} of {ranks_per_sample} ranks"
@@ -31,7 +31,7 @@ class IndivisibleError(ValueError):
 
     Attributes:
         field: The field of `train` that does not fit.
-        message: What does not divide what.
+        message: The numbers that do not divide.
         hint: The sizes that would fit.
     """
 
@@ -89,7 +89,7 @@ def default_micro_batch(global_batch: int, world_size: int) -> int:
 def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) -> int | None:
     """Return the micro-batch to try after `micro_batch` ran out of memory.
 
-    The global batch stays what it is, so the experiment does not change: only the accumulation grows.
+    The global batch and so the experiment stay the same: only the accumulation grows.
 
     Returns:
         The largest divisor of a rank's share of the batch that is at most half of `micro_batch`; None at 1.

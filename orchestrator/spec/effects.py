@@ -1,4 +1,4 @@
-"""What each field of `train` changes: what is learned, a figure that runs are compared by, or neither."""
+"""The effect of each field of `train`: on the learned model, on a compared figure, or on neither."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 class Effect(Enum):
     """What a field of `train` changes."""
 
-    LEARNED = "what is learned, or how fast: the digest of the experiment covers it"
-    MEASURED = "a figure that runs are compared by, not what they learn: runs with results keep it, too"
+    LEARNED = "the learned model, or the speed: part of the experiment's digest"
+    MEASURED = "a compared figure, not the learned model: runs with results keep it, too"
     NONE = "neither"
 
 
@@ -35,7 +35,7 @@ WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epoch
 MEASURES: Final = tuple(field for field, effect in EFFECTS.items() if effect is Effect.MEASURED)
 COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if effect is Effect.NONE)
 DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
-"""Fields of `train` that observe or save a run without changing what it learns."""
+"""Fields of `train` that observe or save a run without changing the model."""
 
 _OPTIMIZER: Final = ("lr", "schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps")
 
@@ -43,4 +43,4 @@ LEARNING: Final = frozenset([*WORK, *_OPTIMIZER, "grad_clip", "dropout"])
 """Fields of `train` that change what is learned; all others change how it is computed."""
 
 ALIKE_IN_SPEED: Final = DESCRIBES_ONLY.union(["seed", "steps", "epochs", *_OPTIMIZER])
-"""Fields of `train` that change neither how long a step takes nor what memory it needs."""
+"""Fields of `train` that change neither the time nor the memory of a step."""

@@ -107,7 +107,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
-        check_options: Checks what DeepSpeed and Transformers know of their own options, if all else is right.
+        check_options: Checks the options of DeepSpeed and Transformers, if all else is right.
 
     Raises:
         InvalidSpec: With the errors of all points.
@@ -116,7 +116,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
-    told = {place for finding in findings for place in finding.places}
+    reported = {place for finding in findings for place in finding.places}
     base = spec.model_dump(exclude_unset=True, exclude=set(_CAMPAIGN_FIELDS))
     runs: dict[str, Run] = {}
     sections = SharedSections()
@@ -137,8 +137,8 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
                 runs[run.name], hashes[run.config_hash] = run, run.name
         except InvalidSpec as error:
             new = (finding for finding in error.findings if finding not in findings)
-            findings += [finding for finding in new if not concerns(finding, told)]
-    findings += _first_of([one for one in repeated if not concerns(one, told)])
+            findings += [finding for finding in new if not concerns(finding, reported)]
+    findings += _first_of([finding for finding in repeated if not concerns(finding, reported)])
     if spec.screen and len(found) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if check_options and not findings:
@@ -154,7 +154,7 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
     """Return stage, repeat and configuration of each run of a point.
 
     Raises:
-        InvalidSpec: Its screening run would be no shorter than the full one.
+        InvalidSpec: Its screening run is not shorter than the full run.
     """
     if screen := spec.screen:
         train = config.train
@@ -370,7 +370,7 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
 
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:
-    """Return the finding at the value of the matrix that set the field, if one did, or else where it was given."""
+    """Return the finding at the value of the matrix that set the field, or at the given value."""
     subject = finding.places[0]
     given = tuple(strategies.origin(place, origins) for place in finding.places)
     varied = (place for place in (given[:1] if finding.at_key else given) if place[0] == "matrix")

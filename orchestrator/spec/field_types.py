@@ -1,4 +1,4 @@
-"""What the fields of a spec are made of: strict numbers, lines of text, sections, and what a wrong value says."""
+"""Types of the fields of a spec: strict numbers, lines of text, sections, and errors with a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dscampaign.orchestrator.user_paths import too_long
 
 
 class Hint(ValueError):
-    """A wrong value, and what to write instead."""
+    """A wrong value, with a hint."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 TOO_LONG: Final = "is longer than the name of a file can be"
 
 Scalar = str | int | float | bool
-"""What one YAML value without structure can be."""
+"""A YAML value without structure."""
 
 
 def one_line(value: Any) -> Any:
@@ -59,7 +59,7 @@ Line = Annotated[str, AfterValidator(one_line)]
 
 
 def name_of_input(value: Any) -> Any:
-    """Lets through what can name a file or something on the hub; both would be looked for on the node alone.
+    """Accept a name of a file or on the hub: only the node looks for it.
 
     Raises:
         Hint: The text is empty, holds a control character, or is longer than any file's name.

@@ -79,7 +79,7 @@ class ForwardConfig(SpecSection):
 
     @model_serializer(mode="wrap")
     def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without tools that are not named: read again, a null would name one without options."""
+        """Leave out the tools that are not named: a null would name a tool without options."""
         return {tool: options for tool, options in dump(self).items() if options is not None}
 
     def options(self) -> dict[str, dict[str, Any]]:

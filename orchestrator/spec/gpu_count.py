@@ -14,7 +14,7 @@ _OF_GPUS: Final = re.compile(r"(?:gres/)?gpu(?=[:=(]|$)")
 
 
 def unread_gres(gres: str) -> str | None:
-    """What of `gres` says no number of GPUs that can be read: an item, or all of it; None where all is said."""
+    """Return the item of `gres`, or all of it, without a readable number of GPUs; None if each has one."""
     if gres == "none":
         return None
     asking = [item for item in _ITEM.findall(gres) if _OF_GPUS.match(item)]

@@ -238,16 +238,16 @@ def _weight(point: Point, entry: Mapping[str, Any]) -> int:
 def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:
     """Return the earlier setting of the same field with another value."""
     field = setting.path or setting.key
-    same = (one for one in earlier if (one.path or one.key) == field)
+    same = (before for before in earlier if (before.path or before.key) == field)
     whole = setting.path is not None and len(setting.path) == 1
-    return next((one for one in same if _differ(one.value, setting.value, merge=whole)), None)
+    return next((before for before in same if _differ(before.value, setting.value, merge=whole)), None)
 
 
-def _differ(one: Any, other: Any, *, merge: bool) -> bool:
+def _differ(first: Any, second: Any, *, merge: bool) -> bool:
     """Return whether two values exclude each other; whole sections are merged."""
-    if merge and isinstance(one, Mapping) and isinstance(other, Mapping):
-        return any(_differ(one[key], other[key], merge=True) for key in one.keys() & other.keys())
-    return not _same(one, other)
+    if merge and isinstance(first, Mapping) and isinstance(second, Mapping):
+        return any(_differ(first[key], second[key], merge=True) for key in first.keys() & second.keys())
+    return not _same(first, second)
 
 
 def _overwritten(setting: AxisSetting, other: AxisSetting) -> Finding:
@@ -280,8 +280,8 @@ def _values(point: Point, key: str) -> Iterator[Any]:
     yield from (label for name, label in point.labels if name == key)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
 def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The `metrics:` section: where a script that does not report metrics prints them."""
+"""The `metrics:` section: patterns for the metrics in a script's output."""
 
 from __future__ import annotations
 

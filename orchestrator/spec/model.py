@@ -229,7 +229,7 @@ class TrainConfig(SpecSection):
 
     @property
     def fixed_micro_batch(self) -> int | None:
-        """The micro-batch that the spec gives; None for the default, and where it is searched for."""
+        """The micro-batch that the spec gives; None for the default, and if it is searched for."""
         return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
@@ -247,7 +247,7 @@ class LocalConfig(SpecSection):
     """Shell lines that run before the training, on this machine. A line that fails ends the attempt."""
 
     def limit_mb(self, *, gpus: bool) -> int | None:
-        """What one rank may use, in MB: of its GPU, or else of address space; None for no limit."""
+        """Return the MB that a rank may use of its GPU, or else of address space; None for no limit."""
         limit = self.gpu_mem_per_process if gpus else self.mem_per_process
         return None if limit is None else parse_mem_mb(limit)
 
@@ -346,7 +346,7 @@ class RunConfig(SpecSection):
 
 def _objective(value: Any) -> Any:
     """Names are taken in any case, as `TOKENS-PER-GB`."""
-    return next((one for one in Objective if isinstance(value, str) and one.lower() == value.lower()), value)
+    return next((known for known in Objective if isinstance(value, str) and known.lower() == value.lower()), value)
 
 
 class Spec(RunConfig):
@@ -388,7 +388,7 @@ class Spec(RunConfig):
 
     @property
     def reworded(self) -> dict[str, str]:
-        """Of each axis whose numbers do not reach a script as they are written, such a number."""
+        """A number of each axis whose text a script does not get."""
         return self._reworded
 
     @field_validator("name")

@@ -1,4 +1,4 @@
-"""One way to say everything, whatever words a spec has chosen: for its meaning, and for its digest."""
+"""One form for each value of a run, for its meaning and for its digest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def canonical(data: Mapping[str, Any], origins: Origins) -> tuple[dict[str, Any]
 
 
 def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The mapping at a path; an empty one where something else is."""
+    """Return the mapping at a path; an empty mapping for anything else."""
     found = _at(value, path)
     return found if isinstance(found, Mapping) else {}
 
@@ -82,14 +82,14 @@ def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[
 
 
 def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
-    """A strategy: where states and parameters lie, as far as there is a word for it, and DeepCompile."""
+    """Values of `deepspeed` that belong to a strategy: offload, if `train` has a word for it, and DeepCompile."""
     places = [("zero_optimization", name) for name in _OFFLOADS]
     sections = [section(deepspeed, place) for place in places]
-    said = [place for place, one in zip(places, sections, strict=True) if isinstance(one.get("device"), str)]
-    devices = tuple(str(one.get("device", "none")) for one in sections)
-    paths = {one["nvme_path"] for one in sections if isinstance(one.get("nvme_path"), str)}
-    if said and devices in _OFFLOAD_WORDS and len(paths) <= 1:
-        yield [(*place, "device") for place in said], "offload", _OFFLOAD_WORDS[devices]
+    given = [place for place, offload in zip(places, sections, strict=True) if isinstance(offload.get("device"), str)]
+    devices = tuple(str(offload.get("device", "none")) for offload in sections)
+    paths = {offload["nvme_path"] for offload in sections if isinstance(offload.get("nvme_path"), str)}
+    if given and devices in _OFFLOAD_WORDS and len(paths) <= 1:
+        yield [(*place, "device") for place in given], "offload", _OFFLOAD_WORDS[devices]
         if paths and devices == ("nvme", "nvme"):
             holders = [
                 place for place, one in zip(places, sections, strict=True) if isinstance(one.get("nvme_path"), str)
@@ -105,7 +105,7 @@ def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
 
 
 def _pop(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
-    """Takes a value out, and the mappings around it that are empty then: they would be another way to say nothing."""
+    """Remove a value and the mappings around it that are then empty."""
     first, *rest = path
     if rest:
         _pop(mapping[first], tuple(rest))
@@ -114,7 +114,7 @@ def _pop(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:
-    """What is at a path; an empty mapping where nothing is."""
+    """Return the value at a path; an empty mapping for none."""
     for key in path:
         value = value.get(key, {}) if isinstance(value, Mapping) else {}
     return value

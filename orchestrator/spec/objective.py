@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Objective(StrEnum):
-    """By what a configuration is chosen, among those that learn no worse than the baseline."""
+    """The figure by which a configuration is chosen, among all that reach the baseline's loss."""
 
     SPEED = "speed"
     LOSS = "loss"

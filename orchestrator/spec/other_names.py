@@ -64,7 +64,7 @@ _TOP: Final = {
     "dir": "output_dir out_dir",
 }
 _AT_TOP: Final = {other: ours for ours, others in _TOP.items() for other in others.split()}
-"""Likewise, of what stands at the top."""
+"""Likewise, of the top level."""
 _FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
 _SPLITS_STACK: Final = frozenset(
     "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size".split()  # noqa: SIM905
@@ -73,12 +73,12 @@ _SPLITS_STACK: Final = frozenset(
 
 
 def our_name(name: str) -> str:
-    """The last part of our field's name for one of another tool; any other name as it is."""
+    """Return the last part of our field's name for a name of another tool; any other name as it is."""
     return FIELD.get(name.replace("-", "_"), name)
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """The one of our fields that an unknown name means, dotted as it is: another tool's name for it, or a slip."""
+    """Return our field for an unknown name, dotted as it is: another tool's name, or a misspelling."""
     known, plain = list(known), name.replace("-", "_")
     head, dot, last = plain.rpartition(".")
     ours = f"{head}{dot}{our_name(last)}" if dot or plain not in _AT_TOP else _AT_TOP[plain]

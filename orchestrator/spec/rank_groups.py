@@ -23,12 +23,12 @@ class _Kind(NamedTuple):
     """A way in which the ranks of a group work on the same samples.
 
     Attributes:
-        field: of `train`, which says how many ranks a group has.
-        shared: what they share.
+        field: of `train`, the number of ranks in a group.
+        shared: the things that they share.
         models: types of models that are served.
-        doubt: of any other, what may be in the way.
-        unserved: fields of these models that are not served, where they are set, and why.
-        divided: what a group's ranks divide equally, by the field of the model's configuration, with `{}` for it.
+        doubt: the obstacle with other models.
+        unserved: fields of these models that must not be set, with the reason.
+        divided: the things that a group's ranks divide, by the field of the model's configuration, with `{}` for it.
         slow: why a group on several nodes is slow.
     """
 
@@ -76,7 +76,7 @@ _TENSOR: Final = _Kind(
 
 
 def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
-    """Everything that keeps the ranks of a run from working in groups as its spec says."""
+    """Return all errors that keep the ranks of a run from working in groups."""
     for kind in (_SEQUENCE, _TENSOR):
         if kind.size(config) == 1:
             continue
@@ -124,7 +124,7 @@ def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
 
 
 def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Finding]:
-    """A finding where a group cannot share the run's model, as far as that is known without loading it."""
+    """Check whether a group can share the run's model, without loading it."""
     size, shape = kind.size(config), _shape(config)
     if shape is None or not isinstance(model_type := shape.get("model_type"), str):
         return

@@ -1,4 +1,4 @@
-"""`retry` and `prune`: what follows when an attempt fails, and when one is ended that cannot win."""
+"""`retry` and `prune`: reactions to a failed attempt, and to a run that cannot win."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def run_name(
 
 
 def value_slug(value: Scalar | None) -> str:
-    """A value in a name; a long one, or one that had to be changed much, ends in a digest of itself."""
+    """Return a value for a name; if it is long or has other characters, it ends in a digest of itself."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     text = PurePath(value).name if isinstance(value, str) and value.startswith("/") else str(value)

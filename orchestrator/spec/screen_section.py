@@ -16,7 +16,7 @@ _WARM_UP_PART: Final = 10
 
 
 def _keep(value: Any) -> Any:
-    """Raises Hint for what is none of the three rules."""
+    """Check the three rules."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise Hint(f"{value} keeps nothing", "keep at least 1")
@@ -41,7 +41,7 @@ class ScreenConfig(SpecSection):
     """Time limit of a screening run's job. Default: that of the others."""
 
     def shortened(self, warmup_steps: int) -> dict[str, Any]:
-        """What of `train` a screening run has otherwise than a full one with this warm-up."""
+        """Return the changes of `train` for a screening run, from a full run with this warm-up."""
         return {
             "steps": self.steps,
             "epochs": None,

@@ -1,4 +1,4 @@
-"""Reads thousands of configurations that are mostly alike: equal sections are checked once, and are one object."""
+"""Read thousands of similar configurations: equal sections are checked once, and are the same object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECTIONS = {
 
 
 class SharedSections:
-    """The sections of all configurations that were read so far. Nobody can change one: they are frozen."""
+    """The frozen sections of all configurations that were read so far."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], SpecSection] = {}
@@ -32,7 +32,7 @@ class SharedSections:
         try:
             sections = {name: self._section(name, kind, data[name]) for name, kind in _SECTIONS.items() if name in data}
         except ValidationError:
-            sections = {}  # the whole says where in it that is, and what else is wrong
+            sections = {}  # the whole has all errors, with their places
         return RunConfig.model_validate({**data, **sections})
 
     def _section(self, name: str, kind: type[SpecSection], value: Any) -> Any:

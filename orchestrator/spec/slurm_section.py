@@ -73,7 +73,7 @@ _FLAGS: Final = frozenset(
     "contiguous exclusive get_user_env hold no_kill overcommit oversubscribe reboot spread_job use_min_nodes".split()  # noqa: SIM905
 )
 """Options that are given without a value, or left out."""
-_SAID: Final = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+_SWITCH: Final = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 
 _GPU_COUNT = re.compile(r"(?:(?!\d+:)[\w.+-]+:)?\d+")
 _GRES_TYPE = re.compile(r"(?:^|,)(?:gres/)?gpu:([A-Za-z\d][\w.+-]*)[:=]\d")
@@ -170,8 +170,8 @@ class SlurmConfig(SpecSection):
         if not isinstance(data, dict):
             return data
         plain = {str(key).replace("-", "_"): value for key, value in data.items()}
-        said = {name: _SAID.get(value.lower()) for name, value in plain.items() if isinstance(value, str)}
-        return plain | {name: word for name, word in said.items() if name in _FLAGS and word is not None}
+        texts = {name: value.lower() for name, value in plain.items() if isinstance(value, str) and name in _FLAGS}
+        return plain | {name: _SWITCH[text] for name, text in texts.items() if text in _SWITCH}
 
     @field_validator("gpus_per_node")
     @classmethod
@@ -203,12 +203,12 @@ class SlurmConfig(SpecSection):
 
     @property
     def mem_mb(self) -> int | None:
-        """Memory of one node in MB; None where the cluster decides, 0 for the whole node."""
+        """Memory of one node in MB; None for the cluster's default, 0 for the whole node."""
         return None if self.mem is None else parse_mem_mb(self.mem)
 
     @property
     def passed_options(self) -> dict[str, Scalar]:
-        """Options of sbatch without a field of their own, by their names with underscores; a false one is left out."""
+        """Options of sbatch without a field of their own, by names with underscores; false options are left out."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not False}
 
 

@@ -1,4 +1,4 @@
-"""What people compare, by one word each, and which of it does not go together. Pure.
+"""The strategies that people compare, by name, and the options that exclude each other. Pure.
 
 A combination that cannot work is refused when the spec is read, with the reason: on a cluster it would fail on every
 node that it is given.
@@ -54,25 +54,25 @@ def spell_out(train: dict[str, Any], origins: dict[FieldPath, FieldPath]) -> lis
 
 
 def origin(place: FieldPath, origins: dict[FieldPath, FieldPath]) -> FieldPath:
-    """Return the place that set a field: of the innermost value around it that has one, or its own."""
+    """Return the place of the value that set a field, or the field's own."""
     lengths = (n for n in range(len(place), 0, -1) if place[:n] in origins)
     return next(((*origins[place[:n]], *place[n:]) for n in lengths), place)
 
 
 def word_of(train: TrainConfig) -> str | None:
-    """The word for what a configuration says by its fields, None where there is none."""
-    said = train.model_dump(include={"engine", "zero_stage", "offload"})
-    return next((word for word, fields in STRATEGIES.items() if fields == said), None)
+    """Return the name of a configuration's strategy, None for none."""
+    given = train.model_dump(include={"engine", "zero_stage", "offload"})
+    return next((word for word, fields in STRATEGIES.items() if fields == given), None)
 
 
 def _forget_unused_path(train: dict[str, Any]) -> None:
-    """A base spec may name the disk for those of its points that use it: the others are no other experiment by it."""
+    """A base spec may name the disk for some of its points; it does not change the digest of the others."""
     if train.get("offload") != "nvme":
         train.pop("nvme_path", None)
 
 
 def check(config: RunConfig, gpus: int) -> Iterator[Finding]:
-    """What of a run with so many GPUs a node cannot work together; of a command, only what is not its own to decide."""
+    """Find options that cannot work together; of a command, only those that this program uses."""
     train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
     if config.command is not None:
         yield from _offload(train)
@@ -134,7 +134,7 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
 
 
 def no_checkpoints() -> Finding:
-    """What is said to checkpoints of states on a disk."""
+    """Return the finding for checkpoints of states on a disk."""
     message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
     return _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
 
@@ -159,13 +159,13 @@ def _graphs(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
     if not train.compile and not train.deepcompile:
         message = "needs a forward and a backward pass that are compiled as a whole"
         yield Finding((_GRAPHS, ("train", "compile"), ("train",)), message, "write compile: true")
-    for name, what, why, hint in _uncaptured(train):
-        message = f"{what} is not served with cuda_graphs: {why}"
+    for name, setting, why, hint in _uncaptured(train):
+        message = f"{setting} is not served with cuda_graphs: {why}"
         yield Finding((("train", name), _GRAPHS, ("train",)), message, f"{hint}, or leave cuda_graphs out")
 
 
 def _uncaptured(train: TrainConfig) -> Iterator[tuple[str, str, str, str]]:
-    """What keeps the passes from being recorded as one: its field, what it says, why, and what to write instead.
+    """Return the settings that prevent recording the passes: field, setting, reason and hint.
 
     With `compile`, these are the conditions of `joins_parameters`, and that no ranks share a sample.
     """

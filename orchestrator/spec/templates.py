@@ -46,7 +46,7 @@ class Template:
             UserError: It has none of that scale.
         """
         if scale not in self.specs:
-            others = [one.name for one in templates() if scale in one.specs]
+            others = [template.name for template in templates() if scale in template.specs]
             raise UserError(f"template {self.name} has no scale {scale}", f"these have: {', '.join(others)}")
         return self.specs[scale].read_text(encoding="utf-8")
 
@@ -83,7 +83,7 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
         The files that were written.
 
     Raises:
-        UserError: The template has no such scale, or a file already exists or cannot be written.
+        UserError: The template lacks the scale, or a file already exists or cannot be written.
     """
     texts = {path: template.text(scale)}
     if scale == SMOKE:

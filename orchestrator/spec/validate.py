@@ -1,4 +1,4 @@
-"""The rules that connect fields of one run: what pydantic cannot see field by field."""
+"""The rules that connect fields of one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     found = [*_train(config), *_batch(config, world_size), *_slurm(config)]
     found += _local(config, world_size, local_gpus)
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    if config.deepspeed:  # what is made from `train` alone is right
+    if config.deepspeed:  # the part that is made from `train` alone is right
         found += deepspeed_section.check(config)
         saves = config.command is None and config.train.checkpoint_every and config.train.offload != "nvme"
         if saves and _on_disk(config):
@@ -171,7 +171,7 @@ def _gpus(config: RunConfig) -> Iterator[Finding]:
     if slurm.gres is not None:
         unread = unread_gres(slurm.gres)
         if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
-            message = f"{unread} does not say how many GPUs a node has"
+            message = f"{unread} does not give a number of GPUs"
             hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
             yield Finding((("slurm", "gres"), ("slurm", "gpus_per_node")), message, hint)
         elif "gpus_per_node" in slurm.model_fields_set and not unread:

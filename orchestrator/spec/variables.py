@@ -1,4 +1,4 @@
-"""`${NAME}` in the texts of a spec: what it stands for, and what only a shell would expand. Pure."""
+"""`${NAME}` in the texts of a spec, and forms that only a shell would expand. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _FORM: Final = re.compile(
     r"(?P<dollar>\$\$(?=[A-Za-z_{(]))|\$\{(?P<name>[A-Za-z_]\w*)\}"
     r"|(?P<shell>\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<inner>[^{}]*)\}?|\())"
 )
-"""A dollar that is meant, as `$$NAME`; a variable; and what a shell would make something of."""
+"""A dollar that is meant, as `$$NAME`; a variable; and a form for a shell."""
 _HOME: Final = re.compile(r"~[\w.-]*(?=/|$)")
 
 
 def names_in(text: str, *, escapes: bool = False) -> list[str]:
-    """The variables that a text asks for."""
+    """Return the variables in a text."""
     return [found["name"] for found in _forms(text, escapes=escapes) if found["name"]]
 
 
 def filled(text: str, environ: Mapping[str, str], *, escapes: bool = False) -> str:
-    """The text with each variable's value; with `escapes`, `$$NAME` becomes `$NAME`."""
+    """Return the text with each variable's value; with `escapes`, `$$NAME` becomes `$NAME`."""
     result, end = [], 0
     for found in _forms(text, escapes=escapes):
         value = environ[found["name"]] if found["name"] else "$" if found["dollar"] else found[0]
@@ -30,7 +30,7 @@ def filled(text: str, environ: Mapping[str, str], *, escapes: bool = False) -> s
 
 
 def unexpanded(text: str, *, escapes: bool = False, home: bool = False) -> tuple[str, str] | None:
-    """What of a text with variables only a shell would expand, and what to write instead; None for nothing.
+    """Return the part of a text that only a shell would expand, and a hint; None for none.
 
     Args:
         escapes: `$$NAME` is a dollar that is meant.
@@ -48,18 +48,18 @@ def unexpanded(text: str, *, escapes: bool = False, home: bool = False) -> tuple
 
 
 def dollar_form(text: str, *, escapes: bool = False) -> str | None:
-    """The first of a text that a shell would make something of for its dollar."""
+    """Return the first form with a dollar that a shell would expand."""
     return next((found[0] for found in _forms(text, escapes=escapes) if not found["dollar"]), None)
 
 
 def home_form(text: str) -> str | None:
-    """The `~` or `~NAME` at the beginning of a text."""
+    """Return the `~` or `~NAME` at the beginning of a text."""
     found = _HOME.match(text)
     return found[0] if found else None
 
 
 def _instead(found: re.Match[str]) -> str:
-    """What stands for a variable that a shell would know by this form."""
+    """Return a hint for a variable in a form for a shell."""
     name = re.match(r"[A-Za-z_]\w*", found["bare"] or found["inner"] or "")
     if name is None:
         return "write the value"

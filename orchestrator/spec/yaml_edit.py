@@ -27,7 +27,7 @@ _FIRST_LINES: Final = re.compile(r"(?:^|(?<=\n))[ \t]*#.*\n?")
 def edited(text: str, changes: Mapping[Path, Any], removed: Sequence[Path] = ()) -> str:
     """Return the text with these values set and these keys removed; a new field begins its section.
 
-    If a change in place would also change what an alias repeats, the result has no comments.
+    If a change would reach further places by an alias, the result has no comments.
 
     Raises:
         SpecError: The text is no YAML document with a mapping.

@@ -139,7 +139,7 @@ def _position_in(text: str, index: int) -> Position:
 
 
 def round_trip() -> YAML:
-    """Return what reads a document for people, and writes it with its comments."""
+    """Return a reader and writer that keeps comments."""
     yaml = YAML()
     yaml.Resolver = _Resolver
     yaml.preserve_quotes = True
@@ -156,7 +156,7 @@ class _Resolver(VersionedResolver):
 
 
 def _syntax_problem(document: YamlDocument, error: MarkedYAMLError) -> Problem:
-    """Return the parser's message at the line where it stopped, with the line where the construct began as the hint."""
+    """Return the parser's message at its line; the hint is the line at which the construct began."""
     mark, begun = error.problem_mark, error.context_mark
     at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     line = document.lines[at[0] - 1] if 0 < at[0] <= len(document.lines) else ""

@@ -238,9 +238,14 @@ def test_entries_of_include_that_say_different_things_pass(tmp_path: Path, matri
 @pytest.mark.parametrize(
     ("text", "field", "message", "hint"),
     [
-        ("slurm: {gres: 'mps:100'}", "slurm.gres", "mps:100 does not say how many GPUs a node has", "write gpu:8"),
-        ("slurm: {gres: 'h100:8'}", "slurm.gres", "h100:8 does not say how many GPUs a node has", "write gpu:8"),
-        ("slurm: {gres: 'gpu:2,gpu:a100:2K'}", "slurm.gres", "gpu:a100:2K does not say how many GPUs", "write gpu:8"),
+        ("slurm: {gres: 'mps:100'}", "slurm.gres", "mps:100 does not give a number of GPUs", "write gpu:8"),
+        ("slurm: {gres: 'h100:8'}", "slurm.gres", "h100:8 does not give a number of GPUs", "write gpu:8"),
+        (
+            "slurm: {gres: 'gpu:2,gpu:a100:2K'}",
+            "slurm.gres",
+            "gpu:a100:2K does not give a number of GPUs",
+            "write gpu:8",
+        ),
         ("slurm: {gres: 'gpu:4', gpus_per_node: 0}", "slurm.gres", "is given together with gpus_per_node", "remove"),
         ("ranks_per_node: 16", "ranks_per_node", "16 ranks need as many GPUs, a node has 8", "use at most 8, or"),
         (
