@@ -68,11 +68,6 @@ class Screening:
         """Tokens, or else steps, per second."""
         return self.tokens_per_s or (1 / self.step_s if self.step_s else None)
 
-    @property
-    def tokens_per_gb(self) -> float | None:
-        """Speed per GB."""
-        return self.speed / self.mem_gb if self.speed and self.mem_gb else None
-
 
 @dataclass(frozen=True)
 class _Figure:
@@ -97,11 +92,8 @@ def _speed_text(one: Screening) -> str:
 _SPEED: Final = _Figure("speed", lambda one: one.speed, _speed_text)
 _MEMORY: Final = _Figure("memory", lambda one: one.mem_gb, lambda one: f"{one.mem_gb:.1f} GB", higher=False)
 _LOSS: Final = _Figure("loss", lambda one: one.loss, lambda one: f"loss {figure(one.loss)}", higher=False)
-_DENSITY: Final = _Figure(
-    "tokens/s per GB", lambda one: one.tokens_per_gb, lambda one: f"{short_number(one.tokens_per_gb)} tokens/s per GB"
-)
 
-_BY_OBJECTIVE: Final = {Objective.LOSS: _LOSS, Objective.MEMORY: _MEMORY, Objective.TOKENS_PER_GB: _DENSITY}
+_BY_OBJECTIVE: Final = {Objective.LOSS: _LOSS, Objective.MEMORY: _MEMORY}
 """All others use speed: a short run shows too little of energy, and time to a loss is mostly speed."""
 
 _LEARNS: Final = (Objective.LOSS, Objective.TIME_TO_LOSS)

@@ -368,7 +368,7 @@ class Spec(RunConfig):
     """Runs per point of the matrix, each with its own seed."""
     objective: Annotated[Objective, BeforeValidator(_objective)] | None = None
     """What counts in the recommendation, among configurations that learn no worse than the baseline: `speed`, `loss`,
-    `memory`, `energy`, `cost`, `tokens-per-GB` or `time-to-loss`
+    `memory`, `energy` or `time-to-loss`
     ([what each means](results.md#what-counts)). Default: speed, unless another one learns better: then both are named.
     `campaign recommend --by` asks otherwise."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None

@@ -12,6 +12,4 @@ class Objective(StrEnum):
     LOSS = "loss"
     MEMORY = "memory"
     ENERGY = "energy"
-    COST = "cost"
-    TOKENS_PER_GB = "tokens-per-GB"
     TIME_TO_LOSS = "time-to-loss"

@@ -38,10 +38,6 @@ QUALITY: Final = _words(
 )
 MACHINES: Final = _words("node | GPUs | GPU | GPU memory | power limit | host memory limit | runs")
 PROCESSORS: Final = _words("nodes | CPU | cores used | system | kernel | CPU load")
-GUIDE: Final = _words(
-    "condition | strategy | × baseline | states | held | needs | use when | avoid when | 1 GPU | 2 GPUs | 4 GPUs | "
-    "8 GPUs"
-)
 LOGS: Final = _words("run | wandb | logs of its newest attempt")
 J: Final = ("J/token",)
 NEEDS_GPUS: Final = {
@@ -59,13 +55,12 @@ def without(header: Header, *names: str) -> Header:
     return tuple(name for name in header if name not in names)
 
 
-def _expected(setup: str, conditions: list[Header], guides: int = 0, **others: Header) -> list[Header]:
+def _expected(setup: str, conditions: list[Header], **others: Header) -> list[Header]:
     """Headers of all tables but those of the software, in their order; the names of the others by section."""
     return [
         *conditions,
         *[others.get("effects", EFFECTS)]
         * sum(header[0] == "condition" for header in conditions if "Δ loss" in header),
-        *[GUIDE] * guides,
         *([others["sweep"]] if "sweep" in others else []),
         LOSS,
         others.get("speed", SPEED),
@@ -84,20 +79,20 @@ def _expected(setup: str, conditions: list[Header], guides: int = 0, **others: H
     ]
 
 
-ON_GPUS: Final = {INPUTS, GUIDE, EACH_GPU, GPUS + SAMPLED, GPUS + J + SAMPLED}
+ON_GPUS: Final = {INPUTS, EACH_GPU, GPUS + SAMPLED, GPUS + J + SAMPLED}
 """Tables that a campaign on CPUs lacks."""
 ALONE: Final = without(CONDITIONS, "speed", "Δ loss", "loss")
 ONCE: Final = without(CONDITIONS, "interval") + J
 TEMPLATES: Final = {
     # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
     "loss-verification": _expected(
-        "condition | ZeRO | compile", [CONDITIONS], 1, quality=without(QUALITY, "steps expected")
+        "condition | ZeRO | compile", [CONDITIONS], quality=without(QUALITY, "steps expected")
     ),
     # Median and deviation of tokens/s and of the step time, peak memory, utilisation, the machine.
-    "zero-precision-matrix": _expected("condition | precision | ZeRO", [CONDITIONS], 1),
+    "zero-precision-matrix": _expected("condition | precision | ZeRO", [CONDITIONS]),
     # Model, parameters, GPUs, batch, epochs, samples, time, peak memory, losses and their reduction.
     "five-strategies": _expected(
-        "condition | model | ZeRO | offload", [ANSWERS, CONDITIONS, CONDITIONS + J], 2, gpus=GPUS + J
+        "condition | model | ZeRO | offload", [ANSWERS, CONDITIONS, CONDITIONS + J], gpus=GPUS + J
     ),
     # The machine, throughput, power, heat.
     "gpu-telemetry": _expected(
@@ -111,7 +106,6 @@ TEMPLATES: Final = {
     "zero-and-offload": _expected(
         "condition | model | batch | length | samples | ZeRO | offload",
         [ANSWERS, *[ONCE] * 4],
-        4,
         speed=without(SPEED, "± ms", "± tokens/s"),
         gpus=GPUS + J,
         sweep=_words("of | seq_len | tokens/s | step time (ms) | memory (GB) | J/token"),
@@ -120,14 +114,12 @@ TEMPLATES: Final = {
     "five-strategies-next": _expected(
         "condition | model | ZeRO | offload | activation checkpointing",
         [ANSWERS, CONDITIONS, CONDITIONS + J, CONDITIONS],
-        2,
         gpus=GPUS + J,
     ),
     # Memory and speed of three sizes.
     "llama-sizes": _expected(
         "condition | model | offload",
         [ANSWERS, ALONE, ALONE + J, CONDITIONS + J],
-        1,
         gpus=GPUS + J,
     ),
     # What each knob brings.

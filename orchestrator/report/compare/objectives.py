@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dscampaign.db.states import RunState
 from dscampaign.orchestrator.formatting import duration, loss_number, short_number
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -24,8 +23,6 @@ from .wording import times
 from .workloads import common_loss, seconds_to_loss
 
 TIED: Final = "tie"
-
-_HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -134,23 +131,12 @@ def _scores(stick: Yardstick, one: BaselineComparison) -> tuple[float, ...]:
     return tuple(1.0 / value if stick.lower else value for value in _figures(stick, one))
 
 
-def _device_hours(run: MeasuredRun) -> float | None:
-    """All that the run's devices were taken for, but for attempts that failed: these may be a node's fault."""
-    spent = run.cost.total - sum(run.cost.lost.values())
-    return spent / _HOUR_S if run.state is RunState.COMPLETED and spent > 0 else None
-
-
 def _three_digits(value: float) -> str:
     return f"{value:#.3g}".rstrip(".")
 
 
 def _speed(run: MeasuredRun) -> float | None:
     return METRICS["tokens_per_s"].of(run)
-
-
-def _tokens_per_gb(run: MeasuredRun) -> float | None:
-    speed, memory = _speed(run), METRICS["mem_reserved_gb"].of(run)
-    return speed / memory if speed and memory else None
 
 
 _YARDSTICKS: Final[Mapping[Objective, Yardstick]] = {
@@ -162,13 +148,5 @@ _YARDSTICKS: Final[Mapping[Objective, Yardstick]] = {
     ),
     Objective.ENERGY: Yardstick(
         METRICS["j_per_token"].of, "takes the least energy", "energy was not measured", _three_digits, "J/token"
-    ),
-    Objective.COST: Yardstick(
-        _device_hours, "takes the fewest device-hours, with start and evaluation,", "its hours are not known",
-        _three_digits, "device-hours",
-    ),
-    Objective.TOKENS_PER_GB: Yardstick(
-        _tokens_per_gb, "makes the most of its memory", "speed or memory was not measured", short_number,
-        "tokens/s per GB", lower=False,
     ),
 }  # fmt: skip

@@ -19,7 +19,6 @@ from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_
 from .conditions import Condition, circumstances, few_repeats
 from .feasible import infeasible, is_screened_out, is_unfinished, unfit
 from .ignored_axes import learning_axes
-from .interactions import effect_sentences
 from .objectives import TIED, Answer, Yardstick, answer, figure_text, scored, yardstick
 from .ranking import (
     best_learners,
@@ -36,6 +35,7 @@ from .ranking import (
     ties,
     weighed,
 )
+from .sensitivity import effect_sentences
 from .statistics import LEAST_REPEATS, Order, Sameness, estimate
 from .wording import difference, loss_gap, rounds_to_nothing, times
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
+from dscampaign.orchestrator.formatting import some
+
 from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
 from .statistics import Order, Sameness, contrast
@@ -77,6 +79,13 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
         structures = any(isinstance(one.condition.field(name), Mapping) for one in comparisons)
         if name not in NAMES_POINTS and not structures:
             yield name
+
+
+def effect_sentences(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
+    """Yield a sentence for each change of an axis, and for axes whose effects cannot be separated."""
+    changes = sensitivities(comparisons)
+    yield from map(sensitivity_sentence, changes)
+    yield from confounded(comparisons, changes)
 
 
 def sensitivity_sentence(change: Sensitivity) -> str:
@@ -233,3 +242,34 @@ def doubt(change: Sensitivity) -> str:
         return "one repeat"
     timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
     return "inconclusive" if any(compare_speeds(b, a) == Order.INCONCLUSIVE for a, b in timed) else ""
+
+
+def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
+    """Yield a sentence for axes without an effect of their own: no two conditions differ in one of them alone."""
+    known = [one for one in comparisons if one.speed or one.losses]
+    values = {name: column for name, column in _columns(known).items() if len(set(column)) > 1}
+    hidden = dict.fromkeys(name for name in values if name not in {change.field for change in changes})
+    never_alone: list[str] = []
+    while hidden:
+        name = next(iter(hidden))
+        together = [other for other in values if _moves_with(values[name], values[other])]
+        hidden = dict.fromkeys(other for other in hidden if other not in together)
+        if len(together) > 1:
+            yield f"{some(together)} always change together: their effects cannot be told apart."
+        else:
+            never_alone.append(name)
+    if len(never_alone) > 1:
+        yield f"{some(never_alone)} never change alone: their effects cannot be told."
+    elif never_alone:
+        yield f"No two conditions differ in {never_alone[0]} alone, so its effect cannot be told."
+
+
+def _columns(comparisons: Sequence[BaselineComparison]) -> dict[str, list[str]]:
+    """The values of each axis of the matrix, as texts, in the order of the conditions; defaults count as said."""
+    names = dict.fromkeys(name for one in comparisons for name in one.condition.params if name not in NAMES_POINTS)
+    return {name: [value_key(one, name) for one in comparisons] for name in names}
+
+
+def _moves_with(one: Sequence[str], other: Sequence[str]) -> bool:
+    pairs = set(zip(one, other, strict=True))
+    return len(pairs) == len(set(one)) == len(set(other))

@@ -10,7 +10,6 @@ from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
-from dscampaign.orchestrator.report.compare.guide import guidance
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.measure.flags import flags_of
@@ -134,7 +133,6 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "sentence": found.sentence,
             "guide": [*found.advice, *found.effects],
         },
-        "strategies": [{**vars(each), "condition": each.condition.name} for each in guidance(one.comparisons)],
     }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dscampaign.orchestrator.report.compare.interactions import joint_sentences
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
+    confounded,
     doubt,
     loss_effect,
     memory_effect,
@@ -42,4 +42,4 @@ def effects(one: WorkloadResults, title: str) -> Iterator[Section]:
         )
         for change in changes
     )
-    yield Section(title, (_TEXT, *joint_sentences(one.comparisons, changes)), (Table(_HEADER, rows, "----r--"),))
+    yield Section(title, (_TEXT, *confounded(one.comparisons, changes)), (Table(_HEADER, rows, "----r--"),))

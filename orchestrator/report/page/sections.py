@@ -18,7 +18,6 @@ from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from . import tables
 from .effects import effects
 from .elements import Section, Table
-from .guide import guide
 from .screening import screening
 from .setup import environment, failures, setup
 from .summary import summary
@@ -42,7 +41,6 @@ def sections_of(results: Results, details: GpuDetails, ds_configs: dict[str, str
         summary(results),
         *(_conditions(one) for one in results.workloads),
         *(section for one in results.workloads for section in effects(one, _titled("Effects", one))),
-        *(section for one in results.workloads for section in guide(one, _titled("When to use which strategy", one))),
         *sweeps(results),
         *_time_to_loss(results),
         *screening(results),

@@ -33,6 +33,7 @@ def test_the_command_prints_what_is_shown(
         r"^\$ campaign (recommend .*sqlite:///campaign\.db.*)\n((?:.|\n)*?)(?:^```|\Z)", page.read_text(), re.MULTILINE
     )
     assert shown
+    CliRunner().invoke(command, ["db", "upgrade", "--store", "sqlite:///campaign.db"])
     printed = CliRunner().invoke(command, shlex.split(shown[1]))
     assert printed.exit_code == 0, printed.output
     for part in shown[2].split("...\n"):

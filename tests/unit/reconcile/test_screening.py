@@ -40,7 +40,6 @@ POINTS = {"fast": FAST_AND_BIG, "small": SLOW_AND_SMALL, "between": BETWEEN, "be
         (2, None, {"small", "beaten"}),
         (2, Objective.MEMORY, {"fast", "beaten"}),
         (2, Objective.LOSS, {"small", "beaten"}),
-        (1, Objective.TOKENS_PER_GB, {"fast", "between", "beaten"}),
         (3, Objective.ENERGY, {"beaten"}),
         (9, None, set()),
         ("within 10%", None, {"small", "between", "beaten"}),

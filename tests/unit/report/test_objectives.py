@@ -13,7 +13,6 @@ from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.objectives import Answer
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
-from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import recommendation_document
 from dscampaign.orchestrator.report.page.summary import answer_table
@@ -39,8 +38,7 @@ def chosen(found: Recommendation) -> str | None:
     ("objective", "expected"),
     [
         (Objective.SPEED, "base"),
-        (Objective.TOKENS_PER_GB, "dense"),
-        (Objective.COST, "base"),
+        (Objective.MEMORY, "dense"),
     ],
 )
 def test_each_objective_has_its_winner_and_what_learns_worse_is_none(
@@ -87,15 +85,6 @@ def test_energy_is_that_of_a_token(planted: Plant) -> None:
     ]
     found = by(Objective.ENERGY, runs)
     assert found.answer == Answer("lean", "0.00400 J/token", "base", "1.25 [1.25, 1.25] ×", "established")
-
-
-def test_hours_of_failed_attempts_are_no_cost_of_a_configuration(planted: Plant) -> None:
-    def cost(run: MeasuredRun) -> Cost:
-        lost = {"node": 99_000.0} if run.name.startswith("lean") else {}
-        return Cost(3600.0 if lost else 7200.0, 0.0, 0.0, lost, 0.0)
-
-    found = by(Objective.COST, [replace(run, cost=cost(run)) for run in planted(BASE, LEAN)])
-    assert found.answer == Answer("lean", "1.00 device-hours", "base", "2.00 [2.00, 2.00] ×", "established")
 
 
 def test_without_repeats_nothing_is_established(planted: Plant) -> None:

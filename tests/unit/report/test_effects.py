@@ -1,18 +1,16 @@
-"""What two knobs do together, and what cannot be told apart, with planted answers."""
+"""Effects of two knobs, and effects that cannot be separated, with planted answers."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.interactions import confounded, effect_sentences, interactions
-from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import confounded, effect_sentences, sensitivities
 from dscampaign.orchestrator.report.compare.statistics import contrast, ratio
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
@@ -40,65 +38,6 @@ def square(both_s: float, spread: float = 0.001, repeats: int = 3) -> list[Plant
     """Overlap alone makes it 1.25 times as fast, Tree alone 0.8 times."""
     points = ((False, "Ring", 0.10), (True, "Ring", 0.08), (False, "Tree", 0.125), (True, "Tree", both_s))
     return [point(overlap, algo, step_s, spread, repeats) for overlap, algo, step_s in points]
-
-
-def test_a_planted_interaction_of_a_deepspeed_key_and_a_variable_is_found(planted: Plant) -> None:
-    said = list(effect_sentences(compared(planted(*square(both_s=0.05)))))
-    (line,) = [line for line in said if "interact" in line]
-    assert line == (
-        "overlap_comm off → on and NCCL_ALGO Ring → Tree interact: together 2.00 [1.98, 2.01] × the product of what "
-        "each brings alone."
-    )
-
-
-def test_planted_interactions_in_loss_and_in_memory_are_found(planted: Plant) -> None:
-    neither, first, second, both = square(both_s=0.1)
-    first = replace(first, held_out=(3.10, 3.11, 3.09), reserved_gb=12.0)
-    second = replace(second, held_out=(3.20, 3.21, 3.19), reserved_gb=9.0)
-    both = replace(both, held_out=(2.80, 2.81, 2.79), reserved_gb=15.0)
-    said = [line for line in effect_sentences(compared(planted(neither, first, second, both))) if "interact" in line]
-    changes = "overlap_comm off → on and NCCL_ALGO Ring → Tree"
-    assert said == [
-        f"{changes} interact in loss: together -0.500 [-0.533, -0.467] nats beyond the sum of what each brings alone.",
-        f"{changes} interact in memory: together +4.0 [+4.0, +4.0] GB beyond the sum of what each brings alone.",
-    ]
-
-
-def test_an_interaction_in_a_script_s_own_loss_is_beside_how_large_that_is(planted: Plant) -> None:
-    losses = (0.0010, 0.0011, 0.0012, 0.0040)
-    points = [
-        replace(one, held_out=(loss,) * 3, config={**one.config, "command": ["train.py"]})
-        for one, loss in zip(square(both_s=0.1), losses, strict=True)
-    ]
-    said = [line for line in effect_sentences(compared(planted(*points))) if "interact in loss" in line]
-    assert len(said) == 1
-
-
-def test_differences_that_add_up_are_no_interaction(planted: Plant) -> None:
-    neither, first, second, both = square(both_s=0.1)
-    first = replace(first, held_out=(3.1,) * 3, reserved_gb=12.0)
-    second = replace(second, held_out=(3.2,) * 3, reserved_gb=9.0)
-    both = replace(both, held_out=(3.3,) * 3, reserved_gb=11.0)
-    assert not any("interact" in line for line in effect_sentences(compared(planted(neither, first, second, both))))
-
-
-def test_effects_that_multiply_do_not_interact(planted: Plant) -> None:
-    comparisons = compared(planted(*square(both_s=0.1)))
-    speed, loss, memory = interactions(sensitivities(comparisons))
-    assert speed.estimate.value == pytest.approx(1.0, abs=0.01)
-    assert (loss.estimate.value, memory.estimate.value) == pytest.approx((0.0, 0.0))
-    assert not any(one.established for one in (speed, loss, memory))
-    assert not any("interact" in line for line in effect_sentences(comparisons))
-
-
-@pytest.mark.parametrize(("spread", "repeats"), [(0.5, 3), (0.0, 2), (0.0, 1)])
-def test_what_repeats_do_not_establish_is_not_said(planted: Plant, spread: float, repeats: int) -> None:
-    found = interactions(sensitivities(compared(planted(*square(0.08, spread, repeats)))))
-    assert not any(one.established for one in found)
-
-
-def test_a_missing_corner_is_no_interaction(planted: Plant) -> None:
-    assert interactions(sensitivities(compared(planted(*square(0.05)[:3])))) == []
 
 
 def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> None:
