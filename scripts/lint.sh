@@ -14,3 +14,4 @@ ln -sfn .. .lint/dscampaign
 (cd .lint && MYPYPATH=. "$bin/mypy" --config-file ../pyproject.toml --cache-dir ../.mypy_cache ${TYPES:--p dscampaign})
 "$bin/lint-imports" --cache-dir .import_linter_cache
 "$bin/python" scripts/write_docs.py --check
+"$bin/python" scripts/budgets.py

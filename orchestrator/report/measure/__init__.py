@@ -1,1 +1,1 @@
-"""What each run measured: figures from the store, no comparison. Imports nothing of `compare` and `page`."""
+"""The figures of each run from the store, without comparison. Imports nothing of `compare` and `page`."""

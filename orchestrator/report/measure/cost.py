@@ -1,4 +1,4 @@
-"""Where the hours of a run's GPUs went: goodput. Pure."""
+"""Goodput: the use of a run's GPU-hours. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OTHER_CONFIGURATION: Final = "another configuration"
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds times devices: the GPUs that attempts held, or ranks where they train on CPUs.
+    """Seconds times devices: the GPUs that attempts held, or ranks on CPUs.
 
     Attributes:
         training: in steps that count, after the warm-up of each attempt.
         warm_up: in the first steps of attempts, which compile, allocate and fill caches, unless they were made again.
         around: the rest of attempts that ended well or still run: starting, evaluating, saving, steps made again.
-        lost: by failure class, what attempts took that failed or were cancelled, without their steps that count.
+        lost: by failure class, the time of attempts that failed or were cancelled, without their steps that count.
         queued_s: from submission to start, of all attempts; plain seconds.
-        untimed: attempts that ended well or still run, with steps whose times are not known: all that they took.
+        untimed: all time of attempts that ended well or still run, if their step times are unknown.
         search: of attempts that ended well or still run, the search for the micro-batch before the training.
         screening: of a campaign, everything of the runs that screened its points.
     """
@@ -64,10 +64,10 @@ def cost_of(
     searched_s: Mapping[int | None, float],
     devices_per_rank: float = 1.0,
 ) -> Cost:
-    """What a run's attempts cost, those that still run until then.
+    """Return the cost of a run's attempts, those that still run until now.
 
-    `lines` and `config_hash` are of its present configuration; `searched_s` says by attempt's id how long it searched;
-    `devices_per_rank` how many GPUs an attempt holds for each of its ranks.
+    `lines` and `config_hash` are of its present configuration; `searched_s` has the search time by attempt id;
+    `devices_per_rank` is the number of GPUs that an attempt holds for each rank.
     """
     training = warm_up = around = queued = untimed = search = 0.0
     lost: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Which attempts of a run failed, and what was done about each. Pure."""
+"""The failed attempts of a run, and the reaction to each. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MORE: Final = " · "
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed, with its failure class, and what was done about it."""
+    """An attempt that failed, with its failure class and the reaction."""
 
     run: str
     generation: int
@@ -31,7 +31,7 @@ class FailedAttempt:
 def failed_attempts(
     run: RunRow, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
 ) -> Iterator[FailedAttempt]:
-    """The failed ones, oldest first; `excluded` has, by id of an attempt, the nodes that it was to do without."""
+    """Return the failed attempts, oldest first; `excluded` has the excluded nodes by attempt id."""
     for attempt, later in zip_longest(attempts, attempts[1:]):
         if attempt.failure_class and attempt.failure_class not in NO_FAILURE:
             yield FailedAttempt(

@@ -1,4 +1,4 @@
-"""What stands against a run's figures: each in one sentence. Pure."""
+"""Remarks on the quality of a run's figures, a sentence each. Pure."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PADDED_NATS: Final = 1.0
 
 
 def flags_of(run: MeasuredRun) -> list[str]:
-    """What a reader must know about a run's figures, a sentence each."""
+    """Yield the remarks on a run's figures, a sentence each."""
     return [*_configuration(run), *_points(run), *_timing(run), *_loss(run), *_gpus(run)]
 
 
 def clock_remark(run: MeasuredRun) -> str:
-    """What to know about the step times of a run whose script does not report them; "" of one that does."""
+    """Return a remark on step times that the script does not report; "" if it reports them."""
     if run.timing is None:
         return UNTIMED if run.step is not None and STEPS_RESTARTED not in run.not_taken else ""
     if not run.timing.by_clock:

@@ -1,4 +1,4 @@
-"""What a run took of its machine: memory, and what the GPUs did while it was timed. Pure."""
+"""A run's use of its machine: memory, and GPU telemetry of the timed window. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Memory:
     """Highest memory of any GPU, in GB (10^9 bytes).
 
     Attributes:
-        allocated, reserved: what tensors took and what PyTorch held, after the warm-up where that is known apart.
-        end: what tensors took after the last step.
-        peak_allocated, peak_reserved: the same over all steps: what has to fit.
-        device: what the driver counted, other processes included.
-        usable: what the trainer could have had; None without a GPU.
+        allocated, reserved: by tensors and by PyTorch's allocator, after the warm-up if that is reported separately.
+        end: allocated after the last step.
+        peak_allocated, peak_reserved: the same over all steps: this has to fit.
+        device: counted by the driver, other processes included.
+        usable: available to the trainer; None without a GPU.
         host: of a node's memory: the highest sampled sum over the attempt's processes there (shared pages once), or, in
             a control group of the job's own, that group's peak, which counts cached files too.
     """
@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def higher_peak(self) -> float | None:
-        """The whole peak of what PyTorch held, where the warm-up took more than what follows."""
+        """The peak reserved over all steps, if the warm-up took more than the steps after it."""
         if self.peak_reserved is None or self.reserved is None:
             return None
         return self.peak_reserved if self.peak_reserved > self.reserved * (1 + DIFFERS) else None
@@ -57,18 +57,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class GpuSummary:
-    """Telemetry of all attempts of the present configuration; None where it is not known.
+    """Telemetry of all attempts of the present configuration; None if unknown.
 
-    All but energy, errors and the lowest temperature is of the timed window: from the end of each attempt's warm-up to
-    that of its last step.
+    All but energy, errors and the lowest temperature cover the timed window: from the end of each attempt's warm-up to
+    the end of its last step.
 
     Attributes:
         samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
         util_pct: mean utilisation, which is not efficiency.
         power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest of the momentary power that was sampled,
             highest over a second. The first may be below the last: a peak between two samples is missed.
-        energy_j: of all GPUs, over whole attempts; not known if there are no samples of one that made steps.
-        j_per_token: over the same window, where it is long enough.
+        energy_j: of all GPUs, over whole attempts; unknown if an attempt with steps lacks samples.
+        j_per_token: over the same window, if it is long enough.
         slowed, power_capped: highest share of the time in which heat or hardware, or the power limit, held down clocks.
     """
 
@@ -100,9 +100,9 @@ def memory_of(
     told: Mapping[str, Any],
     speed: Mapping[str, Any],
 ) -> Memory:
-    """How much memory the attempts of a run's present configuration took; in the series it is the peak so far.
+    """Return the memory of the attempts with a run's present configuration; in the series it is the peak so far.
 
-    `told` and `speed` are what the trainer said of the GPU's memory, and of the steps after the warm-up.
+    `told` and `speed` are the trainer's reports of the GPU's memory, and of the steps after the warm-up.
     """
     device = [gpu.mem_used_max_gb for attempt in gpus for gpu in attempt.gpus]
     nodes = [node for attempt in attempts for node in attempt.evidence.get("nodes") or ()]
@@ -122,7 +122,7 @@ def memory_of(
 
 
 def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) -> GpuSummary:
-    """What the GPUs of a run did in its sampled attempts; `rows` are all attempts of its present configuration."""
+    """Return the telemetry of a run's sampled attempts; `rows` are all attempts of its present configuration."""
     whole = [gpu for attempt in attempts for gpu in attempt.gpus]
     timed = [gpu for attempt in attempts for gpu in attempt.timed]
     return GpuSummary(

@@ -1,4 +1,4 @@
-"""Reads what a report needs of a campaign, run by run: of a million steps only one run's are in memory at a time."""
+"""Reads a campaign for a report, run by run: only the steps of a single run are in memory at a time."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def _seconds(data: Mapping[str, Any]) -> float:
 
 
 def _looked_s(conn: Connection, store: Store, campaign: CampaignRow) -> float:
-    """When it was last looked at what runs: now while a reconciler has the lease, else when it gave it up."""
+    """Return the time of the last look at running jobs: now while a reconciler holds the lease, else its end."""
     now_s = store.now(conn)
     lease = queries.read_lease(conn, lease_name(campaign.id))
     return now_s if lease is None else min(now_s, lease.expires_s)
 
 
 def _lines_within_s(events: Sequence[EventRow]) -> dict[int | None, float]:
-    """By attempt whose metrics were found by the agent, how late the time of a line may be."""
+    """Return how late the time of a line may be, by attempt whose metrics the agent collected."""
     found: dict[int | None, float] = defaultdict(float)
     for event in events:
         if event.kind == METRICS_SOURCE:
@@ -93,7 +93,7 @@ def _lines_within_s(events: Sequence[EventRow]) -> dict[int | None, float]:
 
 
 def _said(events: Sequence[EventRow]) -> dict[tuple[int | None, str], dict[str, Any]]:
-    """By attempt and name, what the trainer's events of that name say together; of each fact the newest."""
+    """Return the fields of the trainer's events, by attempt and name of the event; the newest value counts."""
     kinds = {f"script.{name}": name for name in _SAID}
     said: dict[tuple[int | None, str], dict[str, Any]] = defaultdict(dict)
     for event in events:

@@ -20,7 +20,7 @@ class Loss:
     """Losses in nats.
 
     Attributes:
-        first, last, best: of single steps, where they are finite.
+        first, last, best: of single steps, if they are finite.
         final: mean over the last lines, see ``final_loss``; NaN if the newest of them was not finite.
         held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
@@ -33,19 +33,19 @@ class Loss:
 
     @property
     def reduction(self) -> float | None:
-        """By what part of the first loss, without its sign, the final one is lower."""
+        """The reduction of the loss as a part of the first loss."""
         return (self.first - self.final) / abs(self.first) if self.first and self.final is not None else None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN where it is not known.
+    """The loss of a run, thinned to at most ``CURVE_POINTS`` lines; NaN if unknown.
 
     Attributes:
-        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone,
-            those of warm-ups, and of steps whose time is not known, counted as the run's median step.
+        step, seconds, tokens: optimizer steps, seconds of training and tokens so far. The seconds are of steps alone;
+            steps of warm-ups, and steps of unknown time, count as the run's median step.
         raw, smoothed: single steps, and a trailing mean over a fiftieth of the run.
-        eval_step, held_out: where held-out text was evaluated.
+        eval_step, held_out: evaluations on held-out text.
     """
 
     step: list[float]
@@ -63,7 +63,7 @@ class Curve:
 
     @property
     def evaluated(self) -> float | None:
-        """The part of the steps after which held-out text was evaluated last; None where it never was."""
+        """The part of the steps before the last evaluation on held-out text; None without an evaluation."""
         return self.eval_step[-1] / self.step[-1] if self.eval_step and self.step[-1] else None
 
 
@@ -80,7 +80,7 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
 
 
 def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
-    """The curve of a run's loss; its tokens are NaN where nobody knows how many a step has."""
+    """Return the curve of a run's loss; its tokens are NaN if the tokens of a step are unknown."""
     loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
     smoothed = smooth(np.asarray(loss, np.float64))
     shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
@@ -98,7 +98,7 @@ def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve
 
 
 def _held_out(series: Series, ended_at: int | None) -> float | None:
-    """The newest held-out loss; ``ended_at`` is the newest step whose training loss was not finite, if it ended so."""
+    """Return the newest held-out loss; ``ended_at`` is the last step if its loss was not finite."""
     if "eval_loss" in series.ended_at:
         return math.nan
     losses = series.figures["eval_loss"]

@@ -1,6 +1,6 @@
 """The registry of a run's metrics, for the page, its data files, comparisons and recommendations. Pure.
 
-A metric that is to be reported is one row here, and a column of a table where the page shows it.
+A reported metric is one row here, and a column of a table on the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .timing import Timing
 
 
 class OverRepeats(Enum):
-    """How the repeats of a condition make one value."""
+    """The way in which repeats of a condition make a value."""
 
     MEDIAN = auto()
     """The median of those that may be compared, with its interval."""
@@ -41,14 +41,14 @@ class Better(Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that a run is measured by.
+    """A metric of a run.
 
     Attributes:
         name: in report.json and conditions.csv.
-        of: its value for a run; None where it is not known.
+        of: its value for a run; None if unknown.
         digits: the value, in ``unit``, as text.
-        unit: that is shown; empty where ``digits`` says it.
-        scale: how many of that unit one of the value's own is.
+        unit: shown unit; empty if ``digits`` contains it.
+        scale: factor from the value's own unit to the shown unit.
         in_files: whether report.json and conditions.csv have it.
     """
 
@@ -62,16 +62,16 @@ class Metric:
     in_files: bool = True
 
     def number(self, value: float | None) -> str:
-        """The value without its unit, for a column that is named by it; empty where it is not known."""
+        """Return the value without its unit, for a column whose header has the unit; empty if unknown."""
         return "" if value is None else "NaN" if math.isnan(value) else self.digits(value * self.scale)
 
     def text(self, value: float | None) -> str:
-        """The value with its unit; empty where it is not known."""
+        """Return the value with its unit; empty if unknown."""
         number = self.number(value)
         return f"{number} {self.unit}" if self.unit and number not in ("", "NaN") else number
 
     def penalty(self, value: float | None) -> float | None:
-        """A value that is lower the better this one is."""
+        """Return a number that is lower for a better value."""
         return -value if value is not None and self.better is Better.HIGHER else value
 
 

@@ -1,4 +1,4 @@
-"""What a report knows of each run, without judgement. Pure."""
+"""The figures of each run, without judgement. Pure."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _CPU: Final = ("cpu",)
 
 @dataclass(frozen=True)
 class RunData:
-    """What the store holds of one run.
+    """The store's data of a run.
 
     Attributes:
         attempts: oldest first; ``mine`` of them have the run's present configuration, as does the telemetry.
-        start, speed, memory: what the trainer said last when it began, of its speed, and of the GPU's memory.
-        excluded: by id of an attempt, the nodes that it was to do without.
-        skipped_steps: optimizer steps left out because gradients overflowed; None where nobody counts.
-        metrics_source: where they come from, in a sentence, if its script does not report them.
-        not_taken: by kind of event, which of its lines do not count, in a sentence.
-        lines_within_s: how much later than it was written a line of metrics may have got its time.
-        forwarded: by tool that it was forwarded to, its id there.
-        until_s: when it was last looked at whether attempts run.
-        searched_s: by id of an attempt, for how long it searched for its micro-batch.
+        start, speed, memory: newest reports of the trainer: at its start, of its speed, of the GPU's memory.
+        excluded: excluded nodes, by attempt id.
+        skipped_steps: optimizer steps left out because gradients overflowed; None if not counted.
+        metrics_source: source of the metrics, in a sentence, if the script does not report them.
+        not_taken: by kind of event, the lines that do not count, in a sentence.
+        lines_within_s: delay of a line's time after it was written, at most.
+        forwarded: id of the run in each tool.
+        until_s: time of the last look at running attempts.
+        searched_s: seconds of the search for the micro-batch, by attempt id.
     """
 
     run: RunRow
@@ -70,18 +70,18 @@ class RunData:
 
 @dataclass(frozen=True)
 class Quality:
-    """How complete and how clean a run's figures are.
+    """The quality of a run's figures.
 
     Attributes:
-        expected, received: steps that should have been made by now, and those that lines stand for.
-        losses, times, memories: lines that have a loss, the time of a step, and the memory that PyTorch held.
-        gaps: how many steps are missing between the first and the last line.
+        expected, received: steps that should have been made by now, and steps that lines stand for.
+        losses, times, memories: lines that have a loss, the time of a step, and the reserved memory.
+        gaps: number of steps missing between the first and the last line.
         repeated: steps that attempts made again after a rollback.
         non_finite: losses that were not numbers.
-        skipped_steps, alloc_retries: None where nobody counts.
+        skipped_steps, alloc_retries: None if not counted.
         data_wait: share of the window in which the first rank waited for data.
         clock_ratio: the host's clock over the device's.
-        kept_every: one step in how many is left, of a run that was thinned; 1 of others.
+        kept_every: a thinned run keeps one step of this number; 1 for other runs.
     """
 
     expected: int | None
@@ -101,20 +101,20 @@ class Quality:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run's figures.
+    """The figures of a run.
 
     Attributes:
-        parameters: of the model, as the trainer says; None of a script that does not.
-        start, speed: what the trainer said last of the model and its software, and of its own speed.
+        parameters: of the model, as the trainer reports; None if unknown.
+        start, speed: newest reports of the trainer on model and software, and on its speed.
         early: it completed before its target step.
-        read_config: whether its script opened the DeepSpeed configuration made for it; None where that is not known.
-        group: how many ranks the largest group of its newest attempt had; None where that is not known.
-        not_taken: by kind of event, which of its lines do not count, in a sentence.
-        code: what its attempts with the present configuration ran, oldest first; "" where that is not known.
+        read_config: whether its script opened the generated DeepSpeed configuration; None if unknown.
+        group: ranks of the largest group of its newest attempt; None if unknown.
+        not_taken: by kind of event, the lines that do not count, in a sentence.
+        code: code of its attempts with the present configuration, oldest first; "" if unknown.
         hosts: nodes of the newest attempt that ended.
-        machines: by node, what it is and how busy its processors were; nodes that do not say are missing.
+        machines: hardware and processor load by node, as far as reported.
         variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
-        host_limits_gb: by node, how much memory the job could have had there; nodes without a limit are missing.
+        host_limits_gb: the job's memory limit by node; nodes without a limit are missing.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
 
@@ -166,22 +166,22 @@ class MeasuredRun:
 
     @property
     def silent(self) -> bool:
-        """Whether it came to its end without a word of any step."""
+        """Whether it ended without reporting a step."""
         return self.completed and self.step is None
 
     @property
     def own_loss(self) -> bool:
-        """Whether a script of one's own says the loss, in a unit that nobody knows."""
+        """Whether the user's own script reports the loss, in an unknown unit."""
         return bool(self.config.get("command"))
 
     @property
     def changed(self) -> bool:
-        """Whether a retry changed its configuration, so that it is not what the spec asks for."""
+        """Whether a retry changed its configuration."""
         return bool(self.changes) or self.micro_batch != self.first_micro_batch
 
     @property
     def heeds_config(self) -> bool:
-        """Whether it is known to have read its DeepSpeed configuration: a script of one's own may have another."""
+        """Whether it is known to have read its DeepSpeed configuration: a user's script may have another."""
         return not self.config.get("command") or bool(self.read_config)
 
     @property
@@ -191,36 +191,36 @@ class MeasuredRun:
 
     @property
     def slurm(self) -> Mapping[str, Any]:
-        """What its jobs ask of Slurm."""
+        """The resources that its jobs request from Slurm."""
         return self.config.get("slurm") or {}
 
     @property
     def software(self) -> dict[str, str]:
-        """The device, the versions of what it trained with and its allocator, as far as the trainer says."""
+        """The device, the versions of its software and its allocator, as far as the trainer reports them."""
         return {name: str(self.start[name]) for name in _SOFTWARE if self.start.get(name)}
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """The kinds of devices that it trained on: as the trainer calls its own, else as telemetry calls them.
+        """The kinds of devices that it trained on, by the trainer's name, else by the telemetry's.
 
-        The two may call one GPU differently, so runs with telemetry and without it are alike by the trainer's word;
-        only telemetry knows that nodes of one job differ.
+        The two may name a GPU differently, so the trainer's name counts for runs with and without telemetry; only
+        telemetry knows that nodes of a job differ.
         """
         return _device_names(self.gpus, self.start)
 
     @property
     def on_cpus(self) -> bool:
-        """Whether it says that it trained on CPUs."""
+        """Whether it reports that it trained on CPUs."""
         return self.device_names == _CPU
 
     @property
     def on_gpus(self) -> bool:
-        """Whether it trained on GPUs: as it says, else as its jobs ask for them."""
+        """Whether it trained on GPUs, by its report, else by its jobs' requests."""
         return _on_gpus(self.device_names, self.config)
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples of all ranks; None where the tokens of a step or its samples are not known."""
+        """Samples of all ranks; None if the tokens or samples of a step are unknown."""
         samples = self.train.get("global_batch")
         tokens = self.timing.tokens_per_s if self.timing else None
         return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
@@ -233,7 +233,7 @@ class MeasuredRun:
 
     @property
     def epoch_s(self) -> float | None:
-        """Seconds of the steps of one pass over the text; None where the trainer does not say how many these are."""
+        """Seconds of the steps of a pass over the text; None if their number is unknown."""
         steps = self.start.get("steps_per_epoch")
         return self.timing.mean_s * steps if self.timing and isinstance(steps, int | float) and steps else None
 
@@ -245,7 +245,7 @@ class MeasuredRun:
 
     @property
     def persistent(self) -> tuple[int, int] | None:
-        """Parameters that ZeRO 3 keeps on every rank, and their elements; None where the trainer does not say."""
+        """Parameters that ZeRO 3 keeps on every rank, and their elements; None if unknown."""
         number, elements = (self.start.get(name) for name in ("persistent_parameters", "persistent_elements"))
         return (number, elements) if isinstance(number, int) and isinstance(elements, int) else None
 
@@ -319,7 +319,7 @@ def _gpus_of_node(config: Mapping[str, Any]) -> int:
 
 
 def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) -> float:
-    """GPUs that an attempt holds for each of its ranks; where it trains on CPUs, or asks for none, each rank counts."""
+    """Return the GPUs that an attempt holds for each of its ranks; 1 on CPUs, or if it requests none."""
     if not _on_gpus(device_names, config):
         return 1.0
     executor = config.get("executor") or "slurm"
@@ -335,7 +335,7 @@ def _lines(data: RunData) -> Lines:
 
 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """The batch, how it is divided, and what a retry changed: of the newest attempt, else what the run asks for."""
+    """Return the batch, its division, and the changes of a retry: of the newest attempt, else as configured."""
     if not attempts:
         given = (config.get("train") or {}).get("micro_batch")
         asked = given if isinstance(given, int) else None  # `auto`
@@ -363,7 +363,7 @@ def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) ->
 
 
 def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
-    """Those of the first node; attempts without a step, and those of earlier versions, have none."""
+    """Return the variables of the first node; attempts without a step, and of earlier versions, have none."""
     for attempt in attempts:
         first: Mapping[str, Any] = next(iter(attempt.evidence.get("nodes") or ()), {})
         known = first.get("variables")

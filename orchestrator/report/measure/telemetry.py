@@ -1,4 +1,4 @@
-"""What GPUs did, one by one, of a few runs: a campaign may have a hundred million samples."""
+"""Telemetry of single GPUs, of a few runs: a campaign may have a hundred million samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS: Final = 600
 class GpuTrace:
     """One GPU of an attempt over time; power is momentary, and averaged over one second.
 
-    `seconds` count from its first sample. The lists have equal length, with NaN where nothing is known.
+    `seconds` count from its first sample. The lists have equal length, with NaN for unknown values.
     """
 
     name: str
@@ -35,7 +35,7 @@ class GpuTrace:
 
 @dataclass(frozen=True)
 class GpuDetails:
-    """The GPUs of the newest attempts: devices by run; of the runs that are drawn, what each GPU did over time."""
+    """The GPUs of the newest attempts: devices by run; traces of the runs that are drawn."""
 
     devices: Mapping[str, tuple[GpuDevice, ...]]
     uses: tuple[tuple[str, GpuUse], ...]
@@ -43,7 +43,7 @@ class GpuDetails:
 
 
 def read_gpu_details(store: Store, runs: Sequence[MeasuredRun], drawn: Sequence[MeasuredRun]) -> GpuDetails:
-    """Reads the devices of all runs, and the samples of the drawn ones, each of which has an attempt."""
+    """Read the devices of all runs, and the samples of drawn runs, which have an attempt."""
     uses, traces = [], []
     with store.read() as conn:
         devices = {

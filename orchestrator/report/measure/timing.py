@@ -1,13 +1,13 @@
-"""How fast a run trained: the window of its steps that count, and what they say. Pure; needs NumPy.
+"""The speed of a run: the window of its steps that count. Pure; needs NumPy.
 
-The first ``train.untimed_steps`` of every attempt, or its first half where it is short, compile, allocate and fill
-caches; they are left out, and reported apart. So is the only step of an attempt, unless no other made more. How long it
-was goes by the attempt, not by the lines that later ones left of it. A line of metrics may stand for several steps, so
-each counts as often as it stands for a step; but for no more than lines usually do, or a lost line would not be missed.
+The first ``train.untimed_steps`` of every attempt, or its first half if it is short, compile, allocate and fill caches;
+they are left out, and reported separately. So is the only step of an attempt, unless no other made more. The length is
+that of the attempt, not of the lines that later attempts left of it. A line of metrics counts for each step that it
+stands for, but for no more than lines usually do, so that a lost line is missed.
 
-Where the script does not say how long a step takes, it is the time between two lines. That of a printed line is only
-known to within the looks at the output, so the lines are taken that lie far enough apart: what is between them, shared
-among its steps. Where none do, nothing is known.
+If the script does not report step times, a step's time is the time between two lines. The time of a printed line is
+known to within the interval of reading the output, so lines far enough apart are taken, and the time between them is
+shared among its steps. Without distant lines, the time is unknown.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ class Timing:
         step_s: median time of an optimizer step.
         quantiles_s: its 5th, 25th, 75th, 95th and 99th percentiles.
         mean_s, std_s: its mean, and its standard deviation over steps.
-        tokens_per_s: all tokens of the window by all its time, over all ranks; None where nobody says.
-        mfu: mean over the window's time, from 0 to 1; None where nobody says.
-        steps, window_s: that count, and what they took.
-        warm_up_steps, warm_up_s: that do not, and what they took.
-        by_clock: the script does not say how long a step takes: it is the time between two lines.
-        clock_error: by what part a step's time may then be wrong; 0 where the lines have the time at which they were
-            written.
+        tokens_per_s: all tokens of the window by all its time, over all ranks; None if unknown.
+        mfu: mean over the window's time, from 0 to 1; None if unknown.
+        steps, window_s: steps that count, and their time.
+        warm_up_steps, warm_up_s: steps that do not count, and their time.
+        by_clock: the script does not report step times: they are times between lines.
+        clock_error: relative error of a step's time in this case; 0 if lines have the time at which they were written.
     """
 
     step_s: float
@@ -88,13 +87,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a run with what each stands for; arrays of equal length.
+    """The lines of a run with the steps that each stands for; arrays of equal length.
 
     Attributes:
-        stands_for: steps since the line before, of the same attempt, as far as lines are usually apart; of an attempt's
-            last line also those after it, from which the next attempt went on.
-        step_s: time of one of them; NaN where it is not known.
-        timed: whether all that it stands for is behind its attempt's warm-up.
+        stands_for: steps since the line before, of the same attempt, at most the usual distance of lines; of an
+            attempt's last line also the steps after it, from which the next attempt continued.
+        step_s: time of one of these steps; NaN if unknown.
+        timed: whether all its steps are behind the attempt's warm-up.
         by_clock, clock_error: as in ``Timing``.
     """
 
@@ -113,12 +112,12 @@ class Lines:
 
     @property
     def spent_s(self) -> Floats:
-        """What all steps of a line took; 0 where it is not known."""
+        """Return the time of all steps of a line; 0 if unknown."""
         spent: Floats = np.nan_to_num(self.step_s) * self.stands_for
         return spent
 
     def seconds_of(self, generation: int) -> tuple[float, float]:
-        """What the steps took that an attempt made for good: those after its warm-up, and those of it."""
+        """Return the time of the steps that count for an attempt: after its warm-up, and in it."""
         own = self.generation == generation
         return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
 
@@ -128,11 +127,9 @@ class Lines:
         return bool(own.size) and not np.isfinite(own).any()
 
     def steady_s(self) -> Floats:
-        """What all steps of a line would have taken without a warm-up.
+        """Return the time of all steps of a line without a warm-up.
 
-        Its steps, and those whose time is not known, count as the median of the others.
-
-        Where none of those is known, they count as what they took.
+        Steps of the warm-up, and steps of unknown time, count as the median of the others, if that is known.
         """
         known = self.timed & np.isfinite(self.step_s)
         if not known.any():
@@ -150,14 +147,14 @@ def lines_of(
     within_s: float = 0.0,
     untimed: int = WARM_UP_STEPS,
 ) -> Lines:
-    """What each line of a run stands for.
+    """Return the lines of a run with the steps that each stands for.
 
     Args:
-        first_steps: by generation, how many steps were done when the attempt began.
-        every: steps between two lines, where the configuration says so.
-        last_steps: by generation, the last step that the attempt made, though a later one may have made it again; that
-            of its last line in the series, where it is not known.
-        within_s: how much later than it was written a line may have got its time.
+        first_steps: steps done before each attempt, by generation.
+        every: steps between two lines, if the configuration sets it.
+        last_steps: by generation, the last step of the attempt, though a later attempt may have made it again; by
+            default that of its last line in the series.
+        within_s: delay of a line's time after it was written, at most.
         untimed: steps of each attempt that do not count.
     """
     step, generation = np.asarray(series.step, np.int64), np.asarray(series.generation, np.int64)
@@ -185,7 +182,7 @@ def lines_of(
 
 
 def timing(series: Series, lines: Lines) -> Timing | None:
-    """The speed of a run; None where no step's time is known."""
+    """Return the speed of a run; None if no step's time is known."""
     known = np.isfinite(lines.step_s)
     counts = known & lines.timed
     if not counts.any():
@@ -221,10 +218,10 @@ def smooth(values: Floats) -> Floats:
 
 
 def _trailing_sums(values: Floats, width: int) -> Floats:
-    """Of each value and of those before it, `width` in all.
+    """Return the sum of each value and the values before it, `width` in all.
 
-    Sums over windows of 1, 2, 4 … values make up each: a difference of running sums would lose every value that follows
-    a huge one.
+    Sums over windows of 1, 2, 4 … values make up each: a difference of running sums would lose every value after a huge
+    value.
     """
     sums, block, done, size = np.zeros(values.size), values, 0, 1
     while size <= width:
@@ -241,7 +238,7 @@ def _later(values: Floats, places: int) -> Floats:
 
 
 def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Weighted quantiles, interpolated linearly: what NumPy gives with each value repeated as often as its weight."""
+    """Return weighted quantiles, interpolated linearly, as NumPy does with each value repeated by its weight."""
     order = np.argsort(values, kind="stable")
     ordered, reached = values[order], np.cumsum(weights[order])
     places = np.asarray(shares) * (reached[-1] - 1)
@@ -279,10 +276,10 @@ def _by_clock(
 
 
 def _with_time(ts_s: Floats, within_s: float) -> Integers:
-    """Which of an attempt's lines say when they were written.
+    """Return which of an attempt's lines have the time at which they were written.
 
-    Lines that came together after a pause lay in a buffer. The last of them was just made when it was full; but at the
-    end of the attempt it was emptied whenever that came.
+    Lines that came together after a pause lay in a buffer. The last of them filled the buffer; but at the end of the
+    attempt the buffer was emptied at any time.
     """
     known = np.flatnonzero(np.isfinite(ts_s))
     if within_s and known.size > 1 and known[-1] - known[-2] > 1 and ts_s[known[-1]] - ts_s[known[-2]] > within_s:
@@ -291,7 +288,7 @@ def _with_time(ts_s: Floats, within_s: float) -> Integers:
 
 
 def _far_apart(lines: Integers, ts_s: Floats, within_s: float) -> Integers:
-    """The first line, further ones far enough after the one before, and the last in place of the last of them."""
+    """Return the first line, further lines far enough apart, and the last line in place of the last of these."""
     if not within_s or not lines.size:
         return lines
     whole_s = float(ts_s[lines[-1]] - ts_s[lines[0]])
@@ -321,9 +318,9 @@ def _spans(
 
 
 def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> NDArray[np.bool_]:
-    """Which lines are behind their attempt's warm-up, with all steps that they stand for.
+    """Return which lines are behind their attempt's warm-up, with all steps that they stand for.
 
-    Where every line reaches back into one, those whose last step is behind it. ``done`` are the steps that the attempt
+    If every line reaches back into a warm-up, the last step of a line decides. ``done`` are the steps that the attempt
     had made with the line.
     """
     behind: NDArray[np.bool_] = done - stands_for >= warm_up
@@ -331,7 +328,7 @@ def _after_warm_up(done: Integers, stands_for: Integers, warm_up: Integers) -> N
 
 
 def _over_time(values: Floats, spent_s: Floats) -> float | None:
-    """The mean of a rate over time; None where it is unknown for most of the time, or no time passed."""
+    """Return the mean of a rate over time; None if it is unknown for most of the time, or no time passed."""
     known = np.isfinite(values)
     known_s = spent_s[known].sum()
     if known_s < 0.5 * spent_s.sum() or not known_s:
