@@ -28,12 +28,12 @@ from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.formatting import printable
 
 FILE_BYTES: Final = 8 << 20
-"""What is read of one log: a quarter from its beginning, the rest from its end."""
+"""Bytes read of a log: a quarter from its beginning, the rest from its end."""
 ALL_BYTES: Final = 256 << 20
 MOST_FILES: Final = 2048
 _LINE_BYTES: Final = 8192
 END_LINES: Final = 400
-"""Of each rank's log: there launchers tell how processes ended."""
+"""Last lines of each rank's log, in which launchers report how processes ended."""
 
 _LOG_NAME: Final = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?$|\.[oe]\d+$|^std(?:out|err)$")
 _RANK_IN_NAME: Final = re.compile(
@@ -67,7 +67,7 @@ class SeenFile:
 
 @dataclass
 class Stream:
-    """What one rank or node wrote into one file; numbers below 0 count from the file's end."""
+    """The lines of a rank or node in a file; numbers below 0 count from the file's end."""
 
     path: Path
     rank: int | None
@@ -76,7 +76,7 @@ class Stream:
     texts: list[str] = field(default_factory=list)
 
     def name(self, place: int) -> str:
-        """As the classifier knows it."""
+        """Return the classifier's name for it."""
         return f"launcher-{place}.log" if self.rank is None else f"{place}_rank{self.rank}.log"
 
     def proof(self, index: int, text: str = "") -> Proof:
@@ -87,7 +87,7 @@ class Stream:
 
 @dataclass
 class Seen:
-    """What was read: logs, and of an attempt of ours the records of its nodes or at least of its ranks."""
+    """The input: logs, and of an attempt of ours the records of its nodes or at least of its ranks."""
 
     streams: list[Stream] = field(default_factory=list)
     outcomes: list[NodeOutcome] = field(default_factory=list)
@@ -135,7 +135,7 @@ def gather(paths: Sequence[Path]) -> Seen:
 
 
 def _of_folder(folder: Path, seen: Seen) -> list[Path]:
-    """The logs in a folder; of an attempt of ours also its records."""
+    """Return the logs in a folder; of an attempt of ours also its records."""
     paths = AttemptPaths(folder)
     try:
         records = sorted(path for path in folder.iterdir() if re.fullmatch(r"outcome-\d+\.json", path.name))

@@ -36,7 +36,7 @@ def classify(ended: Ended) -> Verdict:
     return replace(verdict, sure=Sureness.UNSURE) if guess else verdict
 
 
-# -- what a rank recorded -------------------------------------------------------------------------------------
+# -- records of ranks -----------------------------------------------------------------------------------------
 
 
 def _by_root(ended: Ended) -> Verdict | None:
@@ -113,7 +113,7 @@ def _diverged(clue: Clue) -> Verdict:
 
 
 def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: Ended) -> Verdict:
-    """The verdict by a rule that holds for one of the clues."""
+    """The verdict by a rule that holds for a clue."""
     if rule.mistake:
         return _mistake(rule, clue, clues, ended)
     if rule.kind in (FailureClass.OOM, FailureClass.HOST_OOM):

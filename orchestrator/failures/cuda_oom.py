@@ -71,7 +71,7 @@ class CudaMemory:
 
 
 def read(text: str) -> CudaMemory | None:
-    """The sizes in torch's message, or None if it has none."""
+    """Return the sizes in torch's message, or None if it has none."""
     tried, total, free = (_size(pattern, text) for pattern in (_TRIED, _TOTAL, _FREE))
     if tried is None or total is None or free is None:
         return None
@@ -82,7 +82,7 @@ def read(text: str) -> CudaMemory | None:
     unallocated = _size(_UNALLOCATED, text)
     if unallocated is None:
         unallocated = max(0.0, (_size(_RESERVED, text) or allocated) - allocated)
-    # in a container the driver may not know our own process: the message then says 17179869184.00 GiB
+    # in a container the driver may not know our own process: the message then has 17179869184.00 GiB
     if ours is None or ours > total:
         ours = allocated + unallocated
     others = tuple((int(pid), float(size) * _UNITS[unit]) for pid, size, unit in _OTHER.findall(text))
@@ -91,7 +91,7 @@ def read(text: str) -> CudaMemory | None:
 
 
 def same_memory(text: str, other: str) -> bool:
-    """Return whether two messages tell of the same allocation, by processes that held the same; False if unknown."""
+    """Return whether two messages are about the same allocation, by processes that held the same; False if unknown."""
     if not _TRIED_ANY.search(text):
         return False
     one, two = read(text), read(other)

@@ -1,4 +1,4 @@
-"""What the runtimes and libraries of accelerators call their errors, whoever makes the device. Values only.
+"""The names that runtimes and libraries of accelerators give their errors, for all makers. Values only.
 
 HIP shares CUDA's words (`hipGetErrorString`) and the ends of its names (`hipErrorNoDevice`, `HIPBLAS_STATUS_...`).
 Level Zero, SYCL, OpenCL, HSA, CANN and XLA have names of their own for the same results.
@@ -13,7 +13,7 @@ _FAILURE = r"(?: driver| runtime)? (?:error|failure):? (?:\d+ )?'?"
 _COUNTING = r"cudaGetDeviceCount\(\)[^\n]{0,160}\bError \d{1,3}: "
 _TRITON = r"Triton Error \[\w+\]: "
 _ERROR = rf"(?:{_RUNTIME}{_FAILURE}|{_COUNTING}|{_TRITON})"
-"""How torch, NCCL, RCCL and Triton begin what a runtime told them, and torch where it counts the devices."""
+"""How torch, NCCL, RCCL and Triton begin an error of the runtime, and torch an error of counting the devices."""
 
 
 def _named(camel: str, upper: str) -> str:
@@ -50,7 +50,7 @@ FAULT = (
     r"|Memory access fault by GPU|HW Exception by GPU|[Ss]egmentation fault from GPU"
     r"|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY_\w+|ILLEGAL_INSTRUCTION)|ACL_ERROR_RT_(?:AICORE|AICPU|VECTOR_CORE)\w*"
 )
-"""What bad hardware and a kernel's own bug both cause."""
+"""Errors that bad hardware and a kernel's own bug both cause."""
 UNCORRECTABLE = (
     r"(?<!\b[Nn]o )(?<!\b0 )[Uu]ncorrectable (?:ECC|NVLink) error(?!s?[\s:=]{1,4}0\b)"
     r"|[Uu]ncorrectable hardware errors? detected"

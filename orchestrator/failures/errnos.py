@@ -1,4 +1,4 @@
-"""What an errno of Linux says about who is at fault. Values only, and how to find an errno in a text. Pure.
+"""Errnos of Linux: whose fault each is, and how to find one in a text. Pure.
 
 The numbers are those of Linux's `asm-generic/errno.h`.
 """
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Fault(Enum):
-    """Who is at fault when a system call fails so."""
+    """The party at fault when a system call fails."""
 
     STORAGE = "the file system or what is below it"
     MEMORY = "the host's memory"
@@ -32,7 +32,7 @@ FAULTS = {
     }.items()
     for number in map(int, numbers.split())
 }
-"""errno → who is at fault; what is not here proves nothing."""
+"""errno → whose fault it is; other numbers prove nothing."""
 _OF_THE_KERNEL = 512
 """From here on, numbers that a kernel keeps to itself (`linux/errno.h`): a file system that lets one out is broken."""
 
@@ -41,7 +41,7 @@ WORDS = {number: os.strerror(number) for number in FAULTS}
 
 OF_SOCKETS = frozenset({67, 70, 71, 107, 110, 112})
 OF_FILES = OF_SOCKETS | {6, 19, 61, 74}
-"""Said of sockets or devices too: about storage only where a file was being used."""
+"""Errnos of sockets or devices too: about storage only if a file was in use."""
 
 _SAID = re.compile(r"\b[Ee]rrno:?(?: ?= ?| )(\d{1,3})\b|\(os error (\d{1,3})\)|\bcode: (\d{1,3}), kind: ")
 _NUMBERS = {text: number for number, text in WORDS.items()}
@@ -51,7 +51,7 @@ _SYMBOL = re.compile(rf"\b(?:{'|'.join(_SYMBOLS)})\b")
 
 
 def fault(number: int, about_files: bool) -> Fault | None:
-    """Who is at fault by an errno, where a file was being used or not; None if it proves nothing."""
+    """Return whose fault an errno is, depending on whether a file was in use; None if it proves nothing."""
     if number in OF_FILES and not about_files:
         return Fault.NETWORK if number in OF_SOCKETS else None
     if about_files and (number in OF_FILES or number >= _OF_THE_KERNEL):

@@ -22,7 +22,7 @@ SIGNAL_SLACK_S = 1.0
 """Slurm's SIGTERM reaches agent and ranks at once: an error may be a moment older than the agent's note of it."""
 
 KILL_WAIT_S = 30.0
-"""What Slurm leaves, by default, between SIGTERM at the time limit and SIGKILL."""
+"""Slurm's default time between SIGTERM at the time limit and SIGKILL."""
 
 GROUP = "group"
 """Where an attempt's evidence keeps how many ranks its largest group had."""
@@ -60,14 +60,14 @@ class Ended:
         target_step: the step at which the run is complete, None if only its script knows.
         steps_decide: whether exit 0 before the target step is not success.
         on_cpu: whether the ranks' device memory is the host's.
-        agent_lines: the agents' own log, where no agent left an outcome.
-        known_start_step, known_last_step: what the store knew before, for an attempt that left no outcome.
+        agent_lines: the agents' own log, if no agent left an outcome.
+        known_start_step, known_last_step: the store's, for an attempt that left no outcome.
         user_rules: the spec's own rules, in their order.
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
         host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
         started_again: whether Slurm started its job again.
-        set_up: the line of `setup` that failed, where no agent left an outcome.
+        set_up: the line of `setup` that failed, if no agent left an outcome.
         reached_before: the highest step that earlier attempts may have made, known if this one reported none.
         claimed: whether a job had begun to run it.
     """
@@ -151,7 +151,7 @@ class Ended:
 
     @property
     def group(self) -> int | None:
-        """How many ranks the largest group had that was formed; None where that is not known of all."""
+        """The size of the largest group that was formed; None if that is not known of all ranks."""
         groups = [rank.group for rank in self.ranks]
         known = [group for group in groups if group is not None]
         return max(known, default=None) if len(known) == len(groups) else None
@@ -169,7 +169,7 @@ class Ended:
 
     @cached_property
     def roots(self) -> tuple[Clue, ...]:
-        """Those of them that are not consequences of another rank's death."""
+        """The errors that are not consequences of another rank's death."""
         return tuple(clue for clue in self.errors if not clue.is_cascade and not clue.is_garbled)
 
     @cached_property
@@ -186,14 +186,14 @@ class Ended:
 
 
 def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
-    """The frames that matter of the exception whose record proves a verdict; none for any other proof."""
+    """Return the frames that matter of the exception whose record proves a verdict; none for any other proof."""
     clue = next((clue for clue in ended.errors if line and clue.line.file == line.file), None)
     stacks = [raised.frames for raised in (clue.raised, *clue.causes)] if clue else [()]
     return telling(next((frames for frames in stacks if Place.USER in places(frames)), stacks[0]))
 
 
 def kernel_clues(ended: Ended) -> list[Clue]:
-    """Kernel messages during the attempt, earliest first."""
+    """Return kernel messages during the attempt, earliest first."""
     found = (
         Clue(LogLine("kernel", number, line.text), o.host, ts=line.ts)
         for o in ended.outcomes
@@ -203,13 +203,13 @@ def kernel_clues(ended: Ended) -> list[Clue]:
 
 
 def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
-    """The ranks that left no record of an end: the one whose process was gone first, first."""
+    """Return the ranks that left no record of an end, in the order in which their processes went."""
     found = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)
     return sorted(found, key=lambda pair: (pair[0].gone_s or float("inf"), pair[0].rank))
 
 
 def first_to_die(ended: Ended) -> tuple[str, str]:
-    """A sentence about the rank that died first without a record, and its node; "" if it may have been on several."""
+    """Return the rank that died first without a record, in words, and its node; "" if it may be one of several."""
     silent = silent_ranks(ended)
     earliest = silent[0][0].gone_s
     first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]
@@ -220,19 +220,19 @@ def first_to_die(ended: Ended) -> tuple[str, str]:
 
 
 def gone_before(ended: Ended, ts: float) -> RankEnd | None:
-    """A rank whose process was gone without a record before this moment, on a node that was not being ended."""
+    """Return a rank whose process was gone without a record before this moment, on a node that nobody was ending."""
     return next((rank for rank, _ in silent_ranks(ended) if rank.gone_s is not None and rank.gone_s < ts), None)
 
 
 def death_signal(ended: Ended) -> int | None:
-    """The signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
+    """Return the signal that killed a rank, or a launcher, before anybody ended it; None if none did."""
     own = (o for o in ended.outcomes if o.ended_by in ("", "stop") and not _was_ending(o))
     codes = (o.launcher_exit for o in own if o.launcher_exit is not None)
     return next((DEADLY.get(code, -code) for code in codes if code in DEADLY or code < 0), None)
 
 
 def left_by_itself(ended: Ended) -> bool:
-    """Whether a rank exited with a code of its own that tells of a failure, and recorded no error, be it an echo."""
+    """Return whether a rank exited with a failure's code of its own, and recorded no error, not even an echo."""
     return any(rank.exit and not rank.error for outcome in ended.outcomes for rank in outcome.ranks)
 
 
@@ -242,12 +242,12 @@ def _was_ending(outcome: NodeOutcome) -> bool:
 
 
 def rank_pids(outcome: NodeOutcome) -> set[int]:
-    """The ranks' processes on that node."""
+    """Return the ranks' processes on that node."""
     return {rank.pid for rank in outcome.ranks if rank.pid is not None}
 
 
 def outcome_of(ended: Ended, host: str) -> NodeOutcome | None:
-    """That node's outcome."""
+    """Return that node's outcome."""
     return next((o for o in ended.outcomes if o.host == host), None)
 
 

@@ -18,12 +18,12 @@ EXIT_STOPPED = 85
 """The exit code of a script that was asked to stop and has saved a checkpoint."""
 
 _OUTCOME_PHASES = frozenset({"checkpoint", "eval"})
-"""What a run's results still depend on after its last step."""
+"""Work after the last step on which a run's results still depend."""
 _OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE, Place.DOWNLOAD})
 _OF_RESULTS = frozenset({Place.SAVING, Place.LOADING, Place.DATA})
 _MACHINE_FAULTS = frozenset({errnos.Fault.STORAGE, errnos.Fault.MEMORY})
 _OF_INTERPRETERS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-"""What a process that is taken apart may die of."""
+"""Signals of which an interpreter may die while it shuts down."""
 
 
 def finished(ended: Ended) -> Verdict | None:
@@ -42,7 +42,7 @@ def finished(ended: Ended) -> Verdict | None:
     clean = exits == {0} and all(o.launcher_exit == 0 for o in ended.outcomes)
     interrupted = any(o.ended_by == "signal" for o in ended.outcomes)
     alone = alone_in_words(ended.group, len(ended.ranks))
-    if exits == {0} and ended.reached:  # whatever became of the interpreters and the launcher afterwards
+    if exits == {0} and ended.reached:  # the interpreters and the launcher may fail afterwards
         return Verdict(FailureClass.COMPLETED, alone)
     if clean and not ended.steps_decide and not ended.stop_asked and not (interrupted and ended.short):
         reason = (
@@ -57,7 +57,7 @@ def finished(ended: Ended) -> Verdict | None:
 
 
 def alone_in_words(group: int | None, ranks: int) -> str:
-    """Return what to know of ranks that formed no group of all; "" if they did, or nobody knows."""
+    """Return a sentence about ranks that formed no group of all; "" if they did, or nobody knows."""
     if group is None or group >= ranks or ranks < 2:
         return ""
     formed = f"the largest had {group}" if group > 1 else "each may have trained alone"
@@ -65,10 +65,10 @@ def alone_in_words(group: int | None, ranks: int) -> str:
 
 
 def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
-    """What an end in good order is where the loss was no longer a number, None where it was.
+    """Return the verdict on an end in good order whose loss was no longer a number, None if it was.
 
-    One such step may be an overflow that fp16 skips: before the end it takes two to say that more steps lead nowhere.
-    An attempt without an outcome, or that found nothing left to do, is judged by the losses that the store has.
+    A single step may be an overflow that fp16 skips: before the end, two show that more steps lead nowhere. An attempt
+    without an outcome, or that had nothing left to do, is judged by the losses in the store.
     """
     over = verdict.kind.policy.run is RunState.COMPLETED
     before = ended.diverged_before if over and not (ended.progressed and ended.outcomes) else None
@@ -86,7 +86,7 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:
     """Whether the ranks exited because they were asked to.
 
-    A script's own exit code for it is word enough, and makes the launcher end the ranks that are slower to leave.
+    A script's own exit code for it is enough, and makes the launcher end the ranks that are slower to leave.
     """
     if EXIT_STOPPED in exits:
         return exits <= {0, EXIT_STOPPED, None} and not any(rank.error for o in ended.outcomes for rank in o.ranks)
@@ -114,7 +114,7 @@ def _had_work(rank: RankEnd) -> bool:
 
 
 def _of_teardown(clue: Clue, left: bool) -> bool:
-    """Whether it concerns the clean-up or an upload alone: by its place, or an echo where others left in good order."""
+    """Whether it concerns the clean-up or an upload alone: by its place, or an echo if others left in good order."""
     where = places(clue.raised.frames)
     if not _OF_RESULTS.isdisjoint(where) or errnos.FAULTS.get(clue.raised.errno or 0) in _MACHINE_FAULTS:
         return False

@@ -1,4 +1,4 @@
-"""Which failures are one and the same: of one cause forty runs fail, each in words of its own. Pure."""
+"""Group failures of the same cause: forty runs fail of it, each in words of its own. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .policy import FailureClass
 
 T = TypeVar("T")
 
-_TOLD_BY_TEXT: Final = frozenset({None, "", FailureClass.CRASH, FailureClass.DETERMINISTIC, FailureClass.REFUSED})
-"""Classes that hold many causes: only the text tells them apart. All others name the cause, with their rule."""
+_OF_MANY_CAUSES: Final = frozenset({None, "", FailureClass.CRASH, FailureClass.DETERMINISTIC, FailureClass.REFUSED})
+"""Classes that hold many causes: only the text separates them. All others name the cause, with their rule."""
 
 _COMPARED: Final = 120
-"""Characters of a text without its details that are compared; what is cut from a long one depends on the details."""
+"""Characters of a text without its details that are compared."""
 
 _DETAIL: Final = re.compile(r"[\d/]|^\W*[0-9a-fA-F]{8,}\W*$")
 """In a word that is a number, a path, an address, or a name with a number."""
 
 _OMITTED: Final = frozenset("# and or B bytes kB KB MB GB TB KiB MiB GiB TiB K M G T s ms".split())  # noqa: SIM905
-"""What may follow such a word: its unit, or the rest of a list."""
+"""Words that may follow a detail: its unit, or the rest of a list."""
 
 
-@lru_cache  # ten thousand runs say the same
+@lru_cache  # ten thousand runs may have the same text
 def gist(text: str) -> str:
-    """A text without what differs from run to run: numbers, sizes, paths, addresses and names that hold a number."""
+    """Return a text without details of a run: numbers, sizes, paths, addresses and names that hold a number."""
     words: list[str] = []
     for word in text[: 2 * _COMPARED].split():
         plain = "#" if _DETAIL.search(word) else word
@@ -36,14 +36,14 @@ def gist(text: str) -> str:
 
 
 def cause(kind: str | None, rule: str, reason: str, name: str = "") -> Hashable:
-    """The same for attempts or runs that ended of one cause; `name` is the run's own, which its reason may hold."""
-    if kind not in _TOLD_BY_TEXT:
+    """Return a key of the cause, equal for all ends of that cause; `name` is the run's, which its reason may hold."""
+    if kind not in _OF_MANY_CAUSES:
         return kind, rule
     return kind, rule, gist(reason.replace(name, "#") if name else reason)
 
 
 def alike(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Groups items with equal keys; groups and items keep their order."""
+    """Group items with equal keys; groups and items keep their order."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

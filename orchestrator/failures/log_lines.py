@@ -61,12 +61,12 @@ _FATAL_HEAD = re.compile(
 _ENDED_BY_SLURM = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT|srun: Job step aborted|srun: forcing job termination"
 )
-"""After this, a log says only what came of it."""
+"""Lines after this only report consequences."""
 _ABANDONED_REACH = 40
 """Lines that the traceback of an abandoned exception may have."""
 
 _SPEAKER = re.compile(r"^\[rank(\d+)\]: ")
-"""What torch's hook puts before each line of an exception that nobody caught."""
+"""The mark of torch's hook before each line of an exception that nobody caught."""
 _TRACEBACK = "Traceback (most recent call last)"
 _NEXT = re.compile(rf"{re.escape(_TRACEBACK)}|{BREAK.pattern}")
 _MESSAGE_LINES = 20
@@ -177,7 +177,7 @@ def echoes_input(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _shows_progress(text: str) -> bool:
-    """Whether training continued here: errors before such a line in the same log were not fatal."""
+    """Whether training continued here: errors before this line in the same log were not fatal."""
     return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
 
 

@@ -139,7 +139,7 @@ def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
         return Clue(LogLine("slurm", 0, job.state)), "slurm-state"
     if job is not None and job.reason == "JobLaunchFailure" and job.exit_code == "0:9" and not ended.outcomes:
-        # what Slurm's OverMemoryKill makes of a batch step
+        # how a batch step ends under Slurm's OverMemoryKill
         return Clue(LogLine("slurm", 0, f"{job.state} {job.exit_code} {job.reason}")), "slurm-overmemory"
     killed = next((o for o in ended.outcomes if o.oom_kills), None)
     if killed:

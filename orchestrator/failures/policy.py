@@ -1,4 +1,4 @@
-"""The failure classes and the policy for each: one row holds everything that follows when an attempt ends that way.
+"""The failure classes and the policy for each: one row holds everything that follows.
 
 A class without a row cannot be written: the member of `FailureClass` is the row. `reconcile/` acts on it, the report
 counts by it, and the table of docs/failures.md is generated from it.
@@ -16,7 +16,7 @@ from dscampaign.db.states import AttemptState, RunState
 
 
 class Budget(StrEnum):
-    """What a retry counts against: a number in the spec's `retry` section.
+    """A number of retries in the spec's `retry` section.
 
     Attributes:
         longest_wait_s: upper bound of the wait before a retry, besides `retry.max_backoff_s`; 0 for no wait.
@@ -46,7 +46,7 @@ class RetryMode(Enum):
 
 @dataclass(frozen=True)
 class Strike:
-    """What a failure counts against its node.
+    """The weight of a failure against its node.
 
     Attributes:
         weight: a node whose strikes add up to 1 or more is excluded.
@@ -63,23 +63,23 @@ SUSPECT: Final = Strike(0.5)
 
 @dataclass(frozen=True)
 class Policy:
-    """What follows when an attempt ends in one way.
+    """Everything that follows an end of an attempt.
 
     Attributes:
         name: the class, as the store and every output have it.
         shows: how to recognize the class; Markdown, for docs/failures.md.
-        follows: what happens next; likewise.
-        by_hand: what somebody does next who starts jobs without a campaign.
+        follows: the next action; likewise.
+        by_hand: the next action of a person who starts jobs without a campaign.
         attempt: the state of the attempt.
         run: the final state of the run; None if another attempt follows.
         retry: how that one differs.
-        budgets: what the first, second, ... such failure counts against, None for nothing; the last entry applies to
-            all further ones.
+        budgets: the budget that the first, second, ... failure uses, None for none; the last entry applies to all
+            further failures.
         progress_is_free: whether it counts against nothing if the attempt made a step.
         must_save: whether three of these in a row without a new checkpoint hold the run, even if none made a step.
         elsewhere: whether the next attempt avoids the node.
         awaits_storage: whether the next attempt waits until the campaign's folder is writable.
-        strike: what it counts against the node, for all runs of the campaign.
+        strike: its weight against the node, for all runs of the campaign.
         may_hide_hang: whether a job that the reconciler cancelled because it hung may look like this.
         failure: whether its time counts as lost to failures.
     """
@@ -101,7 +101,7 @@ class Policy:
     failure: bool = True
 
     def budget(self, earlier: int, *, progressed: bool) -> Budget | None:
-        """What an attempt counts against.
+        """Return the budget that an attempt uses.
 
         Args:
             earlier: how many earlier attempts of the run ended in this class.

@@ -1,6 +1,6 @@
 """An exception as a rank recorded it, or as a log shows it: type, bases, errno, and where it was raised. Pure.
 
-What a rank records is complete. Of records without frames, and of logs, the same is read from the traceback.
+The record of a rank is complete. For records without frames, and for logs, the same is read from the traceback.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ OF_TEXT = "TypeError", "NameError", "AttributeError", "LookupError", "ImportErro
 OF_INPUT = "YAMLError", "ConfigError", "UsageError", "OmegaConfBaseException", "ValidationError"
 """Classes of errors in arguments and configurations."""
 OF_PROGRAM = *OF_TEXT, *OF_INPUT, "ValueError", "AssertionError", "NotImplementedError", "ArithmeticError"
-"""Both, and what libraries raise of what they are passed."""
+"""Both, and classes that libraries raise for bad arguments."""
 OF_FILES = "FileNotFoundError", "NotADirectoryError", "IsADirectoryError", "PermissionError", "FileExistsError"
 
 INNERMOST = 5
-"""Frames that tell one place from another."""
+"""Frames that distinguish places."""
 
 MESSAGE_LIMIT = 4000
-"""Characters of a message that are looked at, as many as `jobs/rank.py` records."""
+"""Characters of a message that are read, as many as `jobs/rank.py` records."""
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
 _OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\):.*\n")  # and what `torch.distributed.checkpoint` appends
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):.*\n"
+)  # and text that `torch.distributed.checkpoint` appends
 BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
 _MARKER = re.compile(r"^[\s~^]+$")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A call on the stack: file, function and its line of source, "" where that is not known."""
+    """A call on the stack: file, function and its line of source, "" if that is not known."""
 
     file: str
     number: int
@@ -85,7 +87,7 @@ class Raised:
         return f"{self.type}: {self.message}" if self.type else self.message
 
     def is_a(self, *names: str) -> bool:
-        """Whether the class or one of its bases has one of these simple names."""
+        """Return whether the class or a base of it has one of these simple names."""
         return not self.bases.isdisjoint(names)
 
     @property
@@ -96,12 +98,12 @@ class Raised:
 
     @property
     def statement(self) -> str:
-        """The source that raised it, where it is known: all that an assertion without words says."""
+        """The source that raised it, if known: the only text of an assertion without words."""
         return self.frames[-1].code if self.frames else ""
 
 
 def recorded(error: Mapping[str, Any]) -> Raised:
-    """What a rank recorded: an `error`, or one of its `chain`."""
+    """Read the record of a rank: an `error`, or an item of its `chain`."""
     kind, message = str(error.get("type", "")), str(error.get("message", ""))[:MESSAGE_LIMIT]
     frames = _frames(error.get("frames")) or of_trace(error.get("trace") or ())
     number = error.get("errno")
@@ -111,7 +113,7 @@ def recorded(error: Mapping[str, Any]) -> Raised:
 
 
 def nested(raised: Raised) -> Raised | None:
-    """The exception of a worker process, whose traceback is the message of one in its parent; None if there is none."""
+    """Return the exception of a worker process, whose traceback is the message of its parent's; None without."""
     heads = list(_TRACEBACK.finditer(raised.message)) if raised.module.startswith(_OF_WORKERS) else []
     if not heads:
         return None
@@ -120,7 +122,7 @@ def nested(raised: Raised) -> Raised | None:
 
 
 def last_exception(trace: str) -> tuple[list[str], str]:
-    """The lines of a traceback above its last exception, and that exception's type and message."""
+    """Return the lines of a traceback above its last exception, and that exception's type and message."""
     lines = trace.splitlines()
     heads = [at for at, line in enumerate(lines) if line and not line[0].isspace() and _HEAD.match(line)]
     first = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
@@ -129,14 +131,14 @@ def last_exception(trace: str) -> tuple[list[str], str]:
 
 
 def said(text: str, frames: Sequence[Frame] = ()) -> Raised:
-    """What a line of a log, or an exception known by its text alone, says."""
+    """Read a line of a log, or an exception known by its text alone."""
     head = _HEAD.match(text)
     kind, message = (head[1], text[head.end() :]) if head else ("", text)
     return Raised(kind, message, bases_of(kind), tuple(frames))
 
 
 def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
-    """The frames of the last exception in a traceback, outermost first."""
+    """Return the frames of the last exception in a traceback, outermost first."""
     found: list[Frame] = []
     for line in lines:
         if frame := _FRAME.match(line):
@@ -150,7 +152,7 @@ def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
 
 
 def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
-    """The types and messages of the exceptions that a traceback shows before its own."""
+    """Return the types and messages of the exceptions that a traceback shows before its own."""
     own: list[str] = []
     for line in lines:
         if BREAK.match(line):
@@ -163,7 +165,7 @@ def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
 
 
 def bases_of(kind: str, listed: Iterable[str] = ()) -> frozenset[str]:
-    """Simple names of a class and of its bases, as a rank listed them and as far as they are known here."""
+    """Return simple names of a class and of its bases, as a rank listed them and as far as they are known here."""
     name = kind.rpartition(".")[2]
     return frozenset({name, *listed}) | _known(name) if name else frozenset()
 

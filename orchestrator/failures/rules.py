@@ -1,4 +1,4 @@
-"""The table of rules: what proves which failure class, how sure that is, and what to change. Values only.
+"""The table of rules: pattern or condition, failure class, sureness, and a hint what to change. Values only.
 
 The first rule that holds decides: memory before errnos, since memory that is short has many names, one of them a full
 disk's; then an error's own words, those that name a cause first; last its kind (class, place and time, see `scene.py`).
@@ -25,7 +25,7 @@ from .verdict import Sureness
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What proves a class: a pattern of an error's text, a condition on the error and its circumstances, or both.
+    """Proof of a class: a pattern of an error's text, a condition on the error and its circumstances, or both.
 
     Attributes:
         early: it holds only before the first step: later, the same error may be the machine's fault.
@@ -86,7 +86,8 @@ _likely = partial(_early, sure=Sureness.LIKELY)
 _unsure = partial(_early, sure=Sureness.UNSURE)
 
 _TYPE = r"^(?:\w+\.)*"
-"""Where an exception's own line begins: a message that only mentions one (ImportError, falling back) proves nothing."""
+"""The begin of an exception's own line: a message that only mentions a class (ImportError, falling back) proves
+nothing."""
 _TYPE_OF_OURS = r"^(?!(?:redis|valkey|pymemcache|java|py4j|pyspark)\.)(?:\w+\.)*"
 """Likewise, but not of a server whose own memory is short."""
 _NODE = r"\b(?:[Nn]odes?|[Hh]ost|[Mm]achine|[Cc]ontainer|[Pp]od|[Cc]group|[Ii]nstance)\b"
@@ -102,7 +103,7 @@ errors, contained ECC, switch timeout, NVLink's fatal and other errors of the fi
 _MEMORY = (
     # Slurm's containers: the kernel's limit of namespaces has the errno of a full disk.
     _node("user-namespaces", r"namespaces?\b[^\n]{0,60}No space left|(?:pyxis|enroot)\S*:[^\n]*namespace", here=True),
-    # What watches the host's memory: Ray, Dask, YARN, scripts; Level Zero's and OpenCL's names for it.
+    # Monitors of the host's memory: Ray, Dask, YARN, scripts; Level Zero's and OpenCL's names for it.
     _host_oom(
         "host-monitor",
         _NODE
@@ -122,8 +123,8 @@ _MEMORY = (
         r"|^memory allocation of \d+ bytes failed",
     ),
     _host_oom("memory-error", _TYPE_OF_OURS + r"_?\w*MemoryError\b|Cannot allocate memory"),
-    # torch's data loader, and NCCL, which writes nowhere else: /dev/shm holds what processes hand over, and counts as
-    # the job's memory.
+    # torch's data loader, and NCCL, which writes nowhere else: /dev/shm holds objects that processes hand over, and
+    # counts as the job's memory.
     _host_oom(
         "shared-memory",
         r"out of shared memory|NCCL WARN .*No space left on device|/dev/shm\b.*No space|No space.*/dev/shm\b"
@@ -221,7 +222,7 @@ _TRAINING = (
 )
 
 _ENVIRONMENT = (
-    # What torch builds for DeepSpeed is shared by ranks and runs, which may find it half written.
+    # Extensions that torch builds for DeepSpeed are shared by ranks and runs, which may find them half written.
     _crash(
         "extension-race",
         r"torch_extensions.*(?:cannot open shared|file too short|No such file|undefined symbol)"
@@ -231,7 +232,7 @@ _ENVIRONMENT = (
     ),
     # A job before this one, or beside it on the node, has the port that the ranks meet on.
     _crash("port-in-use", r"EADDRINUSE|[Aa]ddress already in use", "another process on the node has this port"),
-    # Python's own words only: libraries log what they can do without.
+    # Python's own words only: libraries log modules that they can do without.
     _mistake(
         "no-module",
         r"^(?:[\w.]*(?:Error|Exception): |\S*python[\d.]*: )*No module named|finding module specification for",
@@ -295,7 +296,7 @@ _SCRIPT = (
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
         r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
     ),
-    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them, in English and other languages: who
+    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them, in English and other languages: a process that
     # died of them leaves no record.
     _storage(
         "storage",
@@ -312,7 +313,7 @@ _SCRIPT = (
         r"|sistema de ficheros de sólo lectura|只读文件系统|読み込み専用ファイルシステム"
         r"|cannot send after transport endpoint shutdown",
     ),
-    # NCCL's result for an error of the rank's own device; what follows it may name it.
+    # NCCL's result for an error of the rank's own device; the text after it may name it.
     _gpu_fault("nccl-cuda", r"ncclUnhandledCudaError|unhandled cuda error"),
 )
 

@@ -1,4 +1,4 @@
-"""An error and its circumstances: what its class, errno, place and time say, whatever its words. Pure."""
+"""An error and its circumstances: facts of its class, errno, place and time rather than of its words. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNATURE = re.compile(
     r"|[Cc]an(?:'t|not) pickle|can't be used with|device type tensor to numpy|unsupported ScalarType|abstract class"
     r"|'(?:module|function|method|type|property|builtin_function_or_method)' object"
 )
-"""How a call is written, whatever its arguments are."""
+"""Errors in how a call is written, independent of its arguments."""
 _READING = re.compile(
     r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE
 )
@@ -53,7 +53,7 @@ class Scene:
 
     @cached_property
     def fault(self) -> Fault | None:
-        """Return whose fault the errno says it is."""
+        """The party at fault by its errno."""
         number = self.raised.errno
         return None if number is None else errnos.fault(number, self._about_files)
 
