@@ -22,7 +22,7 @@ from .exits import ended_by_slurm, faulted, folder_restored, how_it_died, never_
 from .groups import gist
 from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
-from .raised import OF_FILES, OF_PROGRAM, Raised, nested
+from .raised import OF_FILES, OF_PROGRAM, Raised
 from .rules import LOG_RULES, RULES, UNREADABLE_INPUT, USER_ACTIONS, Rule, first, gave_up_waiting
 from .scene import Scene
 from .verdict import Sureness, Verdict, headline
@@ -48,7 +48,7 @@ def _by_root(ended: Ended) -> Verdict | None:
     if rule and rule.kind is FailureClass.CHECKPOINT and not ended.trained and ended.steps_decide:
         rule = UNREADABLE_INPUT
     suspect = devices.NAMED.search(text) or (rule and rule.kind is FailureClass.DIVERGED)
-    if suspect and not (rule and rule.name == "no-gpu" and node_evidence.without_gpus(ended)):
+    if suspect:
         broken = node_evidence.bad_gpu(ended) or (None if rule else node_evidence.ambiguous_gpu(ended))
         if broken:
             return broken
@@ -72,7 +72,7 @@ def _cause(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
         if not earlier.mistake:
             return earlier, text
     vague = rule is None or rule.name == "demand"
-    if vague and causes and (nested(clue.raised) or not _scene(clue.raised, ended).passing):
+    if vague and causes and not _scene(clue.raised, ended).passing:
         return causes[-1]
     return rule, clue.text
 

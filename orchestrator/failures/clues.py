@@ -13,7 +13,7 @@ from dscampaign.jobs.agent.evidence import LogLine
 from . import words
 from .places import Place, places
 from .policy import FailureClass
-from .raised import OF_FILES, OF_PROGRAM, Raised, causes_of_trace, nested, recorded, said
+from .raised import OF_FILES, OF_PROGRAM, Raised, causes_of_trace, recorded, said
 from .verdict import Verdict, headline
 
 _CASCADE = re.compile(
@@ -85,8 +85,6 @@ class Clue:
     def causes(self) -> tuple[Raised, ...]:
         """The exceptions in place of which it was raised, or that it holds, the first one first."""
         error = self.error or {}
-        if inner := nested(self.raised):
-            return (inner,)
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))
         return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))

@@ -29,14 +29,6 @@ _ULIMIT = {"RLIMIT_AS": "-v", "RLIMIT_DATA": "-d"}
 # -- GPUs and storage -----------------------------------------------------------------------------------------
 
 
-def without_gpus(ended: Ended) -> bool:
-    """Return whether no node has a GPU to show, nor trouble with one: the driver or a mask is wrong, no GPU broken."""
-    facts = [o.gpus for o in ended.outcomes]
-    return bool(facts) and all(
-        gpus is not None and not gpus.before and not _DRIVER_TROUBLE.search(gpus.trouble) for gpus in facts
-    )
-
-
 def bad_gpu(ended: Ended) -> Verdict | None:
     """Return the verdict on a broken GPU or driver, by the node's own evidence."""
     by_count = (verdict for o in ended.outcomes if (verdict := _gpu_count(o)))

@@ -31,10 +31,6 @@ MESSAGE_LIMIT = 4000
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+?)| in (\S+))?\s*$')
 _HEAD = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z_]\w*)(?:: |:?$)")
-_OF_WORKERS = ("builtins", "torch.", "multiprocessing.", "concurrent.", "joblib.")
-_TRACEBACK = re.compile(
-    r"Traceback \(most recent call last\):.*\n"
-)  # and text that `torch.distributed.checkpoint` appends
 BREAK = re.compile(r"(?:During handling of the above|The above exception was)")
 _MARKER = re.compile(r"^[\s~^]+$")
 
@@ -110,15 +106,6 @@ def recorded(error: Mapping[str, Any]) -> Raised:
     bases = error.get("bases")
     listed = [str(base).rpartition(".")[2] for base in bases] if isinstance(bases, list) else []
     return Raised(kind, message, bases_of(kind, listed), frames, number if isinstance(number, int) else None)
-
-
-def nested(raised: Raised) -> Raised | None:
-    """Return the exception of a worker process, whose traceback is the message of its parent's; None without."""
-    heads = list(_TRACEBACK.finditer(raised.message)) if raised.module.startswith(_OF_WORKERS) else []
-    if not heads:
-        return None
-    above, text = last_exception(raised.message[heads[-1].end() :])
-    return said(text, of_trace(above)) if text else None
 
 
 def last_exception(trace: str) -> tuple[list[str], str]:

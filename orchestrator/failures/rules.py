@@ -257,11 +257,6 @@ _ENVIRONMENT = (
     _unsure(
         "no-gpu", devices.ABSENT, "ask for GPUs in `slurm:`, and install a torch that can use them", environment=True
     ),
-    _unsure(
-        "nccl-usage",
-        r"ncclInvalid(?:Usage|Argument)|NCCL [Ee]rror.{0,12}invalid (?:usage|argument)|no socket interface found",
-        "NCCL_SOCKET_IFNAME and the like",
-    ),
     _early("no-kernel-image", devices.NO_KERNEL, "build torch or the kernel for this GPU", environment=True),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
     _unsure("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),

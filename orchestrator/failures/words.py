@@ -71,7 +71,7 @@ NETWORK_MODULES = (
 )
 PASSING = re.compile(
     r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
-    r"|[Uu]nreachable|[Tt]emporarily|other process|[Tt]erminated|unexpectedly|[Hh]eartbeat|[Rr]etries|[Tt]oo many open"
+    r"|[Uu]nreachable|[Tt]emporarily|other process|unexpectedly|[Hh]eartbeat|[Rr]etries|[Tt]oo many open"
     r"|not (?:respond|answer|join|appear)|no (?:answer|response)|[Ii]ncomplete|[Cc]orrupt|[Tt]runcat|abruptly|: Killed"
     r"|\b(?:busy\b|in use\b|(?:is|are) locked|locked by\b|(?:died|killed|exited|vanished)\b|quota\b|I/O\b|checked out)"
     r"|new thread|\b(?:[Ss]ervers?|nobody (?:answered|else))\b"
