@@ -113,17 +113,3 @@ def test_a_value_that_holds_a_script_with_its_arguments_is_one_word(tmp_path: Pa
     (problem,) = problems(tmp_path, f"{OWN}command: '{{tool}}'\nmatrix: {{tool: [train.py, '{value}']}}\n")
     assert problem.message == f"a value fills one word, so this would be the script's name: {value}"
     assert "its arguments parameters of their own" in (problem.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("command: ~nobody-here/train.py", "no such script"),
-        ("command: train.py\nworkdir: ~nobody-here/x", "no such file or folder"),
-        ("command: train.py\nforward: {tensorboard: {dir: ~nobody-here/x}}", "is not an absolute path"),
-    ],
-)
-@pytest.mark.parametrize("executor", ["local", "slurm"])
-def test_the_home_of_nobody(tmp_path: Path, text: str, message: str, executor: str) -> None:
-    (problem,) = problems(tmp_path, f"{OWN.replace('local', executor)}{text}\n")
-    assert message in problem.message

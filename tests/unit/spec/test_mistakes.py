@@ -40,13 +40,6 @@ def test_what_a_section_needs_is_not_missing_where_it_is_misspelt(tmp_path: Path
     assert [problem.hint for problem in problems(tmp_path, BUILT_IN + text)] == [hint]
 
 
-def test_a_contradiction_says_which_section_says_what(tmp_path: Path) -> None:
-    text = "deepspeed: {zero_optimization: {stage: 2}}\nmatrix: {zero_stage: [0, 2]}\n"
-    (problem,) = problems(tmp_path, BUILT_IN + text)
-    assert problem.field == "matrix.zero_stage[0]"
-    assert problem.message == "deepspeed says zero_stage 2, but train.zero_stage is 0"
-
-
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -66,11 +59,6 @@ def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: py
     text = BUILT_IN.replace("wikitext", '"${NOPE}/text.txt"') + 'dir: ${NOPE}\nslurm: {time: "${NOPE}"}\n'
     (problem,) = problems(tmp_path, text)
     assert (problem.field, problem.message) == ("train.dataset", "${NOPE} is not set")
-
-
-def test_two_axes_for_one_field_are_one_error(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {train.lr: [1, 2], lr: [3, 4]}\n")
-    assert (problem.field, problem.message) == ("matrix.lr", "sets train.lr, as the axis train.lr does")
 
 
 @pytest.mark.parametrize(
@@ -152,11 +140,6 @@ def test_a_whole_number_in_any_form(tmp_path: Path, steps: str) -> None:
     assert [(run.target_step, run.config.command) for run in runs] == [(n, ("-m", "x", str(n))) for n in (1000, 2000)]
 
 
-def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 4.5"))
-    assert problem.message == "expected a whole number"
-
-
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
@@ -170,21 +153,6 @@ def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
 def test_overrides_that_name_nothing(tmp_path: Path, override: str, message: str, hint: str) -> None:
     (problem,) = problems(tmp_path, BUILT_IN, override)
     assert (problem.message, problem.hint) == (message, hint)
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ('dir: "a\\nb"', "dir"),
-        ('workdir: "/a\\nb"', "workdir"),
-        ('python: "/a\\tb"', "python"),
-        ('store: "sqlite:////a\\nb"', "store"),
-    ],
-)
-def test_a_path_is_one_line(tmp_path: Path, text: str, field: str) -> None:
-    (problem,) = problems(tmp_path, f"{BUILT_IN}{text}\n")
-    assert (problem.field, problem.line) == (field, 3)
-    assert problem.message == "contains a line break or another control character"
 
 
 @pytest.mark.parametrize(
@@ -283,13 +251,6 @@ def test_what_says_that_it_means_it_passes(tmp_path: Path, text: str) -> None:
     load_spec(path)
 
 
-def test_more_ranks_than_gpus_are_a_script_s_own_affair(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    path = tmp_path / "spec.yaml"
-    path.write_text("name: x\ncommand: train.py\nranks_per_node: 16\n")
-    assert load_spec(path).ranks_per_node == 16
-
-
 def test_a_switch_of_sbatch_is_on_or_left_out(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     options = "{exclusive: no, contiguous: off, hold: Yes, overcommit: false, kill-on-invalid-dep: no, gpu-bind: none}"
@@ -385,11 +346,6 @@ def test_mistakes_of_a_first_day(tmp_path: Path, text: str, field: str, message:
     assert (problem.hint or "").startswith(hint)
 
 
-def test_deepspeed_inside_train_belongs_at_the_top(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 4, deepspeed: {bf16: {enabled: true}}"))
-    assert (problem.field, problem.hint) == ("train.deepspeed", 'did you mean "deepspeed"?')
-
-
 # -- what only the node would have found -------------------------------------------------------------------------
 
 
@@ -410,11 +366,6 @@ def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, 
     assert (problem.hint or "").startswith(hint)
 
 
-def test_an_address_of_a_data_set(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("wikitext", "https://huggingface.co/datasets/a/b"))
-    assert (problem.field, problem.hint) == ("train.dataset", "write a/b")
-
-
 def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, OWN + "command: -m t --lr {{lr}}\nmatrix: {lr: [1, 2]}\n")
     assert (problem.field, problem.hint) == ("command", "write {lr}")
@@ -428,20 +379,6 @@ def test_a_name_that_no_file_can_have_is_told_where_it_stands(tmp_path: Path, fi
     lines = [line for line in text.splitlines() if not line.startswith(f"  {field}:")]
     (problem,) = problems(tmp_path, "\n".join([*lines, f"{'  ' * inner}{field}: {long}"]))
     assert (problem.line, problem.message) == (len(lines) + 1, "is longer than the name of a file can be")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f"command: {'a' * 300}.py\n", "is longer than the name of a file can be"),
-        (f"command: '{{s}}'\nmatrix: {{s: [{'a' * 300}.py]}}\n", "is longer than the name of a file can be"),
-        (f"command: '{{s}}'\nmatrix: {{s: [{'a ' * 300}.py]}}\n", "a value fills one word"),
-    ],
-)
-def test_a_script_that_no_file_can_be_is_told_where_it_stands(tmp_path: Path, text: str, message: str) -> None:
-    (problem,) = problems(tmp_path, OWN + text)
-    assert (problem.field, problem.line) == ("command", 3)
-    assert problem.message.startswith(message)
 
 
 @pytest.mark.parametrize("value", ["''", "' '"])

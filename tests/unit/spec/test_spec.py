@@ -274,10 +274,6 @@ def test_a_command_needs_no_model(write: Write) -> None:
     assert (run.global_batch, run.accumulation, run.target_step) == (None, None, 5)
 
 
-def test_a_module_is_a_command(write: Write) -> None:
-    assert write.load("name: x\ncommand: [-m, my.module, 3]\n").command == ("-m", "my.module", "3")
-
-
 def test_variables_are_filled_in_where_asked_for(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB", "vision")
     spec = write.load(
@@ -369,13 +365,6 @@ def test_overrides(write: Write) -> None:
     spec = write.load(MINIMAL, "train.steps=7", "nodes=2", "slurm.partition=h100", "name=other", "matrix.lr=[1e-3]")
     assert (spec.train.steps, spec.slurm.nodes, spec.slurm.partition, spec.name) == (7, 2, "h100", "other")
     assert expand(spec)[0].config.train.lr == 1e-3
-
-
-def test_a_wrong_override_is_blamed_itself(write: Write) -> None:
-    with pytest.raises(SpecError, match=r"^--set nodes=two: error: slurm.nodes: expected a whole number$"):
-        write.load(MINIMAL, "nodes=two")
-    with pytest.raises(SpecError, match="--set nowhere=1: error: nowhere: unknown field"):
-        write.load(MINIMAL, "nowhere=1")
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,6 @@ def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
     assert said.config.deepspeed == {}
 
 
-def test_deepspeed_s_section_may_not_undo_a_strategy(tmp_path: Path) -> None:
-    undone = {"zero_optimization": {"offload_optimizer": {"device": "none"}}}
-    [found] = problems(tmp_path, train={"strategy": "zero2-offload"}, deepspeed=undone)
-    assert "says offload none, but train.offload is optimizer" in found
-
-
 def test_tf32_is_a_way_to_have_no_half_precision(tmp_path: Path) -> None:
     off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
     assert run(tmp_path, train={"precision": "tf32"}, deepspeed=off).config.train.precision == "tf32"
@@ -111,12 +105,6 @@ def test_a_command_can_use_the_word(tmp_path: Path) -> None:
         one = run(tmp_path, command="train.py --strategy {strategy}", train=train)
         assert one.config.command is not None
         assert one.config.command[1:] == ("--strategy", "zero2-offload")
-
-
-def test_the_zero_stage_of_deepspeed_s_section_must_agree(tmp_path: Path) -> None:
-    section = {"zero_optimization": {"stage": 2}}
-    assert run(tmp_path, train={"strategy": "zero2"}, deepspeed=section).config.train.zero_stage == 2
-    assert problems(tmp_path, train={"strategy": "zero3"}, deepspeed=section)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +154,6 @@ def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[
 def test_what_is_in_the_way_of_cuda_graphs_is_named(tmp_path: Path, others: dict[str, Any], expected: str) -> None:
     [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": True, **others})
     assert found.startswith(f"{expected} is not served with cuda_graphs")
-
-
-def test_cuda_graphs_need_compiled_passes(tmp_path: Path) -> None:
-    [found] = problems(tmp_path, train={"cuda_graphs": True, "compile": False})
-    assert found.startswith("train.cuda_graphs: needs a forward and a backward pass that are compiled")
 
 
 def test_what_is_in_the_way_of_cuda_graphs_is_told_one_by_one_and_where_it_varies(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -208,15 +206,6 @@ def test_what_a_template_offers_in_comments_is_valid(name: str, change: str, poi
     assert len([run for run in expand(load_spec(Path("campaign.yaml"), [change])) if not run.repeat]) == points
 
 
-@names
-def test_a_template_begins_with_what_it_is_about(name: str) -> None:
-    for scale in templates.SCALES:
-        first, second, *_ = templates.find(name).text(scale).splitlines()
-        assert re.fullmatch(r"# [A-Z].{40,117}[.?]", first)
-        assert second == "#"
-    assert "report shows" in " ".join(templates.find(name).text(templates.FULL).replace("\n# ", " ").split())
-
-
 # -- init --------------------------------------------------------------------------------------------------------------
 
 
@@ -262,21 +251,3 @@ def test_the_text_is_written_once_and_never_over_another(capsys: Output) -> None
     assert "wikitext.txt already exists with other content" in capsys.readouterr().err
     assert Path(templates.TEXT).read_text() == "my own notes"
     assert not Path("third.yaml").exists()
-
-
-def test_a_spec_for_which_there_is_no_space_is_not_begun(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    there = Path.open
-
-    def opened(self: Path, mode: str = "r", **options: Any) -> Any:
-        stream = there(self, mode, **options)
-        if mode == "x" and self.name == templates.TEXT:
-            monkeypatch.setattr(stream, "write", full)
-        return stream
-
-    monkeypatch.setattr(Path, "open", opened)
-    assert main(["init", "--from", "gpu-telemetry", "--scale", "smoke", "mine.yaml"]) == 2
-    assert f"error: cannot write {templates.TEXT}: No space left on device" in capsys.readouterr().err
-    assert list(Path().iterdir()) == []

@@ -46,11 +46,6 @@ def test_what_only_a_shell_expands_is_refused(tmp_path: Path, text: str, field: 
     assert (problem.hint or "").startswith(hint)
 
 
-def test_a_model_and_a_data_set_are_looked_at_too(tmp_path: Path) -> None:
-    text = BUILT_IN.replace("gpt2", "$SCRATCH/models/x").replace("wikitext", "$SCRATCH/text")
-    assert [problem.field for problem in problems(tmp_path, text)] == ["train.model", "train.dataset"]
-
-
 @pytest.mark.parametrize(
     ("command", "form"),
     [
