@@ -9,6 +9,8 @@ import pytest
 from dscampaign.benchmarks.oom.figures import figures, noise_check
 from dscampaign.benchmarks.oom.plan import gpu_plan
 
+pytestmark = pytest.mark.nightly
+
 
 def run(seed: int, *losses: float) -> dict[str, Any]:
     return {"seed": seed, "losses": list(losses)}

@@ -12,6 +12,8 @@ from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 
+pytestmark = pytest.mark.nightly
+
 
 def test_each_further_run_costs_what_was_added_by_the_runs_that_were_added() -> None:
     found = {

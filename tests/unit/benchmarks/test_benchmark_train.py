@@ -30,6 +30,8 @@ from dscampaign.db.records import METRIC_COLUMNS, MetricRow
 from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.tests.support import REPOSITORY
 
+pytestmark = pytest.mark.nightly
+
 SCRIPT = REPOSITORY / "benchmarks/train"
 H100 = "NVIDIA H100 80GB HBM3"
 

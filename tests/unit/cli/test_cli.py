@@ -153,8 +153,9 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["plan sweep.yaml", "status nosuch", "list"])
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "closed"), [("plan sweep.yaml", ">&-"), ("list", ">&- 2>&-"), ("status nosuch", "2>&-")]
+)
 def test_a_stream_that_the_caller_closed_is_no_error(spec: Path, command: str, closed: str) -> None:
     words = f"{sys.executable} -m dscampaign.orchestrator.cli {command}"
     whole, without = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,13 @@ ENDS: list[dict[str, Any]] = [
 """Of attempts, unlike their runs; one that has fewer steps than its run is of an earlier `retry_epoch`."""
 
 
-@pytest.mark.parametrize("desired", ["active", "cancelled"])
-@pytest.mark.parametrize("wanted", ["run", "cancel"])
 @pytest.mark.parametrize("state", STATES)
-def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(
-    world: World, state: RunState, wanted: str, desired: str
-) -> None:
+def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(world: World, state: RunState) -> None:
     world.run_pass()
     world.run_jobs()
     world.run_pass()
     attempts = [world.attempts(f"depth-{depth}")[-1] for depth in DEPTHS]
-    for kind in FAILURES:
+    for kind, wanted, desired in product(FAILURES, ("run", "cancel"), ("active", "cancelled")):
         told_of = {"reason": kind, "host": "n0", "seen_s": 1.0, "nodes": [{"host": "n0"}]}
         ended = AttemptState.COMPLETED if kind.startswith("completed") else AttemptState.FAILED
         with world.store.write() as conn:
@@ -98,7 +95,7 @@ def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(
                 queries.update_run(conn, row.run_id, state=state, desired=wanted, reason=reason)
                 values = {"config_hash": row.config_hash, "retry_epoch": 0, "last_step": 3, **end}
                 queries.update_attempt(conn, row.id, state=ended, failure_class=kind, evidence=told_of, **values)
-        assert told(decided(world)) == told(decided_of_all(world)), kind
+        assert told(decided(world)) == told(decided_of_all(world)), (kind, wanted, desired)
 
 
 def test_what_is_done_is_not_looked_at(world: World) -> None:

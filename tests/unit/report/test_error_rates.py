@@ -20,6 +20,7 @@ from dscampaign.orchestrator.report.measure.timing import lines_of
 
 ERROR = 0.05
 NUMBER = {2: 400, 8: 300, 24: 150}
+CASES = [pytest.param(*size, marks=pytest.mark.nightly if size[0] > 8 else ()) for size in SIZES]
 
 
 def within(wrong: int, number: int, rate: float = ERROR) -> bool:
@@ -27,7 +28,7 @@ def within(wrong: int, number: int, rate: float = ERROR) -> bool:
     return wrong <= number * rate + 3.0 * math.sqrt(number * rate * (1.0 - rate))
 
 
-@pytest.mark.parametrize(("conditions", "repeats"), SIZES)
+@pytest.mark.parametrize(("conditions", "repeats"), CASES)
 def test_of_equal_conditions_none_is_faster_and_of_worse_ones_none_equivalent(conditions: int, repeats: int) -> None:
     number = NUMBER[conditions]
     found = list(campaigns(conditions, repeats, number, worse=1.001 * LOSS_MARGIN_NATS))
@@ -59,7 +60,7 @@ def test_a_tie_is_no_difference_of_a_tenth(repeats: int) -> None:
     assert within(sum(any_order(one, Order.TIE) for one in found), 300)
 
 
-@pytest.mark.parametrize(("conditions", "repeats"), SIZES)
+@pytest.mark.parametrize(("conditions", "repeats"), CASES)
 def test_what_is_there_is_shown(conditions: int, repeats: int) -> None:
     """As docs/results.md has it: 30 % of speed at 1 % of noise, equal losses whose pairs differ by a twentieth."""
     speed = [1.0, 1.3, *[1.0] * conditions][:conditions]

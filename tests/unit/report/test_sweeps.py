@@ -199,7 +199,7 @@ def test_every_axis_has_a_table_and_the_first_ones_a_figure(planted_url: PlantSt
     assert len([picture for picture in section.figures if picture.name.startswith("sweep_")]) == 6
 
 
-@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("breaks", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_points_that_lie_upon_each_other_are_drawn_as_one(planted_url: PlantStore, breaks: bool) -> None:
     rates = [round(1e-4 * 1.05**place, 9) for place in range(70)]
     points = [Planted(f"lr-{rate}", (0.01, 0.011, 0.012), params={"lr": rate}, train={"lr": rate}) for rate in rates]
