@@ -75,8 +75,6 @@ class Scene:
             return True
         if raised.is_a(*OF_TEXT, *OF_INPUT) and not (near and raised.is_a("LookupError")):
             return False
-        if raised.module.startswith(words.NETWORK_MODULES):
-            return True
         return near or self.fault is Fault.NETWORK or bool(words.NETWORK.search(self.unquoted))
 
     @cached_property

@@ -55,7 +55,6 @@ _TOGETHER = _words(
 )
 _DUMP = re.compile(r"Timeout \(\d+:\d\d:\d\d")
 """faulthandler's, from `dump_traceback_later`."""
-_MEETING = _words(r"connect\w*|clients? joined|rendezvous\w*|master[ _]?(?:addr\w*|node)|join\w*|bind|listen\w*")
 
 NETWORK = re.compile(
     r"HTTPS?Connection|Max retries exceeded|[Nn]ame resolution|[Nn]ame or service not known|getaddrinfo|resolve host"
@@ -64,10 +63,6 @@ NETWORK = re.compile(
     r"|\bfor url\b|(?:Client|Server) Error\b|couldn't connect|[Cc]annot connect"
     r"|(?:ailed|nable) to (?:connect|reach|download|fetch|resolve (?:[Hh]ost|[Aa]ddress|[Nn]ame|[Dd]omain|\S+\.\w))"
     r"|\b(?:LocalEntryNotFound|Connect(?:ion|Timeout)?|ReadTimeout|NameResolution|gai|IncompleteRead)[Ee]rror\b"
-)
-NETWORK_MODULES = (
-    *("requests.", "urllib3.", "urllib.", "httpx.", "httpcore.", "aiohttp.", "http."),
-    *("botocore.", "google.api", "azure.", "s3fs.", "gcsfs.", "huggingface_hub."),
 )
 PASSING = re.compile(
     r"[Cc]onnect(?:ion|ing) |[Tt]imed[ -]?out|[Tt]ime-?out (?:after|while|waiting|expired|exceeded)|[Uu]navailable"
@@ -120,14 +115,12 @@ def reports_divergence(line: str) -> bool:
 @lru_cache(maxsize=2048)
 def reports_waiting(text: str) -> bool:
     """Return whether the text reports that a rank waited in vain for the others; a setting only names a limit."""
-    if _DUMP.match(text):
-        return True
-    return near(_WAITED, _TOGETHER, _SWITCH.sub("", text), 160) and not _MEETING.search(text)
+    return bool(_DUMP.match(text)) or near(_WAITED, _TOGETHER, _SWITCH.sub("", text), 160)
 
 
 def waited(text: str) -> bool:
-    """Return whether the text is about a wait that was not for a first meeting."""
-    return bool(_WAITED.search(text)) and not _MEETING.search(text)
+    """Return whether the text is about a wait in vain."""
+    return bool(_WAITED.search(text))
 
 
 def _not_finite(text: str) -> bool:

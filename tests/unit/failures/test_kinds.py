@@ -238,11 +238,10 @@ def test_an_error_after_some_steps(kind: str, message: str, frames: Any, expecte
     [
         ("mylib.Odd", "no", (USER, (f"{SITE}/huggingface_hub/file_download.py", 1, "get", ""))),
         ("builtins.OSError", "[Errno 99] Cannot assign requested address", (USER,)),
-        ("botocore.exceptions.Odd", "no", (USER,)),
         ("builtins.RuntimeError", "Max retries exceeded", (USER,)),
     ],
 )
-def test_the_network_is_told_by_place_errno_module_or_words(kind: str, message: str, frames: Any) -> None:
+def test_the_network_shows_by_place_errno_or_words(kind: str, message: str, frames: Any) -> None:
     verdict = judge_error(kind, message, *frames)
     assert (verdict.kind, verdict.rule) == ("crash", "away")
 
