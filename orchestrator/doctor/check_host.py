@@ -56,8 +56,8 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
     at = At("shared folder")
     there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
     path = str(folder) if folder == there else f"{folder}, to be created in {there}"
-    if trouble := storage.trouble(there):
-        yield at.problem("folder.writable", f"{path}: {trouble.why}", trouble.hint)
+    if wrong := storage.trouble(there):
+        yield at.problem("folder.writable", f"{path}: {wrong.why}", wrong.hint)
         return
     yield at.ok("folder.writable", path)
     if doubt := distrust(there):

@@ -84,7 +84,7 @@ def test_what_cannot_come_back_ends_the_watch(world: World, monkeypatch: pytest.
     world.run_jobs()
     with pytest.raises(SchemaMismatch) as caught:
         next(watched)
-    assert "start this again" in caught.value.hint
+    assert "use the version that upgraded it" in caught.value.hint
     assert world.states() == {"depth-1": "queued"}
 
 
