@@ -1,5 +1,6 @@
 """Fixtures of all tests, the groups that a run leaves out by name, and how long each file takes."""
 
+import gc
 import json
 import os
 import signal
@@ -44,8 +45,15 @@ settings.load_profile("any-machine")
 def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what it puts into the background deaf to Ctrl-C, and some tests send one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # until all tests are collected
     if config.getoption("--pure"):
         sys.modules.update(dict.fromkeys(NOT_PURE))  # type: ignore[arg-type] # to import them is an error now
+
+
+def pytest_collection_finish() -> None:
+    """Spares the collector of garbage the thousands of tests, which all stay."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
