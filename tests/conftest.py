@@ -5,8 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,8 +34,8 @@ _ON_THE_CLUSTER = ("integration/slurm", "faults")
 TIMES = _HERE.parent / ".test-times.json"
 """Seconds of each file in the last full run, by its path: of the clock, and of the processors."""
 _BEFORE_S = pytest.StashKey[float]()
-_clock_s: Counter[str] = Counter()
-_cpu_s: Counter[str] = Counter()
+_clock_s: dict[str, float] = defaultdict(float)
+_cpu_s: dict[str, float] = defaultdict(float)
 
 # How long a property takes to be tried depends on what else the machine does: no reason to fail.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,11 +99,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds the processor time of the whole test to its last report, which a worker sends to the main process."""
     report = yield
     if report.when == "teardown":
-        report.cpu_s = _processor_s() - item.stash[_BEFORE_S]
+        report.cpu_s = _processor_s() - item.stash[_BEFORE_S]  # type: ignore[attr-defined]
     return report
 
 
@@ -119,7 +119,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         found = {file: {"clock_s": round(_clock_s[file], 1), "cpu_s": round(_cpu_s[file], 1)} for file in _clock_s}
         TIMES.write_text(json.dumps(dict(sorted((_times() | found).items())), indent=0) + "\n")
         terminalreporter.section("ten slowest files: seconds of the clock, and of the processors")
-        for file, seconds in _clock_s.most_common(10):
+        for file, seconds in sorted(_clock_s.items(), key=lambda item: -item[1])[:10]:
             terminalreporter.write_line(f"{seconds:7.1f} {_cpu_s[file]:7.1f}  {file}")
         terminalreporter.write_line(f"{sum(_clock_s.values()):7.0f} {sum(_cpu_s.values()):7.0f}  all files")
     if config.getoption("--pure"):

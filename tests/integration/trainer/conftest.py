@@ -77,9 +77,7 @@ def in_lanes(names: Iterable[str], default: Container[str]) -> list[Any]:
 def selected(request: pytest.FixtureRequest) -> set[str]:
     """Names that the tests of this module ask for in this session."""
     here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    return {
-        item.callspec.params["name"] for item in here if hasattr(item, "callspec") and "name" in item.callspec.params
-    }
+    return {str(item.callspec.params["name"]) for item in here if "name" in item.fixturenames}
 
 
 def _free_port() -> int:
