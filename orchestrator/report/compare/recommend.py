@@ -208,9 +208,8 @@ def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str], *,
     unclear = [one for one in left if one is not chosen and is_unclear(one, chosen)]
     why = "no other learns as well" if len(able) == 1 else f"the fastest of {len(able)} that learn best"
     why = f"its {chosen.loss_is} loss is the lowest of {len(left)}" if unclear else why
-    words = (
-        f"{_verb(chosen)} {chosen.condition.name}{_gain(chosen)}: {why if len(left) > 1 else _alone(chosen, excluded)}."
-    )
+    why = why if len(left) > 1 else _alone(chosen, excluded)
+    words = f"{_verb(chosen, losses=True)} {chosen.condition.name}{_gain(chosen)}: {why}."
     if fastest and fastest is not chosen:
         words += f" {_pace_beside(fastest, chosen)}"
     return _Choice(
@@ -326,9 +325,9 @@ def _sentence(
     return f"{_verb(chosen)} {name}{_gain(chosen)}: {why}."
 
 
-def _verb(chosen: BaselineComparison) -> str:
+def _verb(chosen: BaselineComparison, *, losses: bool = False) -> str:
     """Return how a choice is announced: without repeats it is only a ranking."""
-    return "Use" if len(chosen.condition.counted) >= LEAST_REPEATS else "Ranked first:"
+    return "Ranked first:" if few_repeats([chosen.condition], losses=losses) else "Use"
 
 
 def _alone(chosen: BaselineComparison, excluded: Mapping[str, str]) -> str:

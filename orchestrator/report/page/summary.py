@@ -119,13 +119,13 @@ def what_happened(results: Results) -> Iterator[str]:
     """How many runs completed and what they took, what failed, and what has to be read with care."""
     runs = results.runs
     counts = RunCounts.of(runs)
-    devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names)) or "an unknown device"
+    devices = ", ".join(dict.fromkeys(name for run in runs for name in run.device_names))
     screened = counts.states.get(RunState.SCREENED, 0)
     left_out = f", {screened:,} screened out" if screened else ""
     yield (
         f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}{left_out}, "
         f"in {count(len(results.conditions), 'condition')}; "
-        f"{_hours(results.cost.total, results.hour_unit)} on {devices}."
+        f"{_hours(results.cost.total, results.hour_unit)}{f' on {devices}' if devices else ''}."
     )
     yield from what_failed(results)
     if results.only_cpus:

@@ -532,6 +532,7 @@ def test_repeats_with_the_same_losses_count_as_one(planted: Plant) -> None:
     assert "count as one" in verdict(compare(*conditions_of(runs)))[-1]
     by_loss = advice(runs, Objective.LOSS)
     assert (names(by_loss)[0], by_loss.established) == ("lion", False)
+    assert "Ranked first: lion" in by_loss.sentence
     conditions = conditions_of(runs)
     assert [(len(one.counted), len(one.learned)) for one in conditions] == [(3, 1), (3, 1)]
     assert conditions[0].estimate("held_out") == estimate([3.031])
