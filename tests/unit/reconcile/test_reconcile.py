@@ -33,7 +33,7 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.reconcile import lease, loop
+from dscampaign.orchestrator.reconcile import attempt_files, lease, loop
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
@@ -354,6 +354,25 @@ def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing
     world.cluster.jobs.update(late)
     world.run_jobs()
     assert world.ran == []
+
+
+def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    hidden = dict(world.cluster.jobs)
+    world.cluster.jobs.clear()
+
+    def job_starts_now(base: Path, folder: Path) -> None:
+        make_below(base, folder)
+        create_exclusively(folder / "claim", json.dumps({"job_id": "1_0"}))
+
+    monkeypatch.setattr(attempt_files, "make_below", job_starts_now)
+    assert [type(action) for action in world.run_pass().actions] == [Revoke]
+    world.cluster.jobs.update(hidden)
+    assert world.run_pass().actions == ()
+    assert [str(a.state) for a in world.attempts("depth-1")] == ["queued"]
 
 
 def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: World, folder: Path) -> None:
