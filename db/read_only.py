@@ -79,7 +79,7 @@ class ReadOnlyFile:
         self._unchanged: tuple[int, int] | None = None  # size and time of a file that was opened as immutable
 
     def connect(self) -> sqlite3.Connection:
-        """Raises StoreError if this user may not read it, or a writer left a log that only its owner can replay."""
+        """Raise StoreError if this user may not read it, or a writer left a log that only its owner can replay."""
         if not os.access(self.path, os.R_OK, effective_ids=True):
             raise StoreError(f"you may not read {self.path}", hint=f"ask {self.owner} to run `campaign share`")
         alone = not self._has_log()
@@ -95,7 +95,7 @@ class ReadOnlyFile:
         return connection
 
     def check(self) -> None:
-        """Raises StoreBusy if a writer has come since the file was opened: what was read may be a mixture."""
+        """Raise StoreBusy if a writer has come since the file was opened: what was read may be a mixture."""
         if self._unchanged is not None and (self._has_log() or self._state() != self._unchanged):
             raise StoreBusy(f"{self.path} changed while it was read", hint="try again")
 

@@ -36,7 +36,7 @@ _GIVEN: Final[ContextVar[_Given | None]] = ContextVar("given", default=None)
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Runs a command, whose place and spec complete the commands that it prints."""
+    """Run a command, whose place and spec complete the commands that it prints."""
     token = _GIVEN.set(_Given())
     try:
         yield

@@ -147,7 +147,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | No
 
 
 def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:
-    """Whether a finding is about a field, or what is in it, of which something was said before."""
+    """Return whether a finding is about a field, or what is in it, of which something was said before."""
     return any(place[: len(known)] == known for known in told for place in finding.places)
 
 

@@ -51,7 +51,7 @@ def whole_file(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
 
 
 def refuse_links_of_others(*places: Path) -> None:
-    """Raises UserError for a link of another user, which could lead to a file of this user."""
+    """Raise UserError for a link of another user, which could lead to a file of this user."""
     for place in places:
         try:
             found = place.lstat()
@@ -63,7 +63,7 @@ def refuse_links_of_others(*places: Path) -> None:
 
 
 def check_folder_of(path: Path) -> None:
-    """Checks that a file can be created there; raises UserError if it is a folder, or its own folder is missing."""
+    """Check that a file can be created there; raise UserError if it is a folder, or its own folder is missing."""
     if path.is_dir():
         raise UserError(f"{path} is a folder", "name a file")
     if not path.parent.is_dir():

@@ -24,7 +24,7 @@ _SHOWN: ContextVar[Shown | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def shown_by(shown: Shown | None) -> Iterator[None]:
-    """Shows there the progress of the work inside, or nowhere."""
+    """Show there the progress of the work inside, or nowhere."""
     before = _SHOWN.set(shown)
     try:
         yield

@@ -75,7 +75,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
-    """Takes each value from the first source that sets it.
+    """Take each value from the first source that sets it.
 
     A configuration file that others can write is ignored. It is an error only if `dir` or `store` could come from it:
     else a file in a folder above would stop every command below it.
@@ -105,7 +105,7 @@ def resolve(
 
 
 def filled(text: str, environ: Mapping[str, str]) -> str:
-    """Replaces each `${NAME}` by the variable, if it is set."""
+    """Replace each `${NAME}` by the variable, if it is set."""
     return _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
 
 

@@ -17,6 +17,6 @@ def expanded(text: str) -> Path:
 
 
 def too_long(text: str) -> bool:
-    """Whether no file can have the path: to ask the system for it would be an error."""
+    """Return whether no file can have the path: to ask the system for it would be an error."""
     parts = [part.encode(errors="replace") for part in text.split("/")]
     return max(map(len, parts)) > _NAME_BYTES or sum(len(part) + 1 for part in parts) > _PATH_BYTES

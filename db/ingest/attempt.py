@@ -36,7 +36,7 @@ class ForwardSpool(Spool[MetricBatch]):
         return parse(chunk, offset)
 
     def insert(self, conn: Connection, source: Source, batch: MetricBatch) -> None:
-        """Records each event."""
+        """Record each event."""
         for event in batch.events:
             source.tell(conn, f"forward.{event.name}", event.message, event.facts, event.ts_s)
 

@@ -95,7 +95,7 @@ def _moved_on(database: str) -> Any:
 
 
 def _upsert(conn: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Inserts rows, all columns in the table's order; no key may come twice."""
+    """Insert rows, all columns in the table's order; no key may come twice."""
     if conn.dialect.name != "sqlite" and len(rows) >= _COPY_ROWS:
         _copy(conn, table, rows)
         return

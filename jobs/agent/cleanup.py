@@ -95,7 +95,7 @@ def _folder(env: Mapping[str, str]) -> Path:
 
 
 def _left(lock: Path) -> bool:
-    """Whether the process that made the lock file has ended: while it lives, it has the file open."""
+    """Return whether the process that made the lock file has ended: while it lives, it has the file open."""
     with suppress(OSError):
         return lock.lstat().st_uid == os.getuid() and not any(_same(file, lock) for file in _open_files())
     return False

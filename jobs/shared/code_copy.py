@@ -82,7 +82,7 @@ class CopyPaths:
         return self.folder.with_name(f"{self.folder.name}.damaged")
 
     def trouble(self) -> str:
-        """Why the copy is not to be used, at a glance: "" where no agent found it damaged, and it is there."""
+        """Why the copy is not to be used, at a glance: "" if no agent found it damaged, and it is there."""
         with contextlib.suppress(FileNotFoundError):
             return self.damaged.read_text(errors="replace") or "damaged"
         return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
@@ -123,7 +123,7 @@ class CopyPaths:
         return found if found != [self.folder] else []
 
     def verify(self) -> CodeCopy:
-        """Reads every file of the copy; returns what it holds.
+        """Read every file of the copy; return what it holds.
 
         Raises:
             DamagedCopy: a file is missing, is not what was copied, or others can have written to the copy.

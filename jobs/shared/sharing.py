@@ -46,13 +46,13 @@ class Sharing:
 
 
 def checkpoints_shared(marker: Path) -> bool:
-    """Whether the checkpoints of the marker's campaign are shared."""
+    """Return whether the checkpoints of the marker's campaign are shared."""
     sharing = Sharing.read(marker)
     return sharing is not None and sharing.checkpoints
 
 
 def open_to_readers(paths: AttemptPaths) -> None:
-    """Opens the files that the ranks have made in an attempt that is shared: they know nothing of it.
+    """Open the files that the ranks have made in an attempt that is shared: they know nothing of it.
 
     Raises:
         OSError: the shared folder is away.

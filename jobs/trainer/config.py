@@ -144,7 +144,7 @@ class TrainerConfig:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads ``train.json``.
+        """Read ``train.json``.
 
         Raises:
             ValueError: not JSON, unknown or missing fields, or a batch arithmetic that does not hold.
@@ -197,7 +197,7 @@ class Job:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """Reads the launcher's and the campaign's variables.
+        """Read the launcher's and the campaign's variables.
 
         Raises:
             KeyError: a variable is missing: the trainer was not started by a campaign.

@@ -47,7 +47,7 @@ _OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitione
 
 
 def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
-    """Builds the compiled operators that the configurations need, or waits until another process of this node has.
+    """Build the compiled operators that the configurations need, or wait until another process of this node has.
 
     Raises:
         ValueError: something is missing on the node that the operator needs.

@@ -46,7 +46,7 @@ Engine: TypeAlias = DeepSpeedEngine | DdpEngine | FsdpEngine
 
 
 def start_process_group(job: Job) -> torch.device:
-    """Joins the ranks and returns this rank's device."""
+    """Join the ranks and return this rank's device."""
     # DeepSpeed would compile a shared-memory reduction for CPU ranks: 45 s on a first start. The usual back ends do
     # without.
     deepspeed.ops.__compatible_ops__ = {}
@@ -123,7 +123,7 @@ def _compile(engine: Any, config: TrainerConfig) -> None:
 
 
 def set_learning_rate(engine: Engine, rate: float) -> None:
-    """Sets the rate of the coming optimizer step."""
+    """Set the rate of the coming optimizer step."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate
 

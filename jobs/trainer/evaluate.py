@@ -20,7 +20,7 @@ from .sampling import evaluation_batches
 
 
 def evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job, step: int) -> None:
-    """Reports ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
+    """Report ``eval_loss`` (nats per token, over all ranks) and ``eval_ppl`` for ``step``; nothing without text."""
     if len(held_out):
         with report.phase("eval"):
             _evaluate(engine, held_out, config, job, step)
@@ -45,7 +45,7 @@ def _evaluate(engine: Engine, held_out: Samples, config: TrainerConfig, job: Job
 
 @contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Leaves attention to the other kernels.
+    """Leave attention to the other kernels.
 
     Without gradients cuDNN's gives no statistics, and compiled code that expects them ends with a TypeError (PyTorch
     2.11).

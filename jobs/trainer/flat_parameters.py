@@ -75,7 +75,7 @@ class FlatModel(nn.Module):
         return result
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the inner model's mode too."""
+        """Set the inner model's mode too."""
         self._hidden[0].train(mode)
         return super().train(mode)
 

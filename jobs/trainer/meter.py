@@ -106,7 +106,7 @@ class Meter:
         report.progress(step, self._busy_s)
 
     def add(self, loss: Tensor) -> None:
-        """Adds a micro-batch's mean loss (all micro-batches have the same number of tokens)."""
+        """Add a micro-batch's mean loss (all micro-batches have the same number of tokens)."""
         self._loss += loss.detach() / self._config.accumulation
 
     def close(self, step: int, lr: float, norm: Tensor | float | None, extra: dict[str, float]) -> None:
@@ -245,11 +245,11 @@ class _Mark:
             self._event.record()
 
     def passed(self) -> bool:
-        """Whether the device is past this mark; without a device of its own the host is."""
+        """Return whether the device is past this mark; without a device of its own the host is."""
         return self._event is None or self._event.query()
 
     def seconds_since(self, earlier: _Mark) -> float:
-        """Waits until the device is past this mark; everything queued before it is then on the host."""
+        """Wait until the device is past this mark; everything queued before it is then on the host."""
         if self._event and earlier._event:
             self._event.synchronize()
             time_ms: float = earlier._event.elapsed_time(self._event)

@@ -137,7 +137,7 @@ def build_model(config: TrainerConfig, data: Data, ds_config: Mapping[str, Any])
 
 
 def pad_vocabulary(model: PreTrainedModel) -> None:
-    """Adds rows to the embeddings, and to the output layer, up to the next multiple of ``VOCAB_MULTIPLE``.
+    """Add rows to the embeddings, and to the output layer, up to the next multiple of ``VOCAB_MULTIPLE``.
 
     All other weights stay, so the seed gives the same model for any padding. The new rows belong to no token, and their
     logits are left out of the loss.

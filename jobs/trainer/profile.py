@@ -25,7 +25,7 @@ class Profile:
     """Record the operators of some steps on the first rank, and write their times."""
 
     def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
-        """Prepares it.
+        """Prepare it.
 
         Args:
             steps: optimizer steps that are profiled.
@@ -40,7 +40,7 @@ class Profile:
         self._profiler: profile | None = None
 
     def before(self, step: int, meter: Meter) -> None:
-        """Begins to record before the first profiled step. An attempt may resume amid them."""
+        """Begin to record before the first profiled step. An attempt may resume amid them."""
         if step in self._steps and not self._under_way:
             meter.flush()  # or what starting the profiler takes would count as the step before
             self._start()

@@ -151,7 +151,7 @@ def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
 def _write(
     engine: Engine, job: Job, draft: Path, step: int, reported: dict[str, float], parts: int
 ) -> dict[str, FileEntry]:
-    """Writes and syncs all files below the draft; returns them on every rank."""
+    """Write and sync all files below the draft; return them on every rank."""
     if job.rank == 0:
         checkpoint.begin(job.checkpoint_dir, job.generation, step)
     dist.barrier()

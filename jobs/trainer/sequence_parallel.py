@@ -32,7 +32,7 @@ def require_heads(model_config: PreTrainedConfig, ranks: int) -> None:
 
 
 def register(attention: _Attention, ranks: int) -> str:
-    """Makes an attention that ranks share, and returns its name for Transformers. All ranks call it.
+    """Make an attention that ranks share, and return its name for Transformers. All ranks call it.
 
     Args:
         attention: of whole samples, on tensors (batch, heads, tokens, head size); returns (batch, tokens, heads, head

@@ -100,7 +100,7 @@ class Speed:
         self._clock_s = 0.0
 
     def add(self, time_s: float, waited_s: float, end: End) -> None:
-        """Adds the next step.
+        """Add the next step.
 
         Args:
             time_s: by the device's own clock.

@@ -61,7 +61,7 @@ def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[st
 
 
 def in_use(ds_config: Mapping[str, Any]) -> bool:
-    """Whether anything lies on a disk."""
+    """Return whether anything lies on a disk."""
     return any(_sections(ds_config))
 
 

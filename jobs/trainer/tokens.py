@@ -27,7 +27,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def save_tokenizer(name: str, folder: Path) -> None:
-    """Writes it in the format of Transformers; ``bytes`` too, with the same ids. Raises OSError as `load_tokenizer`."""
+    """Write it in the format of Transformers; ``bytes`` too, with the same ids. Raises OSError as `load_tokenizer`."""
     tokenizer = _bytes_for_transformers() if name == BYTES else _from_transformers(name)
     tokenizer.save_pretrained(str(folder))
 

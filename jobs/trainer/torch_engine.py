@@ -53,7 +53,7 @@ class TorchEngine(ABC):
         """Clips the gradients, notes their norm and makes the optimizer's step."""
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the coming ``step`` updates the weights."""
+        """Return whether the coming ``step`` updates the weights."""
         return (self._micro_steps + 1) % self._config.accumulation == 0
 
     def get_global_grad_norm(self) -> Tensor | None:
@@ -66,12 +66,12 @@ class TorchEngine(ABC):
         return 1.0
 
     def train(self, mode: bool = True) -> Self:
-        """Sets the model's mode."""
+        """Set the model's mode."""
         self.module.train(mode)
         return self
 
     def eval(self) -> Self:
-        """Sets the model's mode."""
+        """Set the model's mode."""
         return self.train(mode=False)
 
     def zero_optimization_stage(self) -> int:

@@ -55,7 +55,7 @@ class WeightsRequest:
 
 
 def write(request: WeightsRequest) -> dict[str, Any]:
-    """Writes configuration, weights and tokenizer; returns the number of parameters, the class and the tokenizer.
+    """Write configuration, weights and tokenizer; return the number of parameters, the class and the tokenizer.
 
     Raises:
         ValueError: the checkpoint is not of this model.

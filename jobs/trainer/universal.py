@@ -79,7 +79,7 @@ def _draft(converted: Path) -> Path:
 
 
 def _convert(path: Path, converted: Path, tag: str) -> None:
-    """Runs the tool in a process of its own: it forks, and needs memory that it would not give back."""
+    """Run the tool in a process of its own: it forks, and needs memory that it would not give back."""
     draft = _draft(converted)
     make_folder(draft)
     restricted = [sys.executable, "-P", "-m", "dscampaign.jobs.trainer.weights_only"]

@@ -6,7 +6,7 @@ from dscampaign.orchestrator.errors import EXIT_INTERRUPTED
 
 
 def main() -> int:
-    """Runs the command; returns its exit code. Ctrl-C is quiet while it loads, too: that may take seconds."""
+    """Run the command; return its exit code. Ctrl-C is quiet while it loads, too: that may take seconds."""
     try:
         from .main import main as run
     except KeyboardInterrupt:

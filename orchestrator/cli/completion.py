@@ -43,7 +43,7 @@ def completion(ctx: click.Context, shell: str) -> int:
 
 
 def completing() -> bool:
-    """Whether a shell asks for completions."""
+    """Return whether a shell asks for completions."""
     return _VARIABLE in os.environ
 
 

@@ -39,12 +39,12 @@ class LineDisplay:
         self._counts, self._steps, self._said_s = "", "", clock()
 
     def say(self, lines: Sequence[str]) -> None:
-        """Writes each line with its time."""
+        """Write each line with its time."""
         self._stream.write(stamped(lines))
         self._stream.flush()
 
     def update(self, status: CampaignStatus) -> None:
-        """Writes the counts if they have changed, or after a while the steps."""
+        """Write the counts if they have changed, or after a while the steps."""
         counts, steps = headline(status, self._page), steps_line(status)
         late = steps != self._steps and self._clock() - self._said_s >= STEPS_EVERY_S
         if counts != self._counts or late:
@@ -67,11 +67,11 @@ class _LiveTable:
         self._draw("", lines[: height - 1])
 
     def clear(self) -> None:
-        """Removes the table."""
+        """Remove the table."""
         self._draw("", [])
 
     def _draw(self, above: str, table: list[str]) -> None:
-        """Replaces the table. The terminal cuts its lines, so that each takes one line of the screen."""
+        """Replace the table. The terminal cuts its lines, so that each takes one line of the screen."""
         up = f"\x1b[{len(self._shown)}F" if self._shown else ""
         rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
         self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")

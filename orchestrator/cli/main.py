@@ -74,7 +74,7 @@ for _verb in (*_RUNS, *_RESULTS, list_campaigns, share, rm, collect, doctor, dia
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code.
+    """Run the command; return its exit code.
 
     `argv` are the arguments after `campaign`, by default those of this process; `--debug` anywhere shows tracebacks.
     """
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explained(error: Exception) -> int | None:
-    """Prints the error and its hint; returns the exit code, None for a bug."""
+    """Print the error and its hint; return the exit code, None for a bug."""
     code: int | None = None
     match error:
         case click.Abort():
@@ -132,7 +132,7 @@ def _complain_of_usage(error: click.ClickException) -> None:
 
 
 def _write_whatever_happens() -> None:
-    """Lets a command go on with a closed stream, as in `2>&-`, and with characters that a stream lacks."""
+    """Let a command go on with a closed stream, as in `2>&-`, and with characters that a stream lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))

@@ -48,7 +48,7 @@ class Verb(click.Command):
 
 
 def verb(function: Callable[..., int]) -> Verb:
-    """Makes a command of a function that returns the exit code."""
+    """Make a command of a function that returns the exit code."""
     return click.command(cls=Verb)(function)
 
 
@@ -62,7 +62,7 @@ class Verbs(Verb, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command, also by another name; raises UserError if there is none."""
+        """Find the command, also by another name; raise UserError if there is none."""
         if args and args[0] not in self.commands and args[0] in ALIASES:
             args = [*ALIASES[args[0]].split(), *args[1:]]
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
@@ -85,12 +85,12 @@ def store_options(command: Decorated) -> Decorated:
 
 
 def yes_option(command: Decorated) -> Decorated:
-    """Adds `--yes`, see `agreed`."""
+    """Add `--yes`, see `agreed`."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def agreed(what: str, question: str, yes: bool) -> bool:
-    """Asks for confirmation; raises UserError without a terminal to confirm on."""
+    """Ask for confirmation; raise UserError without a terminal to confirm on."""
     if yes:
         return True
     if not sys.stdin.isatty():

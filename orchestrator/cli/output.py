@@ -46,13 +46,13 @@ def screen_height(stream: IO[str]) -> int | None:
 
 
 def echo(text: str) -> None:
-    """Prints data, unbuffered, so that it stays in order with stderr; a terminal gets nothing to obey but colours."""
+    """Print data, unbuffered, so that it stays in order with stderr; a terminal gets nothing to obey but colours."""
     sys.stdout.write(f"{printable(text, colours=True) if sys.stdout.isatty() else text}\n")
     sys.stdout.flush()
 
 
 def echo_page(text: str) -> None:
-    """Prints text for people: folded between words on a terminal."""
+    """Print text for people: folded between words on a terminal."""
     echo(for_terminal(text))
 
 
@@ -62,7 +62,7 @@ def for_terminal(text: str) -> str:
 
 
 def echo_screen(text: str) -> None:
-    """Prints text, through `$PAGER` if it is longer than the terminal."""
+    """Print text, through `$PAGER` if it is longer than the terminal."""
     text = for_terminal(text)
     if not sys.stdout.isatty() or len(text.splitlines()) < terminal_size(sys.stdout).lines:
         echo(text)
@@ -72,7 +72,7 @@ def echo_screen(text: str) -> None:
 
 
 def echo_json(document: Mapping[str, Any]) -> None:
-    """Prints one JSON document with the version of its schema, indented on a terminal."""
+    """Print one JSON document with the version of its schema, indented on a terminal."""
     from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION
 
     indent = 2 if sys.stdout.isatty() else None
@@ -99,7 +99,7 @@ def _plain(value: object) -> object:
 
 
 def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: Callable[[Page], str]) -> None:
-    """Prints one JSON document with `--json`, else text."""
+    """Print one JSON document with `--json`, else text."""
     if as_json:
         echo_json(document())
     else:
@@ -107,13 +107,13 @@ def echo_either(as_json: bool, document: Callable[[], Mapping[str, Any]], text: 
 
 
 def echo_err(text: str) -> None:
-    """Prints a message: folded between words on a terminal."""
+    """Print a message: folded between words on a terminal."""
     sys.stderr.write(f"{fold(printable(text, colours=True), page_for(sys.stderr).width)}\n")
     sys.stderr.flush()
 
 
 def echo_error(message: str, hint: str | None) -> None:
-    """Prints an error and its hint."""
+    """Print an error and its hint."""
     page = page_for(sys.stderr)
     echo_err(f"{page.paint('error:', Style.RED)} {message}")
     if hint:
@@ -121,5 +121,5 @@ def echo_error(message: str, hint: str | None) -> None:
 
 
 def echo_next(text: str) -> None:
-    """Prints the next command, in one piece."""
+    """Print the next command, in one piece."""
     echo_err(page_for(sys.stderr).paint(f"next: {text}", Style.CYAN))

@@ -24,7 +24,7 @@ format_options: Final = format_option(TABLE, *_SEPARATORS, JSON, default=TABLE)
 def echo_rows(
     form: str, document: Mapping[str, Any], records: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
 ) -> None:
-    """Prints a command's document, or, as CSV or TSV, the records in it."""
+    """Print a command's document, or, as CSV or TSV, the records in it."""
     if form == JSON:
         echo_json(document)
     else:

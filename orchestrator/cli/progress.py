@@ -44,7 +44,7 @@ class Progress:
         self._next_s: float | None = None
 
     def clear(self) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         if self._shown and self._bar:
             self._write(CLEAR_LINE)
         self._shown = False
@@ -87,7 +87,7 @@ class Progress:
 
 @contextmanager
 def progress_shown(*, quiet: bool) -> Iterator[None]:
-    """Shows on stderr the progress of the work inside, see `counted`.
+    """Show on stderr the progress of the work inside, see `counted`.
 
     Args:
         quiet: show nothing: the output is for a program, or stands on the same terminal.

@@ -69,7 +69,7 @@ def _one_round(turns: Turns, store: Store) -> bool:
 
 
 def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> bool:
-    """Adds the campaigns that appear meanwhile; returns False, as nothing is left to be done at the end."""
+    """Add the campaigns that appear meanwhile; return False, as nothing is left to be done at the end."""
     logs: dict[int, _Log] = defaultdict(_Log)
     whole = _Log()
     for outcome in turns.watch():
@@ -87,7 +87,7 @@ class _Log:
         self._lines, self._obstacles = LineDisplay(sys.stderr), Obstacles()
 
     def tell(self, outcome: Outcome, store: Store) -> None:
-        """Prints the actions of a pass, and the state of the campaign if it has changed."""
+        """Print the actions of a pass, and the state of the campaign if it has changed."""
         if isinstance(outcome.seen, LeaseHeld | StaleLease):
             return
         said = [*patiently(lambda: _done(outcome, store)), *self._obstacles.news(in_the_way(outcome.seen))]
@@ -96,7 +96,7 @@ class _Log:
             self._lines.update(status)
 
     def obstacle(self, error: Exception | None) -> None:
-        """Prints that the store is away, or back."""
+        """Print that the store is away, or back."""
         self._lines.say(self._obstacles.news([] if error is None else in_the_way(error)))
 
 

@@ -228,7 +228,7 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def results_of_campaign(
     name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
-    """Opens a campaign and compares its runs; raises UserError if there is no such baseline."""
+    """Open a campaign and compares its runs; raise UserError if there is no such baseline."""
     from dscampaign.orchestrator.campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(place, name)
@@ -253,7 +253,7 @@ def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
 
 @contextmanager
 def needs_the_extra() -> Iterator[None]:
-    """Names the extra whose package is missing."""
+    """Name the extra whose package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

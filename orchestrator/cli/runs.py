@@ -84,7 +84,7 @@ def submit(
 def _record(
     submission: Submission, where: Location, *, yes: bool, everything: bool
 ) -> tuple[Store, CampaignRow] | None:
-    """Shows the plan, and records its runs if the user agrees, else returns None.
+    """Show the plan, and record its runs if the user agrees, else return None.
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
     """
@@ -283,7 +283,7 @@ def _one_pass(
     then: str | None = None,
     changed: bool = True,
 ) -> int:
-    """Runs one pass, printed line by line, then prints the status.
+    """Run one pass, printed line by line, then prints the status.
 
     The exit code shows that runs are not settled yet only with `say_unsettled`. With `until_cancelled` a second pass
     sees that jobs have left the queue. `then` is the next command if no further pass is needed, `changed` whether

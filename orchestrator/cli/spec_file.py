@@ -29,7 +29,7 @@ set_option: Final = click.option(
 
 
 def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
-    """Reads, checks and expands a spec, wherever its campaign is.
+    """Read, check and expand a spec, wherever its campaign is.
 
     Raises SpecError with all errors of the spec, UserError if it cannot be read.
     """

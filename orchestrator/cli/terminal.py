@@ -36,7 +36,7 @@ class TerminalLog:
         self._line, self._shown = "", ""
 
     def write(self, data: bytes) -> None:
-        """Takes the next bytes."""
+        """Take the next bytes."""
         *lines, self._line = (self._line + self._decoder.decode(data)).split("\n")
         for line in lines:
             self._end(line)
@@ -45,7 +45,7 @@ class TerminalLog:
             self._line = kept if len(kept) <= _LONGEST else self._end(kept)
 
     def flush(self) -> None:
-        """Shows the beginning of an unfinished line."""
+        """Show the beginning of an unfinished line."""
         now = shorten(printable(_last_state(self._line)).replace("\t", " "), self._width - 1)
         if now != self._shown:
             self._stream.write(f"{CLEAR_LINE if self._shown else ''}{now}")

@@ -38,7 +38,7 @@ STATUS_POLL_S = 2.0
 def run_one_pass(
     store: Store, campaign: CampaignRow, *, quiet: bool = False, changed: bool = True
 ) -> tuple[CampaignStatus, bool]:
-    """Runs one pass, or as many as it takes to start all runs, and prints their actions on stderr.
+    """Run one pass, or as many as it takes to start all runs, and print their actions on stderr.
 
     Returns the status after it, and whether something could not be read or done for now.
 
@@ -86,7 +86,7 @@ def watch_passes(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Runs passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
+    """Run passes until every run is settled, by this reconciler or another; UserError if the interval is too short.
 
     Stopped by the user or a signal, it prints that the jobs keep running, and raises KeyboardInterrupt.
     """
@@ -119,7 +119,7 @@ def watch_passes(
 
 
 def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -> None:
-    """Raises UserError if the time between two passes is too short."""
+    """Raise UserError if the time between two passes is too short."""
     least_s = SLURM_POLL_S if any(campaign.executor == "slurm" for campaign in campaigns) else 0.1
     if interval_s is not None and interval_s < least_s:
         raise UserError(f"--interval {interval_s:g} is too short", f"at least {least_s:g} s: Slurm is shared")
@@ -200,7 +200,7 @@ def write_until_settled(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Calls `write` at once, and again whenever a run has changed, until every run is settled; returns its last result.
+    """Call `write` at once, and again whenever a run has changed, until every run is settled; return its last result.
 
     Looks every `interval_s`, and no sooner than after as long as a look and the writing took: login nodes are shared.
     """
@@ -224,7 +224,7 @@ def write_until_settled(
 
 
 def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: bool = False) -> bool:
-    """Prints the status on stdout; brief: one line if no run failed, is held or lacks metrics.
+    """Print the status on stdout; brief: one line if no run failed, is held or lacks metrics.
 
     True if it is the whole page, which has the next command.
     """
@@ -240,7 +240,7 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Makes SIGTERM, as from Slurm, a service manager or `timeout`, end a command as cleanly as Ctrl-C."""
+    """Make SIGTERM, as from Slurm, a service manager or `timeout`, end a command as cleanly as Ctrl-C."""
 
     def interrupt(*_: int | FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -156,7 +156,7 @@ def _job_array(batch: JobArray) -> Any:
             return " ".join(shlex.quote(word) for word in line)
 
         def command(self) -> list[str]:
-            """Writes the batch script; returns the command that submits it."""
+            """Write the batch script; return the command that submits it."""
             self.parameters["map_count"] = batch.size
             script = batch.folder / SCRIPT
             write_atomically(script, self._make_submission_file_text(self._submitit_command_str, batch.token))

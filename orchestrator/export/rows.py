@@ -48,7 +48,7 @@ def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator
 
 
 def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
-    """Writes a header and a line a row; returns the number of rows. Structures are JSON, NaN is `nan`."""
+    """Write a header and a line a row; return the number of rows. Structures are JSON, NaN is `nan`."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(spreadsheet_cells(columns))
     number = 0

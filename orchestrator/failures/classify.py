@@ -155,13 +155,13 @@ def _same(clue: Clue, other: Clue) -> bool:
 
 
 def _everywhere(alike: Sequence[Clue], ended: Ended) -> bool:
-    """Whether several ranks, on all nodes, show it."""
+    """Return whether several ranks, on all nodes, show it."""
     ranks = {(clue.host, clue.rank) for clue in alike}
     return len(ranks) > 1 and len({clue.host for clue in alike}) >= len(ended.outcomes)
 
 
 def _on_one_node_only(rule: Rule, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
-    """Whether the node is to blame: others had no such error, or earlier attempts had none.
+    """Return whether the node is to blame: others had no such error, or earlier attempts had none.
 
     Work that rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever
     have: another rank beside it that got further acquits the node. Logs do not show how far others got.
@@ -222,7 +222,7 @@ def _by_prose(ended: Ended) -> Verdict | None:
 
 
 def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
-    """Whether the line cannot be what ended it: not a program's last word, or a signal was.
+    """Return whether the line cannot be what ended it: not a program's last word, or a signal was.
 
     A Python exception, which a log may show, leaves an exit code of its own.
     """

@@ -101,7 +101,7 @@ def is_cascade(text: str) -> bool:
 
 
 def _own(raised: Raised) -> bool:
-    """Whether its class blames the program, though it names what the ranks communicate with."""
+    """Return whether its class blames the program, though it names what the ranks communicate with."""
     if raised.is_a(*OF_FILES):
         return True
     return raised.is_a(*OF_PROGRAM) and not words.PASSING.search(words.QUOTED.sub("''", raised.message))

@@ -79,7 +79,7 @@ def _by_slurm(
 
 
 def _started_again(ended: Ended) -> bool:
-    """Whether Slurm has ended the job, as after `scontrol requeue`, and not its ranks."""
+    """Return whether Slurm has ended the job, as after `scontrol requeue`, and not its ranks."""
     job, outcomes = ended.job, ended.outcomes
     again = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
     interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)

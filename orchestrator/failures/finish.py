@@ -84,7 +84,7 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
 
 
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:
-    """Whether the ranks exited because they were asked to.
+    """Return whether the ranks exited because they were asked to.
 
     A script's own exit code for it is enough, and makes the launcher end the ranks that are slower to leave.
     """

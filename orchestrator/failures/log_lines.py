@@ -177,7 +177,7 @@ def echoes_input(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _shows_progress(text: str) -> bool:
-    """Whether training continued here: errors before this line in the same log were not fatal."""
+    """Return whether training continued here: errors before this line in the same log were not fatal."""
     return bool(_PROGRESS.search(text)) and not _NO_PROGRESS.search(text)
 
 

@@ -196,7 +196,7 @@ def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tupl
 
 
 def _killed_ours(clue: Clue, ended: Ended) -> bool:
-    """Whether the kernel killed a process of this attempt: on a shared node it may have been a neighbour's."""
+    """Return whether the kernel killed a process of this attempt: on a shared node it may have been a neighbour's."""
     outcome = outcome_of(ended, clue.host)
     pids = {int(pid) for groups in KERNEL_OOM.findall(clue.text) for pid in groups if pid}
     if not pids or outcome is None:

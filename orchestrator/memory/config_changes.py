@@ -68,7 +68,7 @@ def changed(config: RunConfig, changes: Collection[str]) -> RunConfig:
 
 
 def _works(config: RunConfig, change: str) -> bool:
-    """Whether a spec may ask for a run with this change."""
+    """Return whether a spec may ask for a run with this change."""
     return set(_conflicts(changed(config, [change]))) <= set(_conflicts(config))
 
 

@@ -166,7 +166,7 @@ def _trained(seen: MemoryObservation) -> bool:
 
 
 def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:
-    """Whether a micro-batch at least as large has trained since, on the same device."""
+    """Return whether a micro-batch at least as large has trained since, on the same device."""
     return any(
         _trained(seen)
         and seen.micro_batch >= failed.micro_batch

@@ -44,7 +44,7 @@ Scalar = str | int | float | bool
 
 
 def one_line(value: Any) -> Any:
-    """Lets a value through that cannot end a line of a job script.
+    """Let a value through that cannot end a line of a job script.
 
     Raises:
         Hint: The text holds a control character.

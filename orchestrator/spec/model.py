@@ -345,7 +345,7 @@ class RunConfig(SpecSection):
 
 
 def _objective(value: Any) -> Any:
-    """Names are taken in any case, as `TOKENS-PER-GB`."""
+    """Name are taken in any case, as `TOKENS-PER-GB`."""
     return next((known for known in Objective if isinstance(value, str) and known.lower() == value.lower()), value)
 
 

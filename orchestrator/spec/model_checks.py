@@ -54,7 +54,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
 
 
 def _nameless(text: str) -> tuple[str, str] | None:
-    """What is wrong with what is neither a path nor can be a name on the hub, and a hint; None where nothing is."""
+    """What is wrong with what is neither a path nor can be a name on the hub, and a hint; None if nothing is."""
     if Path(text).is_absolute() or _REPOSITORY.fullmatch(text):
         return None
     if address := _ADDRESS.match(text):

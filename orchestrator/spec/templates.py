@@ -75,7 +75,7 @@ def find(name: str) -> Template:
 
 
 def write(template: Template, scale: str, path: Path) -> list[Path]:
-    """Writes a template's spec, and the text beside it that the scale `smoke` trains on.
+    """Write a template's spec, and the text beside it that the scale `smoke` trains on.
 
     Nothing that is there is overwritten; the text may be there already. All of them are written, or none.
 

@@ -107,7 +107,7 @@ def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: P
 
 
 def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
-    """Whether the store has an end; if the shared folder cannot be written, the next pass judges it again."""
+    """Return whether the store has an end; if the shared folder cannot be written, the next pass judges it again."""
     now = after[run_of(action)]
     return not isinstance(action, Finish) or now.generation > action.attempt.generation or bool(now.failure_class)
 
@@ -153,7 +153,7 @@ def _waits(action: Submit, now: RunStatus) -> bool:
 
 
 def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: Page) -> str:
-    """Whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead."""
+    """Return whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead."""
     if now.state not in UNSETTLED_RUN:
         return _standing(now.state, now.reason, page)
     if _waits(action, now):

@@ -132,7 +132,7 @@ def _total(widths: Iterable[int]) -> int:
 
 
 def _narrow(sizes: list[int], least: Sequence[int], width: int) -> None:
-    """Takes from the widest columns until the table fits."""
+    """Take from the widest columns until the table fits."""
     while _total(sizes) > width and (wide := [i for i, size in enumerate(sizes) if size > least[i]]):
         sizes[max(wide, key=sizes.__getitem__)] -= 1
 

@@ -29,7 +29,7 @@ SCATTER: Final = 1.25
 
 
 def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
-    """What was measured, and what follows for the next run; None where no one condition is chosen."""
+    """What was measured, and what follows for the next run; None if no one condition is chosen."""
     if chosen and chosen.heeds_config:
         yield from _room(chosen)
         yield from _alone(chosen)
@@ -41,7 +41,7 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
 
 
 def unread_config(chosen: Condition) -> str:
-    """Why no DeepSpeed configuration of a condition is shown; empty where one is."""
+    """Why no DeepSpeed configuration of a condition is shown; empty if one is."""
     if chosen.heeds_config:
         return ""
     if {run.read_config for run in chosen.runs} == {False}:
@@ -63,7 +63,7 @@ def _room(chosen: Condition) -> Iterator[str]:
 
 
 def _use_of_room(chosen: Condition) -> str:
-    """What to do with memory that is free; "" where nothing is known to be faster."""
+    """What to do with memory that is free; "" if nothing is known to be faster."""
     offloaded, searched = _is_offloaded(chosen), chosen.field("micro_batch") == AUTO
     whole = all(run.accumulation == 1 for run in chosen.counted)
     if not (whole or searched):

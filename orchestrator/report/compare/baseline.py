@@ -48,19 +48,19 @@ class BaselineComparison:
 
     @property
     def loss_unit(self) -> str:
-        """What follows a loss in a sentence: ` nats`, or nothing where a script of one's own may report any loss."""
+        """What follows a loss in a sentence: ` nats`, or nothing if a script of one's own may report any loss."""
         return "" if self.condition.own_loss else " nats"
 
 
 def speed_text(one: BaselineComparison) -> str:
-    """`72.9k [72.5k, 83k] tokens/s`; nothing where no step was timed."""
+    """`72.9k [72.5k, 83k] tokens/s`; nothing if no step was timed."""
     if one.speed is None:
         return ""
     return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
 def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Order:
-    """Whether it is faster than another one of the workload, or has a higher score."""
+    """Return whether it is faster than another one of the workload, or has a higher score."""
     return order(one.speeds, other.speeds, one.among)
 
 

@@ -113,13 +113,13 @@ class Condition:
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Of its runs, None where they differ or nobody knows. A script's own come from rounded speeds."""
+        """Of its runs, None if they differ or nobody knows. A script's own come from rounded speeds."""
         known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
         alike = known and max(known) <= (1.0 + ALIKE) * min(known)
         return round(statistics.median(known)) if alike else None
 
     def summary(self, metric: str) -> Estimate | float | None:
-        """A metric over the repeats, as the registry says that they make one value; None where nothing is known."""
+        """A metric over the repeats, as the registry says that they make one value; None if nothing is known."""
         if metric not in self._summaries:
             self._summaries[metric] = self._summary(metric)
         return self._summaries[metric]
@@ -150,15 +150,15 @@ class Condition:
         return found.value if isinstance(found, Estimate) else found
 
     def text(self, metric: str) -> str:
-        """A metric over the repeats with its unit; empty where it is not known."""
+        """A metric over the repeats with its unit; empty if it is not known."""
         return METRICS[metric].text(self.value(metric))
 
     def number(self, metric: str) -> str:
-        """A metric over the repeats without its unit; empty where it is not known."""
+        """A metric over the repeats without its unit; empty if it is not known."""
         return METRICS[metric].number(self.value(metric))
 
     def field(self, name: str) -> Any:
-        """A field of the trainer's configuration, None where the condition trains with a script of its own."""
+        """A field of the trainer's configuration, None if the condition trains with a script of its own."""
         return self.runs[0].train.get(name)
 
 
@@ -192,7 +192,7 @@ def key_of(value: Any) -> str:
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Any]) -> list[list[T]]:
-    """Groups items with equal keys; groups and items keep their order."""
+    """Group items with equal keys; groups and items keep their order."""
     groups: dict[str, list[T]] = {}
     for item in items:
         groups.setdefault(key_of(key(item)), []).append(item)

@@ -51,7 +51,7 @@ class ComparedOperands:
 
 
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
-    """Reads and compares what `[NAME] A B` asks for: campaigns, conditions, single runs.
+    """Read and compares what `[NAME] A B` asks for: campaigns, conditions, single runs.
 
     Raises UserError if it is not two, one of them does not exist, or one is a part of the other.
     """

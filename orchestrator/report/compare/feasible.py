@@ -29,12 +29,12 @@ _ENDS: Final = {
 
 
 def unfit(one: BaselineComparison) -> str:
-    """Why a condition may not be chosen, whatever its speed; empty where it may."""
+    """Why a condition may not be chosen, whatever its speed; empty if it may."""
     return infeasible(one.condition) or _unequal(one)
 
 
 def infeasible(condition: Condition) -> str:
-    """Why a condition cannot be relied on to run; empty where it can."""
+    """Why a condition cannot be relied on to run; empty if it can."""
     if is_unfinished(condition):
         return "it is not finished"
     failed = [run for run in condition.runs if not run.completed]
@@ -57,7 +57,7 @@ def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
 
 
 def is_screened_out(condition: Condition) -> bool:
-    """Whether the screening left all of it out."""
+    """Return whether the screening left all of it out."""
     return _are_screened(condition.runs)
 
 
@@ -66,12 +66,12 @@ def _are_screened(runs: Sequence[MeasuredRun]) -> bool:
 
 
 def is_unfinished(condition: Condition) -> bool:
-    """Whether a repeat is still to come or under way."""
+    """Return whether a repeat is still to come or under way."""
     return any(run.state in UNSETTLED_RUN for run in condition.runs)
 
 
 def _strained(condition: Condition) -> str:
-    """Why a condition that has completed may not do so again, or not as well; empty where it may."""
+    """Why a condition that has completed may not do so again, or not as well; empty if it may."""
     share = condition.value("mem_share")
     if share is not None and share > MEMORY_SHARE:
         return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"

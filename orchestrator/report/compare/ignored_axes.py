@@ -34,7 +34,7 @@ def learning_axes(conditions: Sequence[Condition]) -> list[str]:
 
 
 def _is_own(name: str) -> bool:
-    """Whether an axis is a script's own parameter: neither a field of the spec nor a label of points."""
+    """Return whether an axis is a script's own parameter: neither a field of the spec nor a label of points."""
     return "." not in name and name not in EFFECTS and name not in ("label", "strategy", "nodes", "ranks_per_node")
 
 
@@ -53,6 +53,6 @@ def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> boo
 
 
 def _losses(run: MeasuredRun) -> _Losses:
-    """Steps and losses; none where they say too little."""
+    """Steps and losses; none if they say too little."""
     found = tuple((step, loss) for step, loss in zip(run.curve.step, run.curve.raw, strict=True) if math.isfinite(loss))
     return found if len({loss for _, loss in found}) >= LEAST_LOSSES else ()

@@ -50,7 +50,7 @@ class Answer:
 
     Attributes:
         figure: of the chosen condition, with its interval.
-        runner_up: the next best condition; empty where it stands alone.
+        runner_up: the next best condition; empty if it stands alone.
         gain: how far ahead of it the chosen one is.
         shown: what is known of that: `established`, `tie` or `not established`; empty without a runner-up.
         level: whether nothing even looks as if it were ahead.
@@ -121,7 +121,7 @@ _SHOWN: Final = {
 
 
 def _figures(stick: Yardstick, one: BaselineComparison) -> tuple[float, ...]:
-    """Of each repeat that counts; none where one of them is not known."""
+    """Of each repeat that counts; none if one of them is not known."""
     found = [stick.of(run) for run in one.condition.counted]
     known = [value for value in found if value is not None and math.isfinite(value) and value > 0]
     return tuple(known) if len(known) == len(found) else ()

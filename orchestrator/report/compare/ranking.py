@@ -44,7 +44,7 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
 
 
 def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison]) -> str:
-    """Which condition came to the lowest loss, and which cannot be told apart from it; "" where there is no choice.
+    """Which condition came to the lowest loss, and which cannot be told apart from it; "" if there is no choice.
 
     Args:
         workload: its name, "" for the only one.
@@ -69,39 +69,39 @@ def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison
 
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether that is shown."""
+    """Return whether that is shown."""
     return compare_losses(one, other).verdict == Sameness.EQUIVALENT
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether that is established."""
+    """Return whether that is established."""
     return compare_losses(one, other).verdict == Sameness.WORSE
 
 
 def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether it may learn better than the other, as well or worse, as far as is known."""
+    """Return whether it may learn better than the other, as well or worse, as far as is known."""
     return not learns_worse(one, other) and not learns_as_well(one, other)
 
 
 def may_be_worse(one: BaselineComparison) -> bool:
-    """Whether it has the repeats, and yet they do not show that it learns as well as the baseline."""
+    """Return whether it has the repeats, and yet they do not show that it learns as well as the baseline."""
     difference = one.loss.difference
     return bool(difference and difference.low is not None) and not one.loss.no_worse
 
 
 def median_loss(one: BaselineComparison) -> float:
-    """In nats over its repeats; infinite where none is known."""
+    """In nats over its repeats; infinite if none is known."""
     found = estimate([loss for _, loss in one.losses])
     return found.value if found else math.inf
 
 
 def pace(one: BaselineComparison) -> float:
-    """Its speed, or its score by an objective; 0 where no step was timed."""
+    """Its speed, or its score by an objective; 0 if no step was timed."""
     return one.speed.value if one.speed else 0.0
 
 
 def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether it is faster, or looks faster while nothing is established."""
+    """Return whether it is faster, or looks faster while nothing is established."""
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
     found = compare_speeds(one, other)
@@ -111,12 +111,12 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
 
 
 def ties(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Whether neither is faster, nor looks faster."""
+    """Return whether neither is faster, nor looks faster."""
     return not faster(one, other) and not faster(other, one)
 
 
 def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
-    """Whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
+    """Return whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
     own, others = _reserved(chosen), [_reserved(one) for one in tied]
     return own is not None and all(other is not None and own < other for other in others)
 
@@ -149,13 +149,13 @@ _Point = tuple[float | None, ...]
 
 
 def _point(one: BaselineComparison) -> _Point:
-    """What is to be minimised: time, memory, energy; None where it is not known."""
+    """What is to be minimised: time, memory, energy; None if it is not known."""
     others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
     return 1.0 / pace(one) if one.speed else None, *others
 
 
 def _beats(one: _Point, other: _Point) -> bool:
-    """Whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
+    """Return whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
     better = False
     for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
         if a is None or b is None:

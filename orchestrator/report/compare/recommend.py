@@ -51,7 +51,7 @@ class Recommendation:
     """What to use, and why not the others.
 
     Attributes:
-        chosen: None where no condition may be recommended, or the fastest learns worse than another and nobody said
+        chosen: None if no condition may be recommended, or the fastest learns worse than another and nobody said
             what counts.
         fastest: of those that learn no worse than the baseline.
         learner: the one that learns best, which is the fastest unless another is established as better.
@@ -59,7 +59,7 @@ class Recommendation:
         excluded: by name, why a condition may not be chosen.
         front: names of conditions that none beats in speed, memory and energy at once, fastest first.
         weighed: which of these three were measured.
-        answer: the chosen one with its figure, beside the next one; None where none is chosen.
+        answer: the chosen one with its figure, beside the next one; None if none is chosen.
         sentence: all of it in plain words.
         advice: sentences on what follows for the next run.
         effects: sentences on what each axis does.
@@ -112,7 +112,7 @@ class _Choice:
 
 
 def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
-    """Chooses among conditions that were measured beside the same baseline.
+    """Choose among conditions that were measured beside the same baseline.
 
     Speeds that tie are decided by who learns better, then by memory, by the lower ZeRO stage, by joules per token. What
     another one is faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count
@@ -160,7 +160,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
 
 
 def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded: Mapping[str, str]) -> _Choice:
-    """The fastest; nothing where another learns better and nobody has said that speed counts."""
+    """The fastest; nothing if another learns better and nobody has said that speed counts."""
     fastest = fastest_of(left)
     learner = fastest_of(best_learners(left, fastest))
     doubts = tuple(_doubts(fastest, left))

@@ -68,7 +68,7 @@ class Results:
 def results_of(
     campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
 ) -> Results:
-    """Compares a campaign's runs with the named baseline, or with the default one; recommends by what counts.
+    """Compare a campaign's runs with the named baseline, or with the default one; recommends by what counts.
 
     What counts is `by`, or else what the spec says.
     """
@@ -81,7 +81,7 @@ def results_of(
 
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:
-    """What the campaign's spec says counts; None where it says nothing."""
+    """What the campaign's spec says counts; None if it says nothing."""
     said = campaign.provenance.get("objective")
     return Objective(said) if said in tuple(Objective) else None
 

@@ -23,7 +23,7 @@ class ScalingPoint:
     """A condition beside its reference, the one with the fewest ranks, which may be itself.
 
     Attributes:
-        keeps: what both have in common: ``STRONG`` or ``WEAK``; empty where the batch is not known.
+        keeps: what both have in common: ``STRONG`` or ``WEAK``; empty if the batch is not known.
         efficiency: speed of a rank as a share of the reference's.
     """
 

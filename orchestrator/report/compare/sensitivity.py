@@ -171,7 +171,7 @@ def _word(value: Any) -> str:
 
 
 def speed_effect(change: Sensitivity) -> str:
-    """`1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" where nothing is known."""
+    """`1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if nothing is known."""
     found = [one for a, b in change.pairs if (one := times_as_fast(b, a))]
     verdicts = {compare_speeds(after, before) for before, after in change.pairs}
     values = sorted(one.value for one in found)
@@ -200,7 +200,7 @@ def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[
 
 
 def memory_effect(change: Sensitivity) -> str:
-    """`+1.2 GB`; "" where nothing is known."""
+    """`+1.2 GB`; "" if nothing is known."""
     saved = []
     for before, after in change.pairs:
         one, other = (each.condition.value("mem_reserved_gb") for each in (before, after))
@@ -236,7 +236,7 @@ def pair_names(change: Sensitivity) -> str:
 
 
 def doubt(change: Sensitivity) -> str:
-    """What the speeds do not show of some pair; "" where they do of all."""
+    """What the speeds do not show of some pair; "" if they do of all."""
     repeats = min(len(one.speeds or one.losses) for pair in change.pairs for one in pair)
     if repeats == 1:
         return "one repeat"

@@ -181,7 +181,7 @@ def _student_of(degrees: float, tail: float) -> float:
 
 
 def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) -> Order:
-    """Whether speeds (higher is faster) differ from the baseline's.
+    """Return whether speeds (higher is faster) differ from the baseline's.
 
     Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
     tie, if both one-sided tests show that the ratio is within ``CLOSE`` of 1. Fewer than ``LEAST_REPEATS`` on a side
@@ -215,7 +215,7 @@ def loss_test(
     margin: float = LOSS_MARGIN_NATS,
     among: int = 1,
 ) -> LossTest:
-    """Whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
+    """Return whether held-out losses are as good as the baseline's, from pairs with the same seed and order of data.
 
     Both are (number of the repeat, held-out loss); the number stands for the seed. Equivalent: both one-sided tests
     show that the mean difference is within the margin. Worse or better: the whole interval lies beyond it. Anything

@@ -15,7 +15,7 @@ def times(found: Estimate) -> str:
 
 
 def interval(found: Estimate, number: Callable[[float], str]) -> str:
-    """` [low, high]`, to follow the value; nothing where there is none."""
+    """` [low, high]`, to follow the value; nothing if there is none."""
     return "" if found.low is None or found.high is None else f" [{number(found.low)}, {number(found.high)}]"
 
 
@@ -40,7 +40,7 @@ def difference(value: float, unit: str, sign: str = "+") -> str:
 
 
 def rounds_to_nothing(value: float, unit: str) -> bool:
-    """Whether a difference of losses is none in detail; those of a script, which have no unit, may be tiny."""
+    """Return whether a difference of losses is none in detail; those of a script, which have no unit, may be tiny."""
     return not (round(value, 4) if unit else value)
 
 

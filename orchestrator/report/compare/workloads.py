@@ -48,7 +48,7 @@ class Workload:
 class TimeToLoss:
     """How long a condition trained with a loss, in nats, above what all of them come down to.
 
-    Seconds and tokens are medians over repeats; None where one of them never got there.
+    Seconds and tokens are medians over repeats; None if one of them never got there.
     """
 
     condition: Condition
@@ -203,6 +203,6 @@ def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
 
 
 def _wide(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean round each loss over ``_WIDTH`` of all, over fewer near the ends; NaN where one is not finite."""
+    """Return the mean round each loss over ``_WIDTH`` of all, over fewer near the ends; NaN if one is not finite."""
     reach = [min(int(_WIDTH * losses.size / 2), place, losses.size - 1 - place) for place in range(losses.size)]
     return np.array([losses[place - width : place + width + 1].mean() for place, width in enumerate(reach)])

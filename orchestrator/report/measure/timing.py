@@ -122,7 +122,7 @@ class Lines:
         return float(self.spent_s[own & self.timed].sum()), float(self.spent_s[own & ~self.timed].sum())
 
     def untimed(self, generation: int) -> bool:
-        """Whether an attempt made steps, and nobody knows how long any of them took."""
+        """Return whether an attempt made steps, and nobody knows how long any of them took."""
         own = self.step_s[self.generation == generation]
         return bool(own.size) and not np.isfinite(own).any()
 

@@ -143,7 +143,7 @@ def mark_axes(figure: Figure) -> None:
 
 
 def labels_of(names: Sequence[str]) -> list[str]:
-    """Names as they stand in a figure: where one is too long, all without what they begin with alike."""
+    """Name as they stand in a figure: where one is too long, all without what they begin with alike."""
     if max(map(len, names), default=0) <= _LONGEST:
         return list(names)
     differ = next((place for place, each in enumerate(zip(*names, strict=False)) if len(set(each)) > 1), 0)

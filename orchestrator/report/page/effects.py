@@ -26,7 +26,7 @@ _TEXT = (
 
 
 def effects(one: WorkloadResults, title: str) -> Iterator[Section]:
-    """The effects of all axes within a workload; nothing where no two conditions differ in one axis alone."""
+    """The effects of all axes within a workload; nothing if no two conditions differ in one axis alone."""
     changes = sensitivities(one.comparisons)
     if not changes:
         return

@@ -65,7 +65,7 @@ def loss_beside(condition: Condition, baseline: Condition) -> tuple[NDArray[np.f
 
 
 def _differ(conditions: Sequence[Condition], baseline: Condition) -> bool:
-    """Whether any loss is farther from the baseline's than rounding: a script may give all runs the same."""
+    """Return whether any loss is farther from the baseline's than rounding: a script may give all runs the same."""
     _, base = _mean_loss(baseline)
     least = _ROUNDING * float(np.nanmax(np.abs(base), initial=0.0))
     return any(bool(np.any(np.abs(loss_beside(each, baseline)[1]) > least)) for each in conditions)
@@ -199,7 +199,7 @@ def front_of(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def spread(wanted: Sequence[float], apart: float) -> list[float]:
-    """Places as near to the wanted ones as leaves each `apart` from the next; their order stays."""
+    """Place as near to the wanted ones as leaves each `apart` from the next; their order stays."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     groups: list[tuple[float, int]] = []  # centre and number
     for place in order:
@@ -232,7 +232,7 @@ def colours_of(one: WorkloadResults, palette: Sequence[str], rest: str) -> dict[
 def coinciding(curves: Sequence[NDArray[np.float64]], apart: float) -> list[list[int]]:
     """The places of the curves, those together that cover each other.
 
-    Curves have values at the same places, NaN where there is none. They cover each other where at least nine tenths of
+    Curves have values at the same places, NaN if there is none. They cover each other where at least nine tenths of
     the values that both have differ by less than ``apart``.
     """
     groups: list[list[int]] = []

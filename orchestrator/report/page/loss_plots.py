@@ -99,7 +99,7 @@ def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
 
 
 def _tokens_per_step(conditions: Sequence[Condition]) -> float | None:
-    """Where it is the same for all; None where it is not, or not known."""
+    """Where it is the same for all; None if it is not, or not known."""
     curves = [run.curve for one in conditions for run in one.runs if run.curve.drawable]
     each = {curve.tokens[-1] / curve.step[-1] for curve in curves if curve.step[-1] > 0}  # some count from 0
     return each.pop() if len(each) == 1 and all(map(math.isfinite, each)) else None
@@ -138,7 +138,7 @@ def _curves(axis: Axes, shown: Sequence[Condition], looks: Looks, pick: Pick, sc
 def _lines(
     axis: Axes, looks: Sequence[Look], curves: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
 ) -> None:
-    """Draws curves; those that coincide as dashes that take turns, so that each is seen."""
+    """Draw curves; those that coincide as dashes that take turns, so that each is seen."""
     bottom, top = axis.get_ylim()
     places = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), 200)
     same = [np.interp(places, x, y, left=math.nan, right=math.nan) for x, y in curves]
@@ -157,14 +157,14 @@ def _end(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _placed(values: Sequence[float]) -> bool:
-    """Whether it is known where along an axis a curve lies."""
+    """Return whether it is known where along an axis a curve lies."""
     return any(map(math.isfinite, values))
 
 
 def _zoom(
     axes: Sequence[Axes], curves: Sequence[Sequence[float]], least: float = 0.1, marks: Sequence[float] = ()
 ) -> None:
-    """Leaves room for the curves, not for how they fall in the first steps or for one that diverged.
+    """Leave room for the curves, not for how they fall in the first steps or for one that diverged.
 
     So it does for marks that are no farther from the curves than these are high: held-out text that is not learned.
     """

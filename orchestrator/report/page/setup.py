@@ -158,7 +158,7 @@ _MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signa
 
 
 def _text(value: object) -> str:
-    """A field's value; empty where it is not set."""
+    """A field's value; empty if it is not set."""
     if value is None or value == []:
         return ""
     if isinstance(value, bool):

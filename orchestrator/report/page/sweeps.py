@@ -45,7 +45,7 @@ class Measure:
     metrics: tuple[str, ...]
 
     def of(self, condition: Condition) -> Estimate | None:
-        """Its value and interval, in the metric's unit; None where it is not known."""
+        """Its value and interval, in the metric's unit; None if it is not known."""
         for name in self.metrics:
             found = condition.summary(name)
             if found is not None:

@@ -250,7 +250,7 @@ def gpus(results: Results, details: GpuDetails) -> Section:
 
 
 def _phases(results: Results) -> str:
-    """Why power is not divided among the phases of a step; "" where samples would tell them apart or are missing."""
+    """Why power is not divided among the phases of a step; "" if samples would tell them apart or are missing."""
     known = [(run.timing.step_s, run.gpus.interval_s) for run in results.runs if run.timing and run.gpus.interval_s]
     if not known or (slowest := max(known))[0] >= _SAMPLES_A_STEP * slowest[1]:
         return ""

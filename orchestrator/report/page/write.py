@@ -34,7 +34,7 @@ _READ_RUNS: Final = 200
 
 
 def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
-    """Writes the page, its Markdown, the tables, and the figures; returns what was written, the page first.
+    """Write the page, its Markdown, the tables, and the figures; return what was written, the page first.
 
     Makes the folder if needed; `made_s` is now, in seconds since 1970. Raises UserError if it cannot be written.
     """
