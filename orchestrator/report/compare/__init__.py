@@ -1,1 +1,1 @@
-"""What the runs show beside each other: statistics, baselines, recommendations. May import `measure`."""
+"""Comparisons of conditions: statistics, baselines, recommendations. May import `measure`."""

@@ -1,7 +1,7 @@
-"""What was measured beside the recommendation, and what to try next. Pure.
+"""Remarks beside the recommendation, and next experiments. Pure.
 
 The usual advice ("ZeRO 2 is 10 to 15 % slower", "offload costs a half") is about other models on other machines; the
-sentences here are about what this campaign measured.
+sentences here are about this campaign's measurements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCATTER: Final = 1.25
 
 
 def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) -> Iterator[str]:
-    """What was measured, and what follows for the next run; None if no one condition is chosen."""
+    """Yield remarks on the measurements and the next run; `chosen` is None if no condition is chosen."""
     if chosen and chosen.heeds_config:
         yield from _room(chosen)
         yield from _alone(chosen)
@@ -41,7 +41,7 @@ def advice(comparisons: Sequence[BaselineComparison], chosen: Condition | None) 
 
 
 def unread_config(chosen: Condition) -> str:
-    """Why no DeepSpeed configuration of a condition is shown; empty if one is."""
+    """Return the reason that no DeepSpeed configuration of a condition is shown; empty if it is shown."""
     if chosen.heeds_config:
         return ""
     if {run.read_config for run in chosen.runs} == {False}:
@@ -63,7 +63,7 @@ def _room(chosen: Condition) -> Iterator[str]:
 
 
 def _use_of_room(chosen: Condition) -> str:
-    """What to do with memory that is free; "" if nothing is known to be faster."""
+    """Return a use for free memory; "" if nothing is known to be faster."""
     offloaded, searched = _is_offloaded(chosen), chosen.field("micro_batch") == AUTO
     whole = all(run.accumulation == 1 for run in chosen.counted)
     if not (whole or searched):
@@ -75,7 +75,7 @@ def _use_of_room(chosen: Condition) -> str:
 
 
 def _more_room(chosen: Condition) -> str:
-    """What takes less of a GPU's memory: more sharding, where there are ranks to shard across, or else offload."""
+    """Return a way to need less GPU memory: more sharding if there are ranks to shard across, else offload."""
     if chosen.ranks > (chosen.field("tensor_parallel") or 1) and _stage(chosen) < 3:
         return ("ZeRO 1, 2 or 3", "ZeRO 2 or 3", "ZeRO 3")[_stage(chosen)]
     return "a smaller micro-batch or more GPUs" if _is_offloaded(chosen) else "offload or more GPUs"

@@ -17,14 +17,14 @@ class BaselineComparison:
     """A condition beside the baseline.
 
     Attributes:
-        in_tokens: speeds are tokens per second; steps per second where a repeat of the workload does not say tokens.
+        in_tokens: speeds are tokens per second; steps per second if a repeat of the workload reports no tokens.
         speeds: of each of its repeats.
         times_baseline: speed as a multiple of the baseline's.
-        losses: number of the repeat, and the loss (nats) that was compared.
-        loss_is: which loss that is: ``held-out`` or ``final training``.
-        more_memory: by what part more memory is reserved than the baseline does; None of the baseline itself.
-        among: comparisons that are made with one condition of the workload.
-        given_margin: how far losses may be apart and count as equal, if the spec says so.
+        losses: number of the repeat, and its compared loss (nats).
+        loss_is: the kind of loss: ``held-out`` or ``final training``.
+        more_memory: reserved memory beyond the baseline's, as a part of it; None for the baseline itself.
+        among: comparisons made with a condition of the workload.
+        given_margin: the spec's margin for equal losses, if set.
     """
 
     condition: Condition
@@ -43,12 +43,12 @@ class BaselineComparison:
 
     @property
     def speed_unit(self) -> str:
-        """What speeds are counted in."""
+        """The unit of speeds."""
         return "tokens/s" if self.in_tokens else "steps/s"
 
     @property
     def loss_unit(self) -> str:
-        """What follows a loss in a sentence: ` nats`, or nothing if a script of one's own may report any loss."""
+        """The unit of losses: ` nats`, or nothing if the user's script may report any loss."""
         return "" if self.condition.own_loss else " nats"
 
 
@@ -60,17 +60,17 @@ def speed_text(one: BaselineComparison) -> str:
 
 
 def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Order:
-    """Return whether it is faster than another one of the workload, or has a higher score."""
+    """Return whether it is faster than another condition of the workload, or has a higher score."""
     return order(one.speeds, other.speeds, one.among)
 
 
 def times_as_fast(one: BaselineComparison, other: BaselineComparison) -> Estimate | None:
-    """Its speed, or score, as a multiple of that of another one of the workload."""
+    """Return its speed, or score, as a multiple of another condition's."""
     return ratio(one.speeds, other.speeds, one.among)
 
 
 def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
-    """The test of a condition's losses against those of another one in the baseline's place."""
+    """Return the test of a condition's losses against another condition's in the baseline's place."""
     own = one.condition.own_loss
     margin = loss_margin([loss for _, loss in other.losses], one.given_margin, own=own)
     return loss_test(one.losses, other.losses, margin, one.among)
@@ -79,11 +79,11 @@ def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTe
 def compare_to_baseline(
     conditions: Sequence[Condition], baseline: Condition, margin: float | None = None, among: int | None = None
 ) -> list[BaselineComparison]:
-    """All conditions of a workload beside its baseline, in their order.
+    """Return all conditions of a workload beside its baseline, in their order.
 
     Args:
-        margin: how far losses may be apart and count as equal, if the spec says so.
-        among: comparisons that are made together; by default those with the baseline.
+        margin: the spec's margin for equal losses, if set.
+        among: comparisons made together; by default the comparisons with the baseline.
     """
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)

@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed are repeats of one condition. Pure."""
+"""Runs that differ only in their seed are repeats of a condition. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MACHINE: Final = (*_DEVICES, "cpus_per_task")
 
 @dataclass(frozen=True)
 class Condition:
-    """One point of the matrix with its repeats, in order; named after the first one, without the repeat's number."""
+    """A point of the matrix with its repeats, in order; named after the first, without the repeat's number."""
 
     name: str
     params: Mapping[str, Any]
@@ -60,16 +60,16 @@ class Condition:
 
     @cached_property
     def learned(self) -> tuple[MeasuredRun, ...]:
-        """Counted repeats with losses of their own: repeats whose losses are equal at every step count once."""
+        """Counted repeats with different losses: repeats with equal losses at every step count once."""
         return tuple({_losses_of(run) or run.repeat: run for run in reversed(self.counted)}.values())[::-1]
 
     @property
     def says_tokens(self) -> bool:
-        """Whether every counted repeat whose speed is known says it in tokens."""
+        """Whether every counted repeat with a known speed reports tokens."""
         return all(run.timing.tokens_per_s for run in self.counted if run.timing and run.timing.step_s > 0)
 
     def speeds(self, *, in_tokens: bool) -> list[float]:
-        """Tokens per second, or else steps per second, of each counted repeat that says them."""
+        """Return tokens per second, or else steps per second, of each counted repeat that reports them."""
         timings = [run.timing for run in self.counted if run.timing]
         if in_tokens:
             return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
@@ -77,17 +77,17 @@ class Condition:
 
     @property
     def held_out(self) -> list[tuple[int, float]]:
-        """Repeat and held-out loss of each counted repeat that has one."""
+        """Repeat and held-out loss of each counted repeat that was evaluated."""
         return [(run.repeat, run.loss.held_out) for run in self.learned if run.loss.held_out is not None]
 
     @property
     def own_loss(self) -> bool:
-        """Whether a script of one's own says the loss of any run, in a unit that nobody knows."""
+        """Whether the user's script reports the loss of any run, in an unknown unit."""
         return any(run.own_loss for run in self.runs)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        """The kinds of devices that counted repeats trained on, as far as they say; several where repeats differ."""
+        """The kinds of devices of counted repeats, as far as known; several if repeats differ."""
         return tuple(dict.fromkeys(kind for run in self.counted if (kind := _devices(run))))
 
     @cached_property
@@ -113,20 +113,20 @@ class Condition:
 
     @property
     def tokens_per_step(self) -> int | None:
-        """Of its runs, None if they differ or nobody knows. A script's own come from rounded speeds."""
+        """Tokens per step of its runs; None if they differ or are unknown. A script's own come from rounded speeds."""
         known = [run.tokens_per_step for run in self.runs if run.tokens_per_step]
         alike = known and max(known) <= (1.0 + ALIKE) * min(known)
         return round(statistics.median(known)) if alike else None
 
     def summary(self, metric: str) -> Estimate | float | None:
-        """A metric over the repeats, as the registry says that they make one value; None if nothing is known."""
+        """Return a metric over the repeats, combined by the registry's rule; None if unknown."""
         if metric not in self._summaries:
             self._summaries[metric] = self._summary(metric)
         return self._summaries[metric]
 
     @cached_property
     def _summaries(self) -> dict[str, Estimate | float | None]:
-        """What was asked for already: a report shows each in several places."""
+        """A cache: a report shows each metric in several places."""
         return {}
 
     def _summary(self, metric: str) -> Estimate | float | None:
@@ -140,7 +140,7 @@ class Condition:
         return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
 
     def estimate(self, metric: str) -> Estimate | None:
-        """A metric's median over the repeats; None for one of which they make no median."""
+        """Return a metric's median over the repeats; None for a metric without a median."""
         found = self.summary(metric)
         return found if isinstance(found, Estimate) else None
 
@@ -150,15 +150,15 @@ class Condition:
         return found.value if isinstance(found, Estimate) else found
 
     def text(self, metric: str) -> str:
-        """A metric over the repeats with its unit; empty if it is not known."""
+        """Return a metric over the repeats with its unit; empty if unknown."""
         return METRICS[metric].text(self.value(metric))
 
     def number(self, metric: str) -> str:
-        """A metric over the repeats without its unit; empty if it is not known."""
+        """Return a metric over the repeats without its unit; empty if unknown."""
         return METRICS[metric].number(self.value(metric))
 
     def field(self, name: str) -> Any:
-        """A field of the trainer's configuration, None if the condition trains with a script of its own."""
+        """Return a field of the trainer's configuration; None for a user's script."""
         return self.runs[0].train.get(name)
 
 
@@ -174,7 +174,7 @@ def _losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
 
 
 def _steps_per_s(timing: Timing) -> float:
-    """All steps of the window by its time; by the median where it is from lines, for more may lie between two."""
+    """Return the window's steps by its time; by the median if times are between lines, which may hold other work."""
     return 1.0 / (timing.step_s if timing.by_clock else timing.mean_s)
 
 
@@ -187,7 +187,7 @@ def _asked_devices(condition: Condition) -> list[Any]:
 
 
 def key_of(value: Any) -> str:
-    """The same text for equal values, whatever the order of their fields."""
+    """Return the same text for equal values, in any order of their fields."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -207,7 +207,7 @@ def environment_key(condition: Condition) -> dict[str, Any]:
 
 
 def unlike_machines(condition: Condition) -> str:
-    """What completed repeats asked of Slurm differently: `slurm.partition a100 (a), h100 (a-r1)`; "" if nothing."""
+    """Return the different requests of completed repeats: `slurm.partition a100 (a), h100 (a-r1)`; "" if none."""
     done = [run for run in condition.runs if run.completed]
     said = []
     for name in _MACHINE:
@@ -236,7 +236,7 @@ def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[str
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
-    """Return the names of inherited variables that differ, except those that a spec sets; different set-ups may."""
+    """Return the names of inherited variables that differ and that no spec sets; different set-ups may."""
     both = {**one.inherited, **other.inherited}
     if len(both) < 2 or _set_up(one) != _set_up(other):
         return set()
@@ -258,14 +258,14 @@ def _unlike_devices(one: Condition, other: Condition) -> bool:
 
 
 def devices_among(conditions: Iterable[Condition]) -> Callable[[Condition], tuple[str, ...]]:
-    """A condition's devices; where it does not say them, those of all the others, if these have the same."""
+    """Return a condition's devices; if unknown, the devices of all others, if they agree."""
     kinds = {one.devices for one in conditions if one.devices}
     usual = kinds.pop() if len(kinds) == 1 else ()
     return lambda condition: condition.devices or usual
 
 
 def _devices_text(conditions: Iterable[Condition]) -> str:
-    """What each trained on, or each repeat where these differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
+    """Return the devices of each condition, or repeat if they differ: `NVIDIA A100 (a), NVIDIA H100 (b, c-r1)`."""
     names: dict[str, dict[str, None]] = {}
     for one in conditions:
         for run in one.counted:
@@ -306,7 +306,7 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
 
 
 def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
-    """Return the condition to compare the others with: the named one, or that of a named run, else the default.
+    """Return the condition to compare the others with: the named condition, or that of a named run, else the default.
 
     The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, among
     conditions with a run that counts, finite losses, and no repeat that failed or was changed by a retry, as far as

@@ -1,4 +1,4 @@
-"""Two conditions beside each other, down to what differs in their configurations: what `campaign compare` shows."""
+"""Two conditions beside each other, with the differences of their configurations, for `campaign compare`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _USAGE: Final = "`campaign compare [NAME] A B`"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One condition beside another, the baseline; differences are (field of the configuration, left, right value)."""
+    """A condition beside another, the baseline; differences are (field of the configuration, left, right value)."""
 
     left: Condition
     right: Condition
@@ -44,16 +44,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedOperands:
-    """What is compared, and by campaign the names of the conditions that the other one lacks."""
+    """The comparisons, and by campaign the names of conditions that the other campaign lacks."""
 
     comparisons: tuple[Comparison, ...]
     alone: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
-    """Read and compares what `[NAME] A B` asks for: campaigns, conditions, single runs.
+    """Read and compare the operands of `[NAME] A B`: campaigns, conditions, single runs.
 
-    Raises UserError if it is not two, one of them does not exist, or one is a part of the other.
+    Raises UserError if they are not two, if one does not exist, or is a part of the other.
     """
     if len(words) not in (2, 3):
         raise UserError("name two runs, conditions or campaigns", _USAGE)
@@ -78,7 +78,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
 
 
 def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: Sequence[str]) -> UserError:
-    """Of a campaign and a word: a condition or run of it lacks what it is compared with, another word is misspelt."""
+    """Return the error for a campaign and a name: the second operand is missing, or the name is misspelt."""
     first, word = words
     conditions = _conditions(store, campaigns[first])
     if _found(word, conditions):
@@ -88,11 +88,11 @@ def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: 
 
 
 def compare(left: Condition, right: Condition, *, margin: float | None = None, among: int = 1) -> Comparison:
-    """Compare two conditions; single runs count as a pair, whatever their seeds.
+    """Compare two conditions; single runs count as a pair, also with different seeds.
 
     Args:
-        margin: how far losses may be apart and count as equal, if the spec says so.
-        among: comparisons that are made together.
+        margin: the spec's margin for equal losses, if set.
+        among: comparisons made together.
     """
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
@@ -117,7 +117,7 @@ def figures(one: Comparison) -> list[tuple[str, str, str]]:
 
 
 def verdict(one: Comparison) -> list[str]:
-    """What the comparison has shown, in sentences."""
+    """Return the results of the comparison, in sentences."""
     result, right, left = one.result, one.right.name, one.left.name
     shown = list(_left_out(one))
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
@@ -215,9 +215,9 @@ def _conditions(store: Store, campaign: CampaignRow) -> list[Condition]:
 def _condition(
     store: Store, word: str, campaigns: Mapping[str, CampaignRow], named: CampaignRow | None
 ) -> tuple[str, Condition]:
-    """The campaign, and its condition of that name, else one run by itself; raises UserError if there is neither.
+    """Return the campaign, and its condition of that name, else a single run; raise UserError if neither exists.
 
-    `CAMPAIGN/NAME` is one of another campaign.
+    `CAMPAIGN/NAME` belongs to another campaign.
     """
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:

@@ -29,12 +29,12 @@ _ENDS: Final = {
 
 
 def unfit(one: BaselineComparison) -> str:
-    """Why a condition may not be chosen, whatever its speed; empty if it may."""
+    """Return the reason that a condition may not be chosen, at any speed; empty if it may."""
     return infeasible(one.condition) or _unequal(one)
 
 
 def infeasible(condition: Condition) -> str:
-    """Why a condition cannot be relied on to run; empty if it can."""
+    """Return the reason that a condition cannot be relied on to run; empty if it can."""
     if is_unfinished(condition):
         return "it is not finished"
     failed = [run for run in condition.runs if not run.completed]
@@ -71,7 +71,7 @@ def is_unfinished(condition: Condition) -> bool:
 
 
 def _strained(condition: Condition) -> str:
-    """Why a condition that has completed may not do so again, or not as well; empty if it may."""
+    """Return the reason that a completed condition may fail or train worse next time; empty if there is none."""
     share = condition.value("mem_share")
     if share is not None and share > MEMORY_SHARE:
         return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
@@ -83,7 +83,7 @@ def _strained(condition: Condition) -> str:
 
 
 def _unequal(one: BaselineComparison) -> str:
-    """Why a condition may learn worse than the baseline, as far as is known; learning better is no fault."""
+    """Return the reason that a condition may learn worse than the baseline; learning better is fine."""
     test = one.loss
     if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
         return ""

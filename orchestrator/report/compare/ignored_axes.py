@@ -1,4 +1,4 @@
-"""Axes of the matrix that a script of one's own seems not to read, and axes that change what it learns. Pure."""
+"""Axes of the matrix that the user's script seems not to read, and axes that change its learning. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Losses = tuple[tuple[float, float], ...]
 
 
 def learning_axes(conditions: Sequence[Condition]) -> list[str]:
-    """Return the axes in which conditions differ and that change what is learned: of these, losses lead."""
+    """Return the axes in which conditions differ and that change the learning: then losses lead."""
     first = conditions[0].runs[0] if conditions else None
     own = bool(first and first.config.get("command"))
     varying = dict.fromkeys(name for each in conditions for name in each.params)
@@ -39,7 +39,7 @@ def _is_own(name: str) -> bool:
 
 
 def ignored_axes(runs: Iterable[MeasuredRun]) -> Iterator[str]:
-    """A sentence for each axis whose values change no digit of any loss, where all else and the seed are the same."""
+    """Yield a sentence for each axis that changes no digit of any loss, if all else and the seed are equal."""
     known = [(run, losses) for run in runs if run.completed and run.config.get("command") and (losses := _losses(run))]
     for axis in dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower())):
         if _changes_nothing(axis, known):
@@ -53,6 +53,6 @@ def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> boo
 
 
 def _losses(run: MeasuredRun) -> _Losses:
-    """Steps and losses; none if they say too little."""
+    """Return steps and losses; none if they are too few."""
     found = tuple((step, loss) for step, loss in zip(run.curve.step, run.curve.raw, strict=True) if math.isfinite(loss))
     return found if len({loss for _, loss in found}) >= LEAST_LOSSES else ()

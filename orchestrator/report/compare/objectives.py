@@ -27,11 +27,11 @@ TIED: Final = "tie"
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What is measured of a run for an objective.
+    """The measure of a run for an objective.
 
     Attributes:
-        best: what is said of the condition that does best.
-        missing: what is said where it was not measured.
+        best: text for the best condition.
+        missing: text for a condition without the measure.
         number: a figure as text, in `unit`.
         lower: whether less is better.
     """
@@ -46,14 +46,14 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is chosen for a workload, and what comes next.
+    """The choice for a workload, and the next best condition.
 
     Attributes:
         figure: of the chosen condition, with its interval.
-        runner_up: the next best condition; empty if it stands alone.
-        gain: how far ahead of it the chosen one is.
-        shown: what is known of that: `established`, `tie` or `not established`; empty without a runner-up.
-        level: whether nothing even looks as if it were ahead.
+        runner_up: the next best condition; empty if there is no other.
+        gain: the lead of the chosen condition.
+        shown: certainty of the lead: `established`, `tie` or `not established`; empty without a runner-up.
+        level: whether no condition even looks ahead.
     """
 
     condition: str
@@ -65,7 +65,7 @@ class Answer:
 
 
 def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstick:
-    """What the objective measures; the loss that `time-to-loss` aims at is one that all of these reach."""
+    """Return the measure of an objective; the loss of `time-to-loss` is a level that all of these reach."""
     if by is not Objective.TIME_TO_LOSS:
         return _YARDSTICKS[by]
     target = common_loss([one.condition for one in compared])
@@ -79,7 +79,7 @@ def yardstick(by: Objective, compared: Sequence[BaselineComparison]) -> Yardstic
 
 
 def scored(stick: Yardstick, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
-    """These with their scores in place of their speeds, without those that were not measured."""
+    """Return these with scores in place of speeds, without conditions that were not measured."""
     scores = {one.condition.name: _scores(stick, one) for one in compared}
     baseline = next((scores[one.condition.name] for one in compared if one.is_baseline), ())
     return [
@@ -90,7 +90,7 @@ def scored(stick: Yardstick, compared: Sequence[BaselineComparison]) -> list[Bas
 
 
 def figure_text(stick: Yardstick, one: BaselineComparison) -> str:
-    """The median of a condition's figures, with its interval where there is one."""
+    """Return the median of a condition's figures, with its interval if known."""
     found = estimate(_figures(stick, one))
     if found is None:
         return ""
@@ -99,7 +99,7 @@ def figure_text(stick: Yardstick, one: BaselineComparison) -> str:
 
 
 def answer(stick: Yardstick, chosen: BaselineComparison, compared: Sequence[BaselineComparison]) -> Answer:
-    """The chosen condition beside the one that comes next; `compared` have their scores."""
+    """Return the chosen condition beside the next best; `compared` have their scores."""
     name, said = chosen.condition.name, figure_text(stick, chosen)
     others = [one for one in compared if one.condition.name != name and one.speed]
     if not others:
@@ -121,7 +121,7 @@ _SHOWN: Final = {
 
 
 def _figures(stick: Yardstick, one: BaselineComparison) -> tuple[float, ...]:
-    """Of each repeat that counts; none if one of them is not known."""
+    """Return the figure of each repeat that counts; none if one is unknown."""
     found = [stick.of(run) for run in one.condition.counted]
     known = [value for value in found if value is not None and math.isfinite(value) and value > 0]
     return tuple(known) if len(known) == len(found) else ()

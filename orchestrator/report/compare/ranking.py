@@ -17,9 +17,9 @@ _BESIDE_SPEED: Final = {"mem_reserved_gb": "memory", "j_per_token": "energy"}
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
-    """Of those that tie with the fastest and that no other is faster than, the one to use: ties are not transitive.
+    """Return the condition to use of all that tie with the fastest and none beats: ties are not transitive.
 
-    One that is established to learn better than the thriftiest of them comes first: it costs no speed.
+    A condition that is established to learn better than the thriftiest of them comes first: it costs no speed.
     """
     by_pace = sorted(left, key=pace, reverse=True)
     thrifty = sorted((one for one in by_pace if ties(one, by_pace[0])), key=_thrift)
@@ -30,12 +30,12 @@ def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
 
 
 def _thriftiest(able: Sequence[BaselineComparison], front: Collection[str]) -> BaselineComparison:
-    """The first, but memory is rounded to a tenth of a GB: those that no other beats come first, if there is one."""
+    """Return the first; conditions that no other beats come first, because memory is rounded to a tenth of a GB."""
     return next((one for one in able if one.condition.name in front), able[0])
 
 
 def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
-    """Those that learn better than the fastest, without those that learn worse than the best of them; else all."""
+    """Return conditions that learn better than the fastest and no worse than the best of them; else all."""
     better = [one for one in left if compare_losses(one, fastest).verdict == Sameness.BETTER]
     if not better:
         return list(left)
@@ -44,7 +44,7 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
 
 
 def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison]) -> str:
-    """Which condition came to the lowest loss, and which cannot be told apart from it; "" if there is no choice.
+    """Return which condition reached the lowest loss, and which cannot be separated from it; "" without a choice.
 
     Args:
         workload: its name, "" for the only one.
@@ -90,13 +90,13 @@ def may_be_worse(one: BaselineComparison) -> bool:
 
 
 def median_loss(one: BaselineComparison) -> float:
-    """In nats over its repeats; infinite if none is known."""
+    """Return the median loss in nats over its repeats; infinite if unknown."""
     found = estimate([loss for _, loss in one.losses])
     return found.value if found else math.inf
 
 
 def pace(one: BaselineComparison) -> float:
-    """Its speed, or its score by an objective; 0 if no step was timed."""
+    """Return its speed, or its score by an objective; 0 if no step was timed."""
     return one.speed.value if one.speed else 0.0
 
 
@@ -116,7 +116,7 @@ def ties(one: BaselineComparison, other: BaselineComparison) -> bool:
 
 
 def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
-    """Return whether it takes less memory than each of these; a tie is not transitive, so one of them may take less."""
+    """Return whether it takes less memory than each of these; ties are not transitive, so another may take less."""
     own, others = _reserved(chosen), [_reserved(one) for one in tied]
     return own is not None and all(other is not None and own < other for other in others)
 
@@ -133,14 +133,14 @@ def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
 
 
 def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
-    """Names of those that no other beats in speed, memory and energy at once, fastest first."""
+    """Return the names of conditions that no other beats in speed, memory and energy at once, fastest first."""
     points = {one.condition.name: _point(one) for one in left}
     ordered = dict(sorted(points.items(), key=lambda item: item[1][0] or 0.0))  # most are beaten by one of the fastest
     return tuple(name for name, point in ordered.items() if not any(_beats(other, point) for other in ordered.values()))
 
 
 def weighed(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
-    """In what conditions can beat each other: in speed, memory and energy, as far as these were measured."""
+    """Return the figures in which conditions can beat each other: speed, memory and energy, as far as measured."""
     known = {word: any(one.condition.value(name) is not None for one in left) for name, word in _BESIDE_SPEED.items()}
     return tuple(word for word, is_known in {"speed": any(one.speed for one in left), **known}.items() if is_known)
 
@@ -149,13 +149,13 @@ _Point = tuple[float | None, ...]
 
 
 def _point(one: BaselineComparison) -> _Point:
-    """What is to be minimised: time, memory, energy; None if it is not known."""
+    """Return the figures to minimise: time, memory, energy; None if unknown."""
     others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
     return 1.0 / pace(one) if one.speed else None, *others
 
 
 def _beats(one: _Point, other: _Point) -> bool:
-    """Return whether one dominates the other: nowhere worse and somewhere better, in what is known of both."""
+    """Return whether a point dominates another: nowhere worse and somewhere better, in figures known of both."""
     better = False
     for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
         if a is None or b is None:

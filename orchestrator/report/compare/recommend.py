@@ -1,6 +1,6 @@
-"""Which configuration to use: feasible, as good as the baseline, then the fastest and the one that learns best. Pure.
+"""The configuration to use: feasible, as good as the baseline, then the fastest and the best learner. Pure.
 
-Where these are two, neither is better: what counts is for the reader to say.
+If these are two conditions, neither is better: the reader decides by the objective.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _OF_THEIR_OWN: Final = (None, Objective.SPEED, Objective.LOSS)
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use, and why not the others.
+    """The recommended condition, and the reasons against the others.
 
     Attributes:
-        chosen: None if no condition may be recommended, or the fastest learns worse than another and nobody said
-            what counts.
-        fastest: of those that learn no worse than the baseline.
-        learner: the one that learns best, which is the fastest unless another is established as better.
-        established: the repeats suffice for what is said of the chosen one, or of both.
-        excluded: by name, why a condition may not be chosen.
-        front: names of conditions that none beats in speed, memory and energy at once, fastest first.
-        weighed: which of these three were measured.
-        answer: the chosen one with its figure, beside the next one; None if none is chosen.
-        sentence: all of it in plain words.
-        advice: sentences on what follows for the next run.
-        effects: sentences on what each axis does.
+        chosen: None if no condition may be recommended, or if the fastest learns worse than another and no objective
+            is set.
+        fastest: of conditions that learn no worse than the baseline.
+        learner: the best learner: the fastest unless another is established as better.
+        established: the repeats suffice for the statements on the chosen condition, or on both.
+        excluded: the reason against each condition, by name.
+        front: names of conditions that no other beats in speed, memory and energy at once, fastest first.
+        weighed: the measured ones of these three figures.
+        answer: the chosen condition with its figure, beside the next best; None if none is chosen.
+        sentence: the recommendation as text.
+        advice: sentences on the next run.
+        effects: sentences on the effect of each axis.
     """
 
     excluded: dict[str, str]
@@ -80,12 +80,12 @@ class Recommendation:
 
     @property
     def undecided(self) -> bool:
-        """Whether the fastest and the one that learns best are two, and nobody has said what counts."""
+        """Whether the fastest and the best learner differ, and no objective is set."""
         return self.chosen is None and self.learner is not None
 
     @property
     def trade_off(self) -> str:
-        """Which conditions none beats, where these are several and speed alone does not order them; else ""."""
+        """The conditions that no other beats, if they are several and speed alone does not order them; else ""."""
         if len(self.front) < 2 or len(self.weighed) < 2:
             return ""
         *first, last = self.weighed
@@ -94,7 +94,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What was chosen among which, in words, and what is not established of it."""
+    """A choice among conditions, as text, and the doubts about it."""
 
     chosen: BaselineComparison | None
     fastest: BaselineComparison | None
@@ -106,7 +106,7 @@ class _Choice:
 
     @property
     def tied(self) -> list[BaselineComparison]:
-        """What is as fast as the chosen one."""
+        """Conditions as fast as the chosen."""
         chosen = self.chosen
         return [one for one in self.among if chosen and one is not chosen and ties(one, chosen)]
 
@@ -114,10 +114,9 @@ class _Choice:
 def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Recommendation:
     """Choose among conditions that were measured beside the same baseline.
 
-    Speeds that tie are decided by who learns better, then by memory, by the lower ZeRO stage, by joules per token. What
-    another one is faster than is not chosen, nor what another beats in speed, memory and energy at once. Losses count
-    as the tests of `loss_test` show them; of those that learn as well as the best, the fastest is named. By loss, no
-    speed is needed.
+    Ties in speed are decided by the better loss, then by memory, the lower ZeRO stage, joules per token. A condition is
+    not chosen if another is faster, or beats it in speed, memory and energy at once. Losses count by `loss_test`; of
+    conditions that learn as well as the best, the fastest is chosen. By loss, no speed is needed.
     """
     loss_leads = by is None and bool(learning_axes([one.condition for one in comparisons if one.losses]))
     by = Objective.LOSS if loss_leads else by
@@ -160,7 +159,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
 
 
 def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded: Mapping[str, str]) -> _Choice:
-    """The fastest; nothing if another learns better and nobody has said that speed counts."""
+    """Choose the fastest; nothing if another learns better and no objective is set."""
     fastest = fastest_of(left)
     learner = fastest_of(best_learners(left, fastest))
     doubts = tuple(_doubts(fastest, left))
@@ -172,7 +171,7 @@ def _by_speed(left: Sequence[BaselineComparison], by: Objective | None, excluded
 
 
 def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: Mapping[str, str]) -> _Choice:
-    """The one that does best by the objective's figure; of several that do as well the fastest."""
+    """Choose the best by the objective's figure; of several equal conditions the fastest."""
     originals = {one.condition.name: one for one in left}
     by_score = sorted(scored(stick, left), key=pace, reverse=True)
     able = [one for one in by_score if not any(faster(other, one) for other in by_score)]
@@ -278,7 +277,7 @@ def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineCompariso
 
 
 def _by_chance(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield why a speed beside the chosen one may be that of another device, or of another environment."""
+    """Yield the reason if a speed beside the chosen condition's may be due to another device or environment."""
     told, among = made.chosen or made.fastest, {one.condition.name for one in made.among}
     compared = [one.condition for one in comparisons if one.is_baseline or one.condition.name in among]
     if told:
@@ -290,7 +289,7 @@ def _sure(one: BaselineComparison) -> bool:
 
 
 def _learning(learner: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
-    """That it learns better than others, where it does."""
+    """Yield a sentence if it learns better than others."""
     worse = [one for one in left if learns_worse(one, learner)]
     if worse:
         gaps = [found.value for one in worse if (found := compare_losses(one, learner).difference)]
@@ -331,7 +330,7 @@ def _verb(chosen: BaselineComparison, *, losses: bool = False) -> str:
 
 
 def _alone(chosen: BaselineComparison, excluded: Mapping[str, str]) -> str:
-    """Why it is chosen where no other may be."""
+    """Return the reason to choose it if no other may be chosen."""
     if not excluded:
         return "the only configuration"
     if chosen.is_baseline:
@@ -364,7 +363,7 @@ def _gain(one: BaselineComparison) -> str:
 
 
 def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineComparison | None) -> Iterator[str]:
-    """What is faster than the one that is told and is no choice, because it learns worse than the baseline."""
+    """Yield the conditions that are faster than this one, but learn worse than the baseline."""
     worse = [one for one in comparisons if one.loss.verdict == Sameness.WORSE and not infeasible(one.condition)]
     found = [
         f"{one.condition.name} ({times(gain)} × its speed)"
@@ -382,7 +381,7 @@ def _nothing(
     by: Objective | None,
     stick: Yardstick | None,
 ) -> Recommendation:
-    """No condition may be chosen; one may be known to learn best all the same."""
+    """Return a recommendation without a choice; the best learner may be known all the same."""
     lowest = min(fit, key=median_loss, default=None)
     said = [*(_learning(lowest, fit) if lowest else ())]
     if not comparisons:

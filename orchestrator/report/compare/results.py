@@ -1,4 +1,4 @@
-"""A campaign's results: its runs, compared, and what follows. Pure."""
+"""A campaign's results: its runs, their comparison and the recommendation. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .workloads import TimeToLoss, Workload, asked_work, times_to_loss, workload
 
 @dataclass(frozen=True)
 class WorkloadResults:
-    """A workload with each condition beside its baseline, and what to use for it."""
+    """A workload with each condition beside its baseline, and its recommendation."""
 
     workload: Workload
     comparisons: tuple[BaselineComparison, ...]
@@ -29,10 +29,10 @@ class WorkloadResults:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that a report says; the runs are in the order of the matrix.
+    """All data of a report; the runs are in the order of the matrix.
 
-    `times` are of conditions that differ in their tokens per step, by the time they took to the same loss. Runs that
-    screened their points are apart: no comparison and no estimate knows them, only the cost does.
+    `times` are of conditions that differ in their tokens per step, by their time to the same loss. Screening runs are
+    separate: they count in the cost, and in no comparison or estimate.
     """
 
     campaign: CampaignRow
@@ -55,12 +55,12 @@ class Results:
 
     @property
     def hour_unit(self) -> str:
-        """What the time of attempts is counted in."""
+        """The unit of attempts' time."""
         return "GPU-hours" if any(run.on_gpus for run in self.runs) else "rank-hours"
 
     @property
     def only_cpus(self) -> bool:
-        """Whether all runs that say where they were say that it was on CPUs."""
+        """Whether all runs with a known device trained on CPUs."""
         told = [run for run in self.runs if run.device_names]
         return bool(told) and all(run.on_cpus for run in told)
 
@@ -68,10 +68,7 @@ class Results:
 def results_of(
     campaign: CampaignRow, runs: Sequence[MeasuredRun], baseline: str | None = None, by: Objective | None = None
 ) -> Results:
-    """Compare a campaign's runs with the named baseline, or with the default one; recommends by what counts.
-
-    What counts is `by`, or else what the spec says.
-    """
+    """Compare a campaign's runs with the named or default baseline; recommend by `by`, else by the spec's objective."""
     by = by or _objective_of(campaign)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
@@ -81,7 +78,7 @@ def results_of(
 
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:
-    """What the campaign's spec says counts; None if it says nothing."""
+    """Return the spec's objective; None if not set."""
     said = campaign.provenance.get("objective")
     return Objective(said) if said in tuple(Objective) else None
 

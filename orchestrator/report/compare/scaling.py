@@ -1,4 +1,4 @@
-"""What more ranks bring: conditions that differ in nothing else. Pure."""
+"""The gain of more ranks: conditions that differ in nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NUMBER: Final = re.compile(r"(^|:)[1-9]\d*(?=,|$)")
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A condition beside its reference, the one with the fewest ranks, which may be itself.
+    """A condition beside its reference, the condition with the fewest ranks, which may be itself.
 
     Attributes:
-        keeps: what both have in common: ``STRONG`` or ``WEAK``; empty if the batch is not known.
+        keeps: the common part: ``STRONG`` or ``WEAK``; empty if the batch is unknown.
         efficiency: speed of a rank as a share of the reference's.
     """
 
@@ -36,10 +36,10 @@ class ScalingPoint:
 
 
 def scaling_of(conditions: Sequence[Condition]) -> list[ScalingPoint]:
-    """Every set of conditions that differ only in their ranks, from the fewest on, all on the same kind of device.
+    """Return every set of conditions that differ only in their ranks, from the fewest on, on the same kind of device.
 
-    A set has one condition for each number of ranks. All of it have the same batch, or else the same batch of a rank;
-    a condition may be in one set of either kind.
+    A set has a condition for each number of ranks. All have the same batch, or else the same batch of a rank; a
+    condition may be in a set of either kind.
     """
     known = [one for one in conditions if _tokens_per_s(one) and len(one.devices) < 2]
     devices = devices_among(known)
@@ -67,13 +67,13 @@ def _tokens_per_s(condition: Condition) -> float:
 
 
 def _batches(condition: Condition) -> list[tuple[str, float]]:
-    """What others must have in common with it: the whole batch, or the batch of a rank."""
+    """Return the batches that others must share: the whole batch, or the batch of a rank."""
     samples = condition.field("global_batch")
     return [(STRONG, samples), (WEAK, samples / condition.ranks)] if samples else [("", 0)]
 
 
 def _kind(condition: Condition) -> list[Any]:
-    """Everything of the configuration but the number of ranks and what may change with it."""
+    """Return the configuration without the number of ranks and fields that may change with it."""
     train = condition.runs[0].train
     around = {name: value for name, value in environment_key(condition).items() if name != "ranks_per_node"}
     slurm = {name: value for name, value in around["slurm"].items() if name not in ("nodes", "cpus_per_task")}
@@ -83,7 +83,7 @@ def _kind(condition: Condition) -> list[Any]:
 
 
 def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
-    """Parts with one condition for each number of ranks, which agree in as few details as possible."""
+    """Return parts with a condition for each number of ranks, which differ in as few details as possible."""
     every = ("micro_batch", "nodes", "cpus_per_task")
     for details in (chosen for number in range(len(every) + 1) for chosen in combinations(every, number)):
         parts = grouped(group, partial(_details, details))
@@ -93,6 +93,6 @@ def _apart(group: Sequence[Condition]) -> list[list[Condition]]:
 
 
 def _details(names: Sequence[str], condition: Condition) -> list[Any]:
-    """What may change with the number of ranks, and tells apart conditions with the same number."""
+    """Return fields that may change with the number of ranks, and that separate conditions with the same number."""
     run = condition.runs[0]
     return [(run.train if name == "micro_batch" else run.slurm).get(name) for name in names]

@@ -1,4 +1,4 @@
-"""How one change of an axis affects speed, memory and loss, over all pairs that differ in it alone. Pure."""
+"""The effect of a change of an axis on speed, memory and loss, over all pairs that differ in it alone. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMES_POINTS: Final = ("label", "strategy")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """One change of a field, and the pairs of conditions that differ in it alone, each without and with the change."""
+    """A change of a field, and the pairs of conditions that differ in it alone, each without and with the change."""
 
     field: str
     before: object
@@ -53,9 +53,9 @@ class Sensitivity:
 
 
 def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity]:
-    """Every change of one axis that was measured: on the same devices, unless the axis decides on them.
+    """Return every measured change of an axis, on the same devices unless the axis decides on them.
 
-    Numbers and the fields of the strategy go from each value to the next one, other words from the first to each.
+    Numbers and the fields of the strategy go from each value to the next, other values from the first to each.
     """
     known = [one for one in comparisons if one.speed or one.losses]
     found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
@@ -74,7 +74,7 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
 
 
 def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Axes of the matrix whose values are numbers or words: no labels, which name points; no structures."""
+    """Yield axes with numbers or text as values: no labels, which name points, and no structures."""
     for name in dict.fromkeys(name for one in comparisons for name in one.condition.params):
         structures = any(isinstance(one.condition.field(name), Mapping) for one in comparisons)
         if name not in NAMES_POINTS and not structures:
@@ -89,7 +89,7 @@ def effect_sentences(comparisons: Sequence[BaselineComparison]) -> Iterator[str]
 
 
 def sensitivity_sentence(change: Sensitivity) -> str:
-    """The sensitivity in words: of several pairs the geometric mean of speeds with its interval, and their range."""
+    """Return the effect as text: of several pairs the geometric mean of speeds with its interval, and their range."""
     effects = [speed_effect(change), memory_effect(change).replace(SAME_MEMORY, ""), loss_effect(change)]
     pairs = "; ".join(filter(None, [pair_names(change), doubt(change)]))
     return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."
@@ -134,7 +134,7 @@ def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[Base
 def _steps(
     ordered: list[list[BaselineComparison]], field: str
 ) -> Iterator[tuple[list[BaselineComparison], list[BaselineComparison]]]:
-    """The changes that are told: words have no order, so they are told from the first one.
+    """Yield the changes: text has no order, so its changes start from the first value.
 
     An engine is beside the ZeRO stage that shares most like it: the lowest after `ddp`, the highest before `fsdp2`.
     """
@@ -160,7 +160,7 @@ def _value(one: BaselineComparison, field: str) -> Any:
 
 
 def value_key(one: BaselineComparison, field: str) -> str:
-    """A condition's value of a field as a text, its default where the axis does not say it."""
+    """Return a condition's value of a field as text, by default the field's default."""
     return json.dumps(_value(one, field), default=str)
 
 
@@ -171,7 +171,7 @@ def _word(value: Any) -> str:
 
 
 def speed_effect(change: Sensitivity) -> str:
-    """`1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if nothing is known."""
+    """Return `1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if unknown."""
     found = [one for a, b in change.pairs if (one := times_as_fast(b, a))]
     verdicts = {compare_speeds(after, before) for before, after in change.pairs}
     values = sorted(one.value for one in found)
@@ -200,7 +200,7 @@ def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[
 
 
 def memory_effect(change: Sensitivity) -> str:
-    """`+1.2 GB`; "" if nothing is known."""
+    """Return `+1.2 GB`; "" if unknown."""
     saved = []
     for before, after in change.pairs:
         one, other = (each.condition.value("mem_reserved_gb") for each in (before, after))
@@ -236,7 +236,7 @@ def pair_names(change: Sensitivity) -> str:
 
 
 def doubt(change: Sensitivity) -> str:
-    """What the speeds do not show of some pair; "" if they do of all."""
+    """Return the doubt about the speeds of a pair; "" if there is none."""
     repeats = min(len(one.speeds or one.losses) for pair in change.pairs for one in pair)
     if repeats == 1:
         return "one repeat"
@@ -245,7 +245,7 @@ def doubt(change: Sensitivity) -> str:
 
 
 def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
-    """Yield a sentence for axes without an effect of their own: no two conditions differ in one of them alone."""
+    """Yield a sentence for axes without an effect of their own: no two conditions differ in such an axis alone."""
     known = [one for one in comparisons if one.speed or one.losses]
     values = {name: column for name, column in _columns(known).items() if len(set(column)) > 1}
     hidden = dict.fromkeys(name for name in values if name not in {change.field for change in changes})
@@ -265,7 +265,7 @@ def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sens
 
 
 def _columns(comparisons: Sequence[BaselineComparison]) -> dict[str, list[str]]:
-    """The values of each axis of the matrix, as texts, in the order of the conditions; defaults count as said."""
+    """Return the values of each axis of the matrix, as texts, in the order of the conditions; defaults count as set."""
     names = dict.fromkeys(name for one in comparisons for name in one.condition.params if name not in NAMES_POINTS)
     return {name: [value_key(one, name) for one in comparisons] for name in names}
 

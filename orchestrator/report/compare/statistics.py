@@ -1,15 +1,15 @@
-"""Medians with intervals, comparisons, and what may be concluded from them. Pure; needs NumPy.
+"""Medians with intervals, comparisons, and their conclusions. Pure; needs NumPy.
 
-Everything is about runs, never about steps: the steps of one run share its machine, its luck and its compiler, so a
-thousand of them are one observation.
+The observations are runs, never steps: the steps of a run share its machine, its luck and its compiler, so a thousand
+of them are a single observation.
 
 The interval of a median lies between two of the values, as near to each other as the sign test allows: it holds the
-true median at least nineteen times in twenty, whatever the distribution. Fewer than six values allow no more than their
-range, which holds it three times in four with three of them, 15 in 16 with five.
+true median at least nineteen times in twenty, for any distribution. Fewer than six values allow no more than their
+range, which holds it three times in four with three values, 15 in 16 with five.
 
 Comparisons are of means: of the logarithms of speeds, which makes ratios, and of the differences of losses between runs
 with the same seed. Their intervals are Student's t with each condition's own variance (Welch 1947), at 95 % for all
-comparisons that are made with one condition together (Bonferroni): `among` is their number. So in at most one campaign
+comparisons with a condition together (Bonferroni): `among` is their number. So in at most one campaign
 of twenty any difference is named that does not exist, and the interval of a condition that was chosen because it looks
 best holds its true value nineteen times in twenty, too. Equality is shown by two one-sided tests (Schuirmann 1987)
 against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
@@ -52,7 +52,7 @@ class Estimate:
 
     Attributes:
         low, high: its interval; None with fewer than ``LEAST_REPEATS``.
-        iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for one.
+        iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for a single repeat.
     """
 
     value: float
@@ -64,7 +64,7 @@ class Estimate:
 
 
 class Order(StrEnum):
-    """What a comparison of two speeds has shown."""
+    """The result of a comparison of two speeds."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -73,7 +73,7 @@ class Order(StrEnum):
 
 
 class Sameness(StrEnum):
-    """What a comparison of two losses has shown."""
+    """The result of a comparison of two losses."""
 
     EQUIVALENT = "equivalent"
     BETTER = "better"
@@ -188,7 +188,7 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) ->
     show nothing.
 
     Args:
-        among: comparisons that are made with one condition; wrong verdicts are as seldom over all of them.
+        among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
     """
     found = ratio(speeds, baseline, among)
     if found is None or found.low is None or found.high is None:
@@ -202,7 +202,7 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) ->
 def _one_sided(
     cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False
 ) -> tuple[float, float]:
-    """Return the bounds of two one-sided tests; infinite if there are too few repeats."""
+    """Return the bounds of two one-sided tests; infinite with too few repeats."""
     found = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among)
     if found is None or found.low is None or found.high is None:
         return -math.inf, math.inf
@@ -223,7 +223,7 @@ def loss_test(
 
     Args:
         margin: differences up to it count as none; fixed beforehand, never by how much these losses vary.
-        among: comparisons that are made with one condition; wrong verdicts are as seldom over all of them.
+        among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
     """
     base = {number: loss for number, loss in baseline if math.isfinite(loss)}
     ended = {number: loss for number, loss in losses if math.isfinite(loss)}
@@ -254,8 +254,8 @@ def loss_margin(baseline: Sequence[float], given: float | None, *, own: bool) ->
     """Return how far losses may be from the baseline's and count as equal.
 
     Args:
-        given: what the spec says.
-        own: they are in a script's own unit; else they are in nats.
+        given: the spec's margin.
+        own: losses are in a script's own unit; else in nats.
     """
     if given is not None:
         return given

@@ -1,7 +1,7 @@
-"""How figures follow a number that the matrix varies: batch, length, model size, ranks, or a knob. Pure.
+"""Figures over a number that the matrix varies: batch, length, model size, ranks, or a knob. Pure.
 
-A sweep joins conditions across workloads: each length, and each model, is a workload of its own, whose losses cannot be
-compared with another's, but its speed and memory can.
+A sweep joins conditions across workloads: each length, and each model, is a workload of its own. Losses of workloads
+cannot be compared, but speed and memory can.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Line:
-    """Conditions on one kind of device that differ in the axis alone, by rising x.
+    """Conditions on the same kind of device that differ in the axis alone, by rising x.
 
-    The name says what sets them apart from other lines.
+    The name separates them from other lines.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Grid:
     """Conditions that differ in two axes alone.
 
     Attributes:
-        name: what sets it apart from other grids of these axes.
+        name: separates it from other grids of these axes.
         cells: by value of the first and of the second axis; a pair without a condition is missing.
     """
 
@@ -92,9 +92,9 @@ Place = Callable[[Condition, str], float | None]
 
 
 def sweeps_of(conditions: Sequence[Condition]) -> list[Sweep]:
-    """Every axis along which some conditions differ in nothing else.
+    """Return every axis along which some conditions differ in nothing else.
 
-    It has three values, or else it changes the work: what two values do within a workload is an effect, see `effects`.
+    It has three values, or else it changes the work: a change between two values within a workload is an effect.
     """
     found, place = [], _places(conditions)
     for axis in _axes(conditions, place):
@@ -108,7 +108,7 @@ def sweeps_of(conditions: Sequence[Condition]) -> list[Sweep]:
 
 
 def grids_of(conditions: Sequence[Condition]) -> list[Grid]:
-    """Every two axes with at least two values each in conditions that differ in nothing else, more than one line."""
+    """Return every two axes with at least two values each in conditions that differ in nothing else."""
     found, place = [], _places(conditions)
     for across, down in combinations(_axes(conditions, place), 2):
         groups = []
@@ -125,7 +125,7 @@ def grids_of(conditions: Sequence[Condition]) -> list[Grid]:
 
 
 def _axes(conditions: Sequence[Condition], place: Place) -> list[str]:
-    """What is a number and has several values: parameters of the matrix, fields of the trainer, model size, ranks."""
+    """Yield numbers with several values: parameters of the matrix, fields of the trainer, model size, ranks."""
     names = dict.fromkeys(name for one in conditions for name in one.params if name not in NAMES_POINTS)
     fields = dict.fromkeys(name for one in conditions for name in one.runs[0].train)
     candidates = [*names, *(name for name in fields if name not in names), MODEL_SIZE, RANKS]
@@ -139,7 +139,7 @@ def _is_axis(conditions: Sequence[Condition], name: str, place: Place) -> bool:
 
 
 def _places(conditions: Sequence[Condition]) -> Place:
-    """Where conditions stand. A model that failed before it told its size has that of another run of it."""
+    """Return the places of conditions. A model that failed before it reported its size has that of another run."""
     runs = [run for one in conditions for run in one.runs]
     sizes = {key_of(run.train.get("model")): float(run.parameters) for run in runs if run.parameters}
 
@@ -156,7 +156,7 @@ def _places(conditions: Sequence[Condition]) -> Place:
 
 
 def _alike(conditions: Sequence[Condition], axes: Sequence[str], place: Place) -> Iterator[list[Condition]]:
-    """Conditions that differ in these axes alone, and in what moves with them, one at each place where that can be."""
+    """Return conditions that differ only in these axes and in fields that follow them, one for each place."""
     moving = set[str]().union(*(_MOVES.get(axis, ()) for axis in axes))
     if "seq_len" in axes and len({one.tokens_per_step for one in conditions}) == 1:
         moving.add("global_batch")  # longer samples in a smaller batch: the same tokens a step
@@ -191,7 +191,7 @@ def _alike_but(conditions: Sequence[Condition], axes: Sequence[str], moving: set
 
 
 def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str, Any]:
-    """Parameters without words that stand for several fields: these tell the same. A script's own words stay."""
+    """Return parameters without words for several fields, which repeat them. A script's own parameters stay."""
     run = condition.runs[0]
     if run.config.get("command"):
         return dict(params)
@@ -206,7 +206,7 @@ def _points(group: Sequence[Condition], axis: str, place: Place) -> tuple[SweepP
 
 
 def _names(groups: Sequence[Sequence[Condition]], *axes: str) -> list[str]:
-    """What sets each group apart: the parameters that all of it share and that differ between groups."""
+    """Return the names of groups: the parameters that a group shares and that differ between groups."""
     if len(groups) == 1:
         return [""]
     shared = [_shared(group, set(axes)) for group in groups]

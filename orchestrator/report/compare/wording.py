@@ -10,12 +10,12 @@ from .statistics import Estimate, LossTest
 
 
 def times(found: Estimate) -> str:
-    """A ratio, with its interval where there is one."""
+    """Return a ratio, with its interval if known."""
     return f"{found.value:.2f}{interval(found, '{:.2f}'.format)}"
 
 
 def interval(found: Estimate, number: Callable[[float], str]) -> str:
-    """` [low, high]`, to follow the value; nothing if there is none."""
+    """Return ` [low, high]`, to follow the value; "" without an interval."""
     return "" if found.low is None or found.high is None else f" [{number(found.low)}, {number(found.high)}]"
 
 
@@ -35,12 +35,12 @@ def deviation(found: Estimate | None, scale: float = 1.0) -> str:
 
 
 def difference(value: float, unit: str, sign: str = "+") -> str:
-    """Of losses, in detail, without their unit; what rounds to nothing has no sign of its own."""
+    """Return a difference of losses, in detail, without their unit; a difference that rounds to zero has no sign."""
     return loss_gap(value, unit, sign, decimals=4)
 
 
 def rounds_to_nothing(value: float, unit: str) -> bool:
-    """Return whether a difference of losses is none in detail; those of a script, which have no unit, may be tiny."""
+    """Return whether a difference of losses rounds to zero; differences of a script's losses may be tiny."""
     return not (round(value, 4) if unit else value)
 
 
@@ -50,7 +50,7 @@ def loss_margin(margin: float) -> str:
 
 
 def loss_gap(value: float, unit: str, sign: str = "+", decimals: int = 3) -> str:
-    """How far losses are apart, without their unit; those of a script, which have none, may be tiny, or huge."""
+    """Return the difference of losses, without their unit; a script's own may be tiny, or huge."""
     if not unit and abs(value) < 0.001:
         return f"{value:{sign}.1g}"
     if abs(value) >= LARGE_LOSS:
@@ -59,5 +59,5 @@ def loss_gap(value: float, unit: str, sign: str = "+", decimals: int = 3) -> str
 
 
 def loss_verdict(test: LossTest) -> str:
-    """What a comparison of losses has shown, with its margin or why it has shown nothing."""
+    """Return the result of a comparison of losses, with its margin or the reason for no result."""
     return f"{test.verdict} (± {loss_margin(test.margin)})" if not test.reason else f"{test.verdict}: {test.reason}"

@@ -34,9 +34,9 @@ _UNSURE: Final = 0.5
 
 @dataclass(frozen=True)
 class Workload:
-    """Conditions with the same model, data, tokens per step and ranks, and the baseline that they are compared with.
+    """Conditions with the same model, data, tokens per step and ranks, and their baseline.
 
-    The name says how it differs from the others, such as ``model gpt2-large``; empty if the campaign has no other.
+    The name has the difference from other workloads, as ``model gpt2-large``; empty if the campaign has no other.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class TimeToLoss:
-    """How long a condition trained with a loss, in nats, above what all of them come down to.
+    """The training time of a condition above a loss, in nats, that all conditions reach.
 
-    Seconds and tokens are medians over repeats; None if one of them never got there.
+    Seconds and tokens are medians over repeats; None if a repeat never reached it.
     """
 
     condition: Condition
@@ -58,9 +58,9 @@ class TimeToLoss:
 
 
 def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
-    """The workloads of a campaign, in the order of the matrix.
+    """Return the workloads of a campaign, in the order of the matrix.
 
-    `baseline` names the baseline of the workload that it belongs to; the others have their default one.
+    `baseline` names the baseline of its workload; other workloads have their default.
     """
     works = map(_work, conditions, _tokens_per_step(conditions))
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
@@ -70,12 +70,12 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
 
 
 def asked_work(condition: Condition) -> dict[str, Any]:
-    """What the spec says that a condition trains on what, and on how many ranks; None for what it leaves out."""
+    """Return the spec's model, data and ranks of a condition; None for missing fields."""
     return {**{name: condition.field(name) for name in WORK}, _RANKS: condition.ranks}
 
 
 def times_to_loss(conditions: Sequence[Condition]) -> list[TimeToLoss]:
-    """For conditions that differ in their tokens per step, whose final losses cannot be compared."""
+    """Return the times to a loss for conditions that differ in their tokens per step."""
     counted = [condition for condition in conditions if condition.counted]
     target = common_loss(counted)
     return [] if target is None else [_time(condition, target) for condition in counted]
@@ -97,10 +97,9 @@ def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
 
 
 def _tokens_per_step(conditions: Sequence[Condition]) -> list[int | None]:
-    """Of each condition, as one number where a script's own are alike.
+    """Return the tokens per step of each condition, as one number if a script's own are alike.
 
-    A condition of which nobody knows any yet does what others do of which the spec says the same, if all these do the
-    same.
+    A condition without a known number has that of conditions with the same spec, if they agree.
     """
     known: dict[str, list[int]] = {}
     asked = [key_of(asked_work(condition)) for condition in conditions]
@@ -122,13 +121,13 @@ def _nearest(own: int, known: Sequence[int]) -> int | None:
 
 
 def _work(condition: Condition, tokens_per_step: int | None) -> dict[str, Any]:
-    """What it trains on what: as the spec says, and of a script, which may do otherwise, also as it reports."""
+    """Return model and data of a condition: of the spec, and of a script also as reported."""
     reported = {"tokens per step": tokens_per_step} if condition.runs[0].config.get("command") else {}
     return {**asked_work(condition), **reported}
 
 
 def _names(groups: Sequence[Sequence[Condition]], works: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the spec's own parameters say of each, where they tell them apart, else what the configurations do."""
+    """Return names from the spec's parameters, if they separate the groups, else from the configurations."""
     shared = [_shared(group) for group in groups]
     told = [_name(params, _varying(shared)) for params in shared]
     if all(told) and len(set(told)) == len(groups):
@@ -143,7 +142,7 @@ def _shared(group: Sequence[Condition]) -> dict[str, Any]:
 
 
 def _names_work(name: str, condition: Condition) -> bool:
-    """Not a label, which names a point; not a field that says how; not the digest that stands for a whole structure."""
+    """Return whether a parameter names the work: no label of a point, field of the strategy, or digest of a structure."""
     train = condition.runs[0].train
     digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
     says_how = name in ("label", "strategy") or (name in train and name not in WORK)
