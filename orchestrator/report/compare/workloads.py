@@ -142,7 +142,7 @@ def _shared(group: Sequence[Condition]) -> dict[str, Any]:
 
 
 def _names_work(name: str, condition: Condition) -> bool:
-    """Return whether a parameter names the work: no label of a point, field of the strategy, or digest of a structure."""
+    """Return whether a parameter names the work: no label, field of the strategy, or digest of a structure."""
     train = condition.runs[0].train
     digest = isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(condition.params[name]))
     says_how = name in ("label", "strategy") or (name in train and name not in WORK)
