@@ -33,6 +33,7 @@ train:
 """
 
 
+@pytest.mark.nightly
 def test_one_run_by_hand_trains_without_the_store(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from dscampaign.orchestrator.memory.zero_memory import model_states
 from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE
 from dscampaign.tests.integration.trainer.conftest import Launch
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.nightly, pytest.mark.training]
 
 Held = dict[tuple[int, str, int], float]
 """Bytes for each parameter, by ZeRO stage, precision and accumulation."""
