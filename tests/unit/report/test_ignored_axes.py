@@ -46,7 +46,8 @@ def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
 
 @pytest.mark.parametrize("axis", ["zero_stage", "zero", "strategy", "micro_batch", "compile", "num_workers"])
 def test_an_axis_that_changes_only_how_a_step_is_computed_is_not_named(planted: Plant, axis: str) -> None:
-    assert not list(ignored_axes(measured(planted, point(FIRST, **{axis: 1}), point(FIRST, **{axis: 2}))))
+    points: list[dict[str, Any]] = [{axis: 1}, {axis: 2}]
+    assert not list(ignored_axes(measured(planted, *(point(FIRST, **params) for params in points))))
 
 
 def test_one_digit_is_enough_to_say_nothing(planted: Plant) -> None:

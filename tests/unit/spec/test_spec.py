@@ -334,7 +334,7 @@ def test_yes_and_no_are_meant_as_such_where_no_field_of_ours_says_so(write: Writ
     spec = write.load(text, "deepspeed.dump_state=no")
     assert spec.deepspeed == {"prescale_gradients": False, "comms_logger": {"enabled": True}, "dump_state": False}
     assert spec.train.model == {"model_type": "gpt2", "scale_attn_weights": False}
-    assert [run.config.deepspeed["wall_clock_breakdown"] for run in expand(spec)] == [True, False]
+    assert [dict(run.config.deepspeed)["wall_clock_breakdown"] for run in expand(spec)] == [True, False]
     assert load("deepspeed: {tag: 'no'}", "x").data == {"deepspeed": {"tag": "no"}}
 
 
