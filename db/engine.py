@@ -129,7 +129,7 @@ def make_engine(url: URL, read_only: ReadOnlyFile | None = None) -> Engine:
 def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
     """Hold the lock beside a SQLite file that every writer holds; the kernel releases it when the process dies.
 
-    SQLite 3.7.0 to 3.51.2 can corrupt a database when one connection writes while another one, right after its commit,
+    SQLite 3.7.0 to 3.51.2 can corrupt a database when one connection writes while another, right after its commit,
     moves the log back into the file. BEGIN IMMEDIATE does not cover that moment; a lock held until the commit has
     returned does.
 

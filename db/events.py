@@ -58,7 +58,7 @@ def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
 
 
 def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
-    """Return the events of a campaign, or of one run, oldest first; with a limit, only the newest."""
+    """Return the events of a campaign, or of a run, oldest first; with a limit, only the newest."""
     table = schema.events
     where = table.c.campaign_id == campaign_id
     if run_id is not None:

@@ -48,7 +48,7 @@ _Place = tuple[int, int]
 
 
 class _Counter(NamedTuple):
-    """The counter of one GPU: the time in which it is known, and its growth."""
+    """The counter of a GPU: the time in which it is known, and its growth."""
 
     from_s: float
     to_s: float
@@ -141,7 +141,7 @@ def _read(recorded: Mapping[str, Any]) -> AttemptGpus:
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
     """Return the energy of an attempt's steps, and their tokens.
 
-    From the end of one step to the end of another, saving and evaluating included. The warm-up does not count, nor
+    From the end of a step to the end of another, saving and evaluating included. The warm-up does not count, nor
     does a step without samples of every GPU on every node.
 
     Returns:

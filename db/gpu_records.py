@@ -43,7 +43,7 @@ class GpuDevice:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment; None if its driver does not report a figure.
+    """One GPU at a single moment; None if its driver does not report a figure.
 
     Attributes:
         span_s: seconds since the sample before.
@@ -84,7 +84,7 @@ WHOLE_FIGURES = frozenset({"throttle", "ecc_errors"})
 
 @dataclass(frozen=True)
 class GpuUse:
-    """The use of one GPU over a sampled time. Means are over time; None if nothing is known.
+    """The use of a GPU over a sampled time. Means are over time; None if nothing is known.
 
     Attributes:
         from_s, to_s: the first and the last sample.
@@ -121,10 +121,10 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class TokenEnergy:
-    """The energy of all GPUs from one step to another, and the tokens between.
+    """The energy of all GPUs between two steps, and the tokens between.
 
     Attributes:
-        first_step, last_step: their ends bound the time, so the first one's own work is not part of it.
+        first_step, last_step: their ends bound the time, so the first's own work is not part of it.
         energy_j: of the whole time, saving and evaluating included.
     """
 

@@ -96,7 +96,7 @@ def lacking_variables(conn: Connection) -> set[int]:
 
 
 def update_campaign(conn: Connection, campaign_id: int, **values: Any) -> bool:
-    """Set columns of a campaign; return False if there is no such campaign."""
+    """Set columns of a campaign; return False if the campaign does not exist."""
     return _update(conn, schema.campaign, campaign_id, None, values)
 
 
@@ -141,7 +141,7 @@ def update_run(
 
 
 def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> list[AttemptRow]:
-    """Return the attempts of a campaign, or of one run of it, oldest first within a run."""
+    """Return the attempts of a campaign, or of a run of it, oldest first within a run."""
     table = schema.attempt
     of_campaign = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
     where = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
@@ -170,7 +170,7 @@ def is_active(conn: Connection, attempt_id: int) -> bool:
 
 
 def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
-    """Record that an attempt's agent is alive, by the database's clock; return False if there is no such attempt.
+    """Record that an attempt's agent is alive, by the database's clock; return False if the attempt does not exist.
 
     With a `token`, it must be this very attempt, and not another store's of the same number.
     """

@@ -332,7 +332,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class MemoryObservation:
-    """The memory of one attempt: a line of the memory ledger.
+    """The memory of an attempt: a line of the memory ledger.
 
     `key` names everything that decides memory except the micro-batch; figures are the worst rank's, in GB; `oom` marks
     a micro-batch that did not fit. `per_sample_gb` is the cost of one more sample of the micro-batch, if it was

@@ -81,7 +81,7 @@ def shown_state(state: RunState, desired: str) -> str:
 
 
 class AttemptState(StrEnum):
-    """The state of one attempt; an `intent` may or may not have reached Slurm."""
+    """The state of an attempt; an `intent` may or may not have reached Slurm."""
 
     INTENT = "intent"
     QUEUED = "queued"

@@ -15,7 +15,7 @@ _ADVISORY_LOCK: Final = 0x64736361  # any fixed number: "dsca"
 
 
 def upgrade(store: Store) -> tuple[str | None, str]:
-    """Make tables, or apply missing migrations, in one transaction; return the revision before and after.
+    """Make tables, or apply missing migrations, in a single transaction; return the revision before and after.
 
     The store is opened with `check_schema=False`.
 

@@ -60,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in ``path``; None if there is no such file.
+    """Return the JSON object in ``path``; None if the file does not exist.
 
     Raises:
         ValueError: it holds something else.

@@ -1,1 +1,1 @@
-"""Compute node: one attempt of one run."""
+"""Compute node: one attempt of a run."""

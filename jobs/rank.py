@@ -1,4 +1,4 @@
-"""Run the training script of one rank and record how it ended.
+"""Run the training script of a rank and record how it ended.
 
 The launcher reports the first dead child that it polls, and a rank that dies by a signal reports nothing at all. So
 every rank leaves a record of its own: its identity, and, unless a signal killed it, its exit code or its exception with

@@ -29,7 +29,7 @@ RECORD_SIZE = 128
 
 
 def report(step: int, **values: SupportsFloat) -> None:
-    """Report numbers of one optimizer step; several calls for the same step add up to one row.
+    """Report numbers of an optimizer step; several calls for the same step add up to a row.
 
     Args:
         step: completed optimizer steps, the first is 1.

@@ -42,7 +42,7 @@ class ForwardSpool(Spool[MetricBatch]):
 
 
 class GpuSpool(Spool[GpuBatch]):
-    """The telemetry of one node of an attempt; `number` is the node's rank."""
+    """The telemetry of a node of an attempt; `number` is the node's rank."""
 
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:
         """Devices, samples and events."""
@@ -109,7 +109,7 @@ def drain_attempt(
 
     Raises:
         StoreUnreachable: the store did not answer; the lines are not lost.
-        LookupError: there is no such attempt.
+        LookupError: the attempt does not exist.
         OSError, StoreError: a spool cannot be read, or the login may not write its rows; the others were taken.
     """
     failed: OSError | StoreError | None = None

@@ -113,7 +113,7 @@ class Spool(ABC, Generic[B]):
         return None
 
     def source(self, store: Store) -> Source:
-        """Return the source; raises LookupError if there is no such attempt."""
+        """Return the source; raises LookupError if the attempt does not exist."""
         attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
         of_node = and_(read.attempt_id == attempt.id, read.node_rank == self.number)
         joined = schema.attempt.join(schema.run, run.id == attempt.run_id).outerjoin(schema.node_spool, of_node)
@@ -149,11 +149,11 @@ def ingest(
         store: the store.
         spool: the spool.
         source: the store's known position; by default it is asked.
-        max_bytes: the most to take, in one transaction.
+        max_bytes: the most to take, in a single transaction.
 
     Raises:
         StoreUnreachable: the store did not answer; nothing was taken, and nothing is lost.
-        LookupError: there is no such attempt.
+        LookupError: the attempt does not exist.
         OSError: the spool cannot be read.
     """
     source = source or spool.source(store)

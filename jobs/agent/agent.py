@@ -1,4 +1,4 @@
-"""One node of one attempt: claim, launch, watch, push, and write the outcome.
+"""One node of an attempt: claim, launch, watch, push, and write the outcome.
 
 Started on every node of a job by srun (or by the local executor):  python -m dscampaign.jobs.agent BATCH_DIR [INDEX]
 It leaves evidence; the reconciler decides the next step.

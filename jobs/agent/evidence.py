@@ -1,4 +1,4 @@
-"""Record how an attempt's processes ended on one node, with the proof, without a verdict."""
+"""Record how an attempt's processes ended on a node, with the proof, without a verdict."""
 
 from __future__ import annotations
 

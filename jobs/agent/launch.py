@@ -1,4 +1,4 @@
-"""The `deepspeed` command line, hostfile and environment of one node. Pure."""
+"""The `deepspeed` command line, hostfile and environment of a node. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
 
 
 def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
-    """Return DeepSpeed's launcher for the ranks of one node; its other options and the script follow."""
+    """Return DeepSpeed's launcher for the ranks of a node; its other options and the script follow."""
     return [
         *(python, "-u", "-m", "deepspeed.launcher.runner"),
         *("--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node_rank)),

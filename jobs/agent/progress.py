@@ -1,4 +1,4 @@
-"""Watch the progress records of one node's ranks, and write the agent's heartbeat.
+"""Watch the progress records of a node's ranks, and write the agent's heartbeat.
 
 Every rank overwrites a record of its own in memory of its node (``report.py``), which costs it a microsecond. The
 agent reads the records twice a second and summarises them in the heartbeat; nothing else leaves the node.

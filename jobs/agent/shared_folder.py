@@ -54,7 +54,7 @@ class SharedFolder:
     def is_restored(self) -> bool:
         """Return whether the folder is here but not the claim that this agent made: somebody restored an earlier state.
 
-        The device is not compared: a file system that was mounted again has another one.
+        The device is not compared: a file system that was mounted again has another.
         """
         if self._held is None:
             return False

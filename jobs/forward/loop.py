@@ -31,7 +31,7 @@ _TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "mlflow": "MLflow"}
 
 
 class Forwarding:
-    """One tool's part of one attempt.
+    """One tool's part of an attempt.
 
     Args:
         payload: the attempt as it really runs.

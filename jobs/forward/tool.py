@@ -94,7 +94,7 @@ def make_tool(name: str, payload: Payload, state: State) -> Tool:
 
     Raises:
         ImportError: its package is not installed here.
-        KeyError: there is no such tool.
+        KeyError: the tool does not exist.
     """
     module, made = _TOOLS[name]
     tool: Tool = getattr(import_module(module, __package__), made)(payload, state)

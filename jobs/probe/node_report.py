@@ -137,7 +137,7 @@ class Collective(Document):
     Attributes:
         backend: nccl or gloo.
         correct: every rank got the sum.
-        bus_gb_s: bus bandwidth, 2 (n - 1) / n x size / time as NCCL's own tests count it; None for one rank.
+        bus_gb_s: bus bandwidth, 2 (n - 1) / n x size / time as NCCL's own tests count it; None for a single rank.
     """
 
     backend: str

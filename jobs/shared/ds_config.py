@@ -26,8 +26,8 @@ def render(
 
     Args:
         train: Fields of the spec's `train`, as in train.json.
-        micro_batch: Samples of one forward pass on one rank; None for a command without it.
-        accumulation: Passes of one optimizer step; None for a command without it.
+        micro_batch: Samples of one forward pass on a rank; None for a command without it.
+        accumulation: Passes of an optimizer step; None for a command without it.
         world_size: Ranks.
         overrides: The spec's `deepspeed`, laid over the rest.
 

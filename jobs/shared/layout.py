@@ -54,7 +54,7 @@ class _Below:
 
 @dataclass(frozen=True)
 class AttemptPaths:
-    """The files of one attempt. Written by its agents and ranks, read by the reconciler."""
+    """The files of an attempt. Written by its agents and ranks, read by the reconciler."""
 
     dir: Path
 
@@ -128,7 +128,7 @@ class AttemptPaths:
 
 @dataclass(frozen=True)
 class RunPaths:
-    """The folder of one run, which outlives its attempts."""
+    """The folder of a run, which outlives its attempts."""
 
     dir: Path
 
@@ -159,13 +159,13 @@ class RunPaths:
     """The generation that may write; an agent of an older one ends itself."""
 
     def attempt(self, generation: int) -> AttemptPaths:
-        """The folder of one attempt."""
+        """The folder of an attempt."""
         return AttemptPaths(self.dir / f"g{generation:04d}")
 
 
 @dataclass(frozen=True)
 class CampaignPaths:
-    """The folder of one campaign below the shared ``root``."""
+    """The folder of a campaign below the shared ``root``."""
 
     root: Path
     campaign: str
@@ -204,11 +204,11 @@ class CampaignPaths:
         return self.dir / "batches"
 
     def run(self, name: str) -> RunPaths:
-        """The folder of one run."""
+        """The folder of a run."""
         return RunPaths(self.runs / name)
 
     def batch(self, token: str) -> Path:
-        """The folder of one job array: payloads, submission file, Slurm's logs."""
+        """The folder of a job array: payloads, submission file, Slurm's logs."""
         return self.batches / token
 
 

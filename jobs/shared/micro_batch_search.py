@@ -65,7 +65,7 @@ def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -
     """Return the next size to try; None if that would not pay, or is expected not to fit.
 
     Args:
-        share: samples of one rank in an optimizer step.
+        share: samples of a rank in an optimizer step.
         trials: the measured sizes, smallest first, at least one.
         too_big: a size that did not fit.
     """

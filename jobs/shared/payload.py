@@ -1,4 +1,4 @@
-"""The payload, which the reconciler hands to the agents of one attempt: a JSON file, never a pickle.
+"""The payload, which the reconciler hands to the agents of an attempt: a JSON file, never a pickle.
 
 A pickle is code, is renamed by submitit only after sbatch has answered (a job adopted after a crash would wait for
 it in vain), and ties the node's interpreter to the login node's. See docs/adr/0001-json-payload.md.

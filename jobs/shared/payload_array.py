@@ -1,4 +1,4 @@
-"""The payloads of a job array in one file, of which each task reads only its own.
+"""The payloads of a job array in a single file, of which each task reads only its own.
 
 The first line has the offset of each task's line; the second the fields that all tasks share, and the line of a task
 the others.

@@ -59,7 +59,7 @@ Those of an active Python environment are here because the interpreter is record
 
 
 def of_another_process(name: str) -> bool:
-    """Return whether a variable belongs to one job, rank or run, and misleads any other that inherits it."""
+    """Return whether a variable belongs to a job, rank or run, and misleads any other that inherits it."""
     return any(known.fullmatch(name) for known in (_OF_A_JOB, PER_TASK, _OF_A_RUN))
 
 

@@ -27,7 +27,7 @@ _MODEL: Final = "model."
 
 
 class SavedWeights:
-    """The weights of one checkpoint by the model's own names.
+    """The weights of a checkpoint by the model's own names.
 
     They stay in its memory-mapped files until they are read. For fp32 weights of a training in half precision with
     ZeRO 1 or 2, DeepSpeed joins all of them in memory first: four bytes a parameter.

@@ -43,7 +43,7 @@ class SearchPlan:
     """A search for the micro-batch instead of a training.
 
     Attributes:
-        share: samples of one rank in an optimizer step of the run.
+        share: samples of a rank in an optimizer step of the run.
         seconds: time limit for trying larger sizes.
         too_big: a size that did not fit before; None for none.
     """

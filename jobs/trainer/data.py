@@ -88,7 +88,7 @@ def load(
     Args:
         config: names the text and the tokenizer.
         data_dir: folder of the prepared tokens of all runs.
-        prepare: tokenise missing text (on one rank); else wait until that rank has done it.
+        prepare: tokenise missing text (on a rank); else wait until that rank has done it.
         share: broadcasts a value of the preparing rank to all ranks; called once, by all.
 
     Raises:

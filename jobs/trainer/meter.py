@@ -139,7 +139,7 @@ class Meter:
     def flush(self) -> None:
         """Report the last closed step now. Before a checkpoint, an evaluation, and at the end.
 
-        Each of these starts a line, so that the next line covers exactly the steps since this one.
+        Each of these starts a line, so that the next line covers exactly the steps since this.
         """
         before, self._pending = self._pending, None
         self._read(before, due=True)

@@ -16,7 +16,7 @@ _RUNS: Final = 3
 
 
 def codes_text(codes: Iterable[str | None]) -> str:
-    """Return the codes of one run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
+    """Return the codes of a run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
     known = [code for code in codes if code]
     return " → ".join(code for before, code in zip(["", *known], known, strict=False) if code != before)
 

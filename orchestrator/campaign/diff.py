@@ -99,7 +99,7 @@ def desired_again(row: RunRow) -> RunRow:
 
 
 def accepted_again(row: RunRow, run: Run) -> RunRow:
-    """Return the row with fresh budgets if sbatch refused its job, and the spec now asks for another one."""
+    """Return the row with fresh budgets if sbatch refused its job, and the spec now asks for another."""
     refused = row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED)
     if not refused or row.desired != "run" or unchanged(row, run):
         return row
@@ -110,7 +110,7 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
 
 
 def asked_again(row: RunRow, run: Run) -> RunRow:
-    """The row with an attempt to come, if its job will never start and the spec now asks Slurm for another one."""
+    """The row with an attempt to come, if its job will never start and the spec now asks Slurm for another."""
     if row.state is not RunState.QUEUED or row.desired != "run" or not row.has_cause(CauseCode.NEVER_STARTS):
         return row
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))

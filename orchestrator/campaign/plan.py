@@ -101,7 +101,7 @@ class PlannedRun:
 
     @property
     def accumulation(self) -> int | None:
-        """Forward passes of one optimizer step in that attempt."""
+        """Forward passes of an optimizer step in that attempt."""
         return job_request.accumulation_of(self.run.config, self.micro_batch, self.run.world_size) if self.run else None
 
 

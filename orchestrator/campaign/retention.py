@@ -99,7 +99,7 @@ class Garbage:
     kept: tuple[Kept, ...] = ()
 
     def of(self, kind: GarbageKind) -> list[Item]:
-        """Return the items of one kind."""
+        """Return the items of a kind."""
         return [item for item in self.items if item.kind is kind]
 
     @property
@@ -195,7 +195,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
-    """Return the surplus checkpoints of the built-in trainer: a script of one's own keeps what it needs."""
+    """Return the surplus checkpoints of the built-in trainer: the user's own script keeps what it needs."""
     config = run_config(run)
     if config.command or step is None:
         return []
@@ -260,7 +260,7 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
 
 @dataclass(frozen=True)
 class Thinning:
-    """The metrics of one campaign to thin, by a rule."""
+    """The metrics of a campaign to thin, by a rule."""
 
     campaign: CampaignRow
     rule: Retention

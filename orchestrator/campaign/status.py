@@ -48,10 +48,10 @@ def no_metrics(names: Sequence[str], campaign: str = "") -> str:
 
 @dataclass(frozen=True)
 class CampaignStatus:
-    """A campaign at one moment of the store's clock, with its runs in the order of the matrix.
+    """A campaign at a single moment of the store's clock, with its runs in the order of the matrix.
 
     Attributes:
-        first_micro_batch: by run id, the first one of its present configuration; only of retried runs.
+        first_micro_batch: by run id, the first of its present configuration; only of retried runs.
         reconciler: the campaign's lease, current or last.
         rules: by run id, the rule that found why it failed or is held.
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
@@ -128,7 +128,7 @@ class CampaignStatus:
 
 @dataclass(frozen=True)
 class ConditionStatus:
-    """All repeats of one point of the matrix; named after the first one, without the repeat's number."""
+    """All repeats of a point of the matrix; named after the first, without the repeat's number."""
 
     name: str
     runs: tuple[RunStatus, ...]
@@ -166,7 +166,7 @@ def _rank(state: RunState) -> int:
 
 
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
-    """Read a campaign's status in one transaction."""
+    """Read a campaign's status in a single transaction."""
     with store.read() as conn:
         rows = _with_nonfinite(conn, campaign.id, queries.status(conn, campaign.id))
         now_s, left_s, all_left_s = store.now(conn), {}, None

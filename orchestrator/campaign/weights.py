@@ -58,7 +58,7 @@ class WeightsPlan:
     """A checkpoint to write, and the Python that writes it.
 
     Attributes:
-        train: the fields of train.json, for one rank: how the run was split does not matter.
+        train: the fields of train.json, for a rank: how the run was split does not matter.
         python: the run's own; this program's own for a campaign of another user.
         workdir: the folder that names of local files are relative to; "" if unknown or of another user.
         passed_over: checkpoints that are not complete, or not to be trusted, each with the reason.

@@ -108,7 +108,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
 @store_options
 @json_option
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json: bool) -> int:
-    """Delete files that no result needs, of one campaign or of all.
+    """Delete files that no result needs, of a campaign or of all.
 
     Deletes checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics files
     that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old. Lists

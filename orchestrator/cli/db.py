@@ -69,7 +69,7 @@ def prune(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Thin the metrics of runs that ended long ago, of one campaign or of all.
+    """Thin the metrics of runs that ended long ago, of a campaign or of all.
 
     Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
     Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the

@@ -31,7 +31,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
     """Diagnose why a job ended, whoever started it.
 
     PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt. All are taken to be
-    of one job. Needs no spec and no store, and writes nothing. Of a large log the beginning and the end are read.
+    of a job. Needs no spec and no store, and writes nothing. Of a large log the beginning and the end are read.
 
     Prints the failure class, the line that proves it, and what to do next. Exit code 1: nothing shows why it ended.
 

@@ -42,7 +42,7 @@ def doctor(
     """Check whether machine, cluster and store are ready.
 
     With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job on the spec's partition,
-    with the GPUs of one node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,
+    with the GPUs of a node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,
     torch, DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether it reaches the
     database. With `executor: local`, this machine is that node.
 

@@ -1,4 +1,4 @@
-"""The command `campaign`; its subcommands are in the modules beside this one.
+"""The command `campaign`; its subcommands are in the modules beside this.
 
 Nothing here imports pydantic, SQLAlchemy or submitit before a subcommand needs it: `campaign --help` must be instant.
 """

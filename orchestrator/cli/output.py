@@ -121,5 +121,5 @@ def echo_error(message: str, hint: str | None) -> None:
 
 
 def echo_next(text: str) -> None:
-    """Print the next command, in one piece."""
+    """Print the next command, in a single piece."""
     echo_err(page_for(sys.stderr).paint(f"next: {text}", Style.CYAN))

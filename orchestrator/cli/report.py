@@ -228,7 +228,7 @@ def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def results_of_campaign(
     name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
-    """Open a campaign and compares its runs; raise UserError if there is no such baseline."""
+    """Open a campaign and compares its runs; raise UserError if the baseline does not exist."""
     from dscampaign.orchestrator.campaign.lookup import open_campaign
 
     opened, campaign = open_campaign(place, name)

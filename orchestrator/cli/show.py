@@ -131,7 +131,7 @@ def logs(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Show the output of one rank of a run.
+    """Show the output of a rank of a run.
 
     Until the rank prints something, shows the output of the launcher or of the batch job. On a terminal, shows progress
     bars in their last state, and passes colours but no other escape sequence; a file or a pipe gets the log as it is.

@@ -132,7 +132,7 @@ def plan(
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
-    number of parameters of its model, and the memory that weights, gradients and optimizer states take on one GPU.
+    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU.
     Shows the command of the first run of your own script. With RUN, shows that run's DeepSpeed configuration instead.
     Sums up more than 60 runs by axis, with a row for each run that differs from all others.
 
@@ -184,7 +184,7 @@ def render(
     place: PlaceOptions,
     as_json: bool,
 ) -> int:
-    """Write a batch script for one run, or for the reconciler.
+    """Write a batch script for a run, or for the reconciler.
 
     The script of a run is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs
     neither the store nor the reconciler, and writes to a folder of its own.

@@ -40,7 +40,7 @@ _Interpreter = tuple[str, tuple[tuple[str, str], ...]]
 
 @dataclass
 class OptionChecks:
-    """Checks `deepspeed` and `train.model` of all runs of a spec by one process per Python.
+    """Checks `deepspeed` and `train.model` of all runs of a spec by a process per Python.
 
     Attributes:
         tell: Reports that it takes a while.

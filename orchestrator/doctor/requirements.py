@@ -26,9 +26,9 @@ class Requirements:
 
     Attributes:
         runs: their names.
-        config: of one run; the other runs share every field that matters here.
-        ranks: processes of one node.
-        gpus: of one node.
+        config: of a run; the other runs share every field that matters here.
+        ranks: processes of a node.
+        gpus: of a node.
         on_gpus: whether the training uses them.
         host_gb, gpu_gb, disk_gb: size of the model's states in a node's memory, on a GPU and on a node's disk.
         checkpoints_gb: size of the kept checkpoints of all runs together.

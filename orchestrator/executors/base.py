@@ -163,7 +163,7 @@ class SubmissionUnclear(Exception):
 
 @dataclass(frozen=True)
 class JobListing:
-    """The user's jobs that the executor knew at one moment.
+    """The user's jobs that the executor knew at a single moment.
 
     Attributes:
         jobs: by (token, index). Absence means unknown, never failed.

@@ -135,7 +135,7 @@ def _answer(question: _Question, since_s: float) -> _Answer:
 
 
 def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> dict[str, JobView]:
-    """Join the views of one attempt's jobs.
+    """Join the views of an attempt's jobs.
 
     A job that squeue does not show is over: a record of it as alive lags, or will never be corrected.
     """

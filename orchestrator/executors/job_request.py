@@ -66,7 +66,7 @@ def payload(
     """Return the payload for the agents of an attempt.
 
     Args:
-        micro_batch: samples of one forward pass on one rank in this attempt; None for the spec's, or for the search
+        micro_batch: samples of one forward pass on a rank in this attempt; None for the spec's, or for the search
             that it asks for.
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.

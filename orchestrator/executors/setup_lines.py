@@ -56,7 +56,7 @@ class SetUpFailure(Document):
 
 
 def record_of(batch: Path, index: int) -> Path:
-    """Return the path of the record of one task of a batch."""
+    """Return the path of the record of a task of a batch."""
     return batch / f"setup-{index}.json"
 
 

@@ -114,7 +114,7 @@ class SlurmExecutor:
 
 
 def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:
-    """No array is smaller than that of one job."""
+    """No array is smaller than that of a job."""
     error = submission_error(stdout, stderr)
     if batch.size == 1 and isinstance(error, ArrayTooLarge) and not error.for_now:
         return SubmissionRefused(f"{last_words(str(error))}, not even of one job: {_NO_ARRAYS}")
@@ -148,7 +148,7 @@ def _job_array(batch: JobArray) -> Any:
     import submitit  # imported here, as below: `campaign status` must not pay for it
 
     class SubmititArray(submitit.SlurmExecutor):
-        """submitit's executor with our agent as the command and always an array, also for one job."""
+        """submitit's executor with our agent as the command and always an array, also for a job."""
 
         @property
         def _submitit_command_str(self) -> str:

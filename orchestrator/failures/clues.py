@@ -83,7 +83,7 @@ class Clue:
 
     @cached_property
     def causes(self) -> tuple[Raised, ...]:
-        """The exceptions in place of which it was raised, or that it holds, the first one first."""
+        """The exceptions in place of which it was raised, or that it holds, the first first."""
         error = self.error or {}
         if isinstance(chain := error.get("chain"), list) and chain:
             return tuple(recorded(cause) for cause in chain if isinstance(cause, Mapping))

@@ -68,7 +68,7 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
     Args:
         model: As `train.model` names it: a name, a folder, or the fields of a configuration.
         tokenizer: As `train.tokenizer` names it: it decides an inline configuration's vocabulary.
-        sharers: Ranks that share each layer (`train.tensor_parallel`): the part of one rank is counted.
+        sharers: Ranks that share each layer (`train.tensor_parallel`): the part of a rank is counted.
 
     Returns:
         The number without any padding of the vocabulary; None if only the hub or Transformers knows it.

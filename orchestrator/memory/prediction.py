@@ -47,7 +47,7 @@ class Choice:
     """A micro-batch to try.
 
     Attributes:
-        micro_batch: samples of one forward pass on one rank.
+        micro_batch: samples of one forward pass on a rank.
         predicted_gb: its predicted peak memory in GB; None if unknown.
         why: the reason for it; "" for the spec's own.
     """

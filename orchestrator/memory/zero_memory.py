@@ -64,8 +64,8 @@ class States:
     """The memory of a model's states, in GB of 10^9 bytes.
 
     Attributes:
-        weights_gb, gradients_gb, optimizer_gb: on the GPU of one rank; with the optimizer, its own copy of the weights.
-        buffers_gb: on the GPU of one rank, in which ZeRO 1 and 2 reduce gradients.
+        weights_gb, gradients_gb, optimizer_gb: on the GPU of a rank; with the optimizer, its own copy of the weights.
+        buffers_gb: on the GPU of a rank, in which ZeRO 1 and 2 reduce gradients.
         host_gb: states offloaded to a node's memory.
         disk_gb: states offloaded to a node's disk.
     """
@@ -105,12 +105,12 @@ def model_states(
     trains fp32 weights in any precision; so does FSDP2, which divides everything among the ranks.
 
     Args:
-        parameters: Of the whole model; of one rank if ranks share layers.
+        parameters: Of the whole model; of a rank if ranks share layers.
         precision: fp32, tf32, bf16 or fp16.
         zero_stage: 0 to 3; without a meaning for DDP and FSDP2.
         ranks: Processes with the same parameters, among which ZeRO divides states.
-        ranks_per_node: Processes on one node; `ranks` by default.
-        accumulation: Passes of one optimizer step. Between them stage 1 keeps whole gradients; with a single pass it
+        ranks_per_node: Processes on a node; `ranks` by default.
+        accumulation: Passes of an optimizer step. Between them stage 1 keeps whole gradients; with a single pass it
             divides them as stage 2 does.
         offload: Takes effect if ZeRO can: optimizer states from stage 1, weights with stage 3.
         engine: Engine of the training.

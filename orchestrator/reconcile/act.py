@@ -93,7 +93,7 @@ def _write_to_jobs(
 def _resize(action: Resize, writer: FencedWriter) -> None:
     """Write the sizes for the agent of a queued attempt, then record them; the agent reports those that it uses.
 
-    Not in one transaction: a slow shared folder must not hold the store's lock.
+    Not in a single transaction: a slow shared folder must not hold the store's lock.
     """
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro

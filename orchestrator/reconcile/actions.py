@@ -186,7 +186,7 @@ def run_of(action: Action) -> int:
 
 @dataclass
 class Failures:
-    """Failures of one pass.
+    """Failures of a pass.
 
     Attributes:
         troubles: errors that pass: the next pass tries again.

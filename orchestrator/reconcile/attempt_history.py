@@ -132,7 +132,7 @@ def count(history: Sequence[EndedAttempt], *kinds: FailureClass) -> int:
 def same_end_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
     """Return the earlier attempt that the same error ended at the same place and step: the second witness of a mistake.
 
-    A node that is suspected is no witness against the script: it takes another one.
+    A node that is suspected is no witness against the script: it takes another.
     """
     last = history[-1]
     if not last.place:

@@ -155,7 +155,7 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
-    """Return whether its job never started and will not, and the spec has since asked for another one."""
+    """Return whether its job never started and will not, and the spec has since asked for another."""
     job, older = attempt.job, attempt.row.retry_epoch < view.run.retry_epoch
     return job is not None and older and (job.cancelled_in_queue or (job.pending and will_not_start(job.reason)))
 

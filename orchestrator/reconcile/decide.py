@@ -1,7 +1,7 @@
 """Snapshot → actions: the whole policy, pure. No clock, no I/O, no randomness but those in the snapshot.
 
 For every run: first the state of its newest attempt (`attempt_state`), then, if no attempt is active, the next one
-(`retry_policy`). Both happen in one pass: the next attempt is submitted in the pass that sees the last one end. Between
+(`retry_policy`). Both happen in one pass: the next attempt is submitted in the pass that sees the last end. Between
 them comes everything that runs share: bad nodes, limits of the campaign, a full disk.
 """
 

@@ -77,7 +77,7 @@ class _Before:
 
 @dataclass
 class _Drained:
-    """Results of the drains of one pass.
+    """Results of the drains of a pass.
 
     Attributes:
         until_s: when to leave the rest to the next pass, by this process's steady clock.
@@ -91,7 +91,7 @@ class _Drained:
 
 @dataclass(frozen=True)
 class Pass:
-    """The snapshot and the actions of one pass.
+    """The snapshot and the actions of a pass.
 
     Attributes:
         settled: whether nothing is left to do.
@@ -255,7 +255,7 @@ class Reconciler:
             yield from rows
 
     def is_over(self, done: Pass) -> bool:
-        """Return whether a pass was the last one: all is settled, and nothing has come since it looked.
+        """Return whether a pass was the last: all is settled, and nothing has come since it looked.
 
         Then the lease is free: who submits after this makes a pass of their own.
         """

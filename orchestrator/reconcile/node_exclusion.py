@@ -89,7 +89,7 @@ class NodeEvidence:
     def reattribute(self, end: EndedAttempt, python: str | None = None) -> EndedAttempt:
         """Return the attempt, classified in the light of all others of the campaign.
 
-        An error of the environment that occurred on one node alone, while runs have trained on others but never on that
+        An error of the environment that occurred on a node alone, while runs have trained on others but never on that
         one, is the node's fault: the run resumes elsewhere and the node is excluded, as with a broken GPU. What fails
         before a rank has started, with an interpreter (`python`, None for not to ask) that has trained, is the
         machine's fault, too, and passes. Once others have trained, set-up lines that fail and jobs that Slurm cannot

@@ -288,7 +288,7 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
-    """Return the step of the newest checkpoint for an attempt like the last one, 0 for none."""
+    """Return the step of the newest checkpoint for an attempt like the last, 0 for none."""
     train = config_changes.changed(config, config_changes.parse(last.changes)).train
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),

@@ -55,7 +55,7 @@ def record(actions: Iterable[Action], writer: FencedWriter, failures: Failures) 
 
 
 def record_finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
-    """Record the end of one attempt."""
+    """Record the end of an attempt."""
     _record_parts(conn, {action.attempt.run_id: [action]}, writer)
 
 

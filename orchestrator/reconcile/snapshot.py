@@ -251,7 +251,7 @@ def changed(ledgers: Mapping[str, Ledger], before: Mapping[str, Ledger]) -> set[
 
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
-    """The state of a campaign that a pass reads from the store and decides on, at one moment of the store's clock.
+    """The state of a campaign that a pass reads from the store and decides on, at a single moment of the store's clock.
 
     Attributes:
         ledgers: measured memory, by memory key.

@@ -1,4 +1,4 @@
-"""Reads the store's view of a campaign, all at one moment."""
+"""Reads the store's view of a campaign, all at a single moment."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Stored(StoreState):
 
 
 def read_store(store: Store, campaign: CampaignRow) -> Stored:
-    """Read the whole campaign in one transaction."""
+    """Read the whole campaign in a single transaction."""
     with store.read() as conn:
         fresh = queries.campaign_by_name(conn, campaign.name) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
@@ -119,7 +119,7 @@ def read_store(store: Store, campaign: CampaignRow) -> Stored:
 
 
 def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
-    """Read in one transaction the part of a campaign that a pass looks at.
+    """Read in a single transaction the part of a campaign that a pass looks at.
 
     Args:
         store: the store.

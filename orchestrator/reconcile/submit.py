@@ -60,7 +60,7 @@ _LIMITED = ("partition", "account", "qos")
 
 
 class RunUnwritable(Unreachable):
-    """The folder of one run cannot be written; that of the campaign can. `passing` as of `SetAside`."""
+    """The folder of a run cannot be written; that of the campaign can. `passing` as of `SetAside`."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"the run's folder is not writable: {error}", "the next pass tries again")

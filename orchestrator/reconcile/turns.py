@@ -1,6 +1,6 @@
 """Many campaigns of one store, driven by any number of processes: a free process takes the longest waiting campaign.
 
-A process has a campaign's lease for one pass. After it the lease lasts until the next pass is due: however many
+A process has a campaign's lease for a pass. After it the lease lasts until the next pass is due: however many
 processes there are, Slurm is asked about a campaign once per interval. Nothing is assigned to a process, so nothing
 has to be shared out again when one comes, goes or dies: it has a single campaign, whose lease runs out or, if it died
 on this host, is taken over at once.
@@ -78,7 +78,7 @@ def next_turn(turns: Sequence[Turn], by_s: float) -> Turn | None:
 class Turns:
     """Passes on all campaigns of a store that are not settled, one campaign after the other, beside other processes.
 
-    Errors of one campaign are its own: they are yielded, and the others go on.
+    Errors of a campaign are its own: they are yielded, and the others go on.
     """
 
     def __init__(self, store: Store, interval_s: float | None = None, driver: Driver = Reconciler) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of one optimizer step: `global_batch = micro_batch x accumulation x world_size`.
+"""The arithmetic of an optimizer step: `global_batch = micro_batch x accumulation x world_size`.
 
 A group of ranks that work on the same samples counts as one rank, see `TrainConfig.data_parallel`.
 """
@@ -62,7 +62,7 @@ def per_rank_batch(global_batch: int, shares: int, micro_batch: int = 1, ranks_p
 
 
 def accumulation(global_batch: int, micro_batch: int, shares: int, ranks_per_sample: int = 1) -> int:
-    """Return the forward and backward passes of one rank in an optimizer step.
+    """Return the forward and backward passes of a rank in an optimizer step.
 
     Raises:
         IndivisibleError: The three numbers do not multiply.

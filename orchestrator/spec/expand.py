@@ -56,11 +56,11 @@ class Run:
         config_hash: 16 hexadecimal digits that identify the experiment.
         target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
         nodes: Nodes.
-        ranks_per_node: Processes on one node.
+        ranks_per_node: Processes on a node.
         world_size: Processes.
-        global_batch: Samples of one optimizer step; None for a command without it.
-        micro_batch: Samples of one forward pass on one rank, at first; None if it is searched for.
-        accumulation: Passes of one optimizer step, at first.
+        global_batch: Samples of an optimizer step; None for a command without it.
+        micro_batch: Samples of one forward pass on a rank, at first; None if it is searched for.
+        accumulation: Passes of an optimizer step, at first.
         stage: Whether it is a short run that screens its point, or a full one.
     """
 
@@ -173,7 +173,7 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
 def _config(
     base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
 ) -> RunConfig:
-    """Return the configuration of one point, and add the places of its fields to `origins`.
+    """Return the configuration of a point, and add the places of its fields to `origins`.
 
     Raises:
         InvalidSpec: Each error is at the value of the matrix that causes it.

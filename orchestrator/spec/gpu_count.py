@@ -22,7 +22,7 @@ def unread_gres(gres: str) -> str | None:
 
 
 def gpus_of_node(gpus_per_node: str, gres: str | None) -> int:
-    """GPUs of one node, from `gres` or else from `gpus_per_node`."""
+    """GPUs of a node, from `gres` or else from `gpus_per_node`."""
     if gres is None:
         return int(gpus_per_node.rpartition(":")[2])
     return sum(int(count or 1) for count in _GRES_GPUS.findall(gres))

@@ -262,7 +262,7 @@ class LimitsConfig(SpecSection):
 
 
 class RunConfig(SpecSection):
-    """The configuration of one run; a spec adds a matrix."""
+    """The configuration of a run; a spec adds a matrix."""
 
     executor: Executor = "slurm"
     """`slurm`, or `local` for processes on this machine."""
@@ -331,7 +331,7 @@ class RunConfig(SpecSection):
         return self.ranks_per_node or gpus or 1
 
     def world_size(self, local_gpus: int = 0) -> int:
-        """Processes of one run; arguments as `ranks`."""
+        """Processes of a run; arguments as `ranks`."""
         return self.nodes * self.ranks(local_gpus)
 
     def rendered_deepspeed(self) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class SlurmConfig(SpecSection):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one node, from `gres` or else from `gpus_per_node`."""
+        """GPUs of a node, from `gres` or else from `gpus_per_node`."""
         return gpus_of_node(self.gpus_per_node, self.gres)
 
     @property
@@ -203,7 +203,7 @@ class SlurmConfig(SpecSection):
 
     @property
     def mem_mb(self) -> int | None:
-        """Memory of one node in MB; None for the cluster's default, 0 for the whole node."""
+        """Memory of a node in MB; None for the cluster's default, 0 for the whole node."""
         return None if self.mem is None else parse_mem_mb(self.mem)
 
     @property

@@ -1,4 +1,4 @@
-"""The rules that connect fields of one run."""
+"""The rules that connect fields of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REQUIRED: Final = {
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
-    """Return all errors in the configuration of one run whose fields are valid one by one.
+    """Return all errors in the configuration of a run whose fields are valid one by one.
 
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.

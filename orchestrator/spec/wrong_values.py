@@ -40,7 +40,7 @@ _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
 
 def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list[Finding]:
-    """Return pydantic's errors in the content of a spec, or the values of one run."""
+    """Return pydantic's errors in the content of a spec, or the values of a run."""
     merged: dict[FieldPath, Finding] = {}
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
         place = finding.places[0]

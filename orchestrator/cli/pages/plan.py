@@ -216,7 +216,7 @@ def _parameters(item: PlannedRun) -> Cell | str:
 
 
 def _states(item: PlannedRun) -> Cell | str:
-    """`2.0 GB`: the memory of weights, gradients and optimizer on one GPU."""
+    """`2.0 GB`: the memory of weights, gradients and optimizer on a GPU."""
     states = item.needs.states
     return "" if states is None else f"{states.gpu_gb:,.1f} GB"
 

@@ -58,7 +58,7 @@ class Cell:
 
 
 def fold(text: str, width: int | None, hanging: int | None = None) -> str:
-    """Continue long lines below themselves, indented; commands stay in one piece, so that they can be pasted.
+    """Continue long lines below themselves, indented; commands stay in a single piece, so that they can be pasted.
 
     Args:
         width: columns; None for no limit.

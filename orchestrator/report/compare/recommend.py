@@ -363,7 +363,7 @@ def _gain(one: BaselineComparison) -> str:
 
 
 def _faster_but_worse(comparisons: Sequence[BaselineComparison], told: BaselineComparison | None) -> Iterator[str]:
-    """Yield the conditions that are faster than this one, but learn worse than the baseline."""
+    """Yield the conditions that are faster than this, but learn worse than the baseline."""
     worse = [one for one in comparisons if one.loss.verdict == Sameness.WORSE and not infeasible(one.condition)]
     found = [
         f"{one.condition.name} ({times(gain)} × its speed)"

@@ -65,7 +65,7 @@ class GpuSummary:
     Attributes:
         samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
         util_pct: mean utilisation, which is not efficiency.
-        power_w, power_peak_w, power_avg_peak_w: of one GPU: mean and highest of the momentary power that was sampled,
+        power_w, power_peak_w, power_avg_peak_w: of a GPU: mean and highest of the momentary power that was sampled,
             highest over a second. The first may be below the last: a peak between two samples is missed.
         energy_j: of all GPUs, over whole attempts; unknown if an attempt with steps lacks samples.
         j_per_token: over the same window, if it is long enough.

@@ -16,7 +16,7 @@ class Table:
     right: str = ""
 
     def without_empty_columns(self) -> Table:
-        """The table without columns that are empty in every row; the first one always stays."""
+        """The table without columns that are empty in every row; the first always stays."""
         used = [i for i in range(len(self.header)) if i == 0 or any(row[i] for row in self.rows)]
         right = self.right.ljust(len(self.header), "-")
         return Table(

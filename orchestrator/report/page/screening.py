@@ -19,7 +19,7 @@ _HEADER = ("condition", "steps", "tokens/s", "step ms", "memory", "loss", "then"
 
 
 def screening(results: Results) -> Iterator[Section]:
-    """The section of a campaign that screened its points; none of another one."""
+    """The section of a campaign that screened its points; none of another."""
     rule = ScreeningRule.of(results.campaign.provenance)
     if rule is None or not results.screening:
         return

@@ -47,7 +47,7 @@ def _is_shown(field: str, values: Sequence[str]) -> bool:
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
     """All fields of a condition's configuration by name, the most important first.
 
-    Of a script of one's own nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
+    Of the user's own script nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
     """
     if condition.runs[0].config.get("command"):
         yield from ((name, column.cell(condition)) for name, column in _COLUMNS.items() if column.of_scripts)
@@ -116,7 +116,7 @@ class _Column:
 
     Attributes:
         tells: fields of the configuration that need no column of their own beside it.
-        of_scripts: whether it is known of a script of one's own, too.
+        of_scripts: whether it is known of the user's own script, too.
     """
 
     cell: Callable[[Condition], str]
