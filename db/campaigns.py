@@ -19,7 +19,7 @@ REPORT_REFUSED: Final = "script.report_refused"
 
 
 class Asked(NamedTuple):
-    """The resources of a run on a node, in Slurm's words; None if its configuration does not name them."""
+    """The resources of a run on a node, in Slurm's terms; None if its configuration does not name them."""
 
     gpus_per_node: str | None
     gres: str | None

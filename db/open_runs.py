@@ -47,7 +47,7 @@ def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 def _done(cancelled: bool) -> ColumnElement[bool]:
     """Return whether a run has the state that its newest attempt leads to; `cancelled`: the campaign is.
 
-    Whoever changes what is asked of a run, such as its steps, changes its state or its `retry_epoch`, too.
+    A change of a run's request, such as its steps, changes its state or its `retry_epoch`, too.
     """
     over = _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT))
     present = and_(_ATTEMPT.config_hash == _RUN.config_hash, _ATTEMPT.retry_epoch == _RUN.retry_epoch)

@@ -151,7 +151,7 @@ class _Kept:
     marked: tuple[int, ...]
 
     def leaves_out(self, table: Table, attempt_ids: Sequence[int]) -> ColumnElement[bool]:
-        """Select the rows to delete: none at a step at which any attempt has an evaluation, say."""
+        """Select the rows to delete: none at a step at which any attempt has an evaluation."""
         same, row = step_metric.alias().c, table.c
         told = and_(
             same.attempt_id.in_(attempt_ids),

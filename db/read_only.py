@@ -95,7 +95,7 @@ class ReadOnlyFile:
         return connection
 
     def check(self) -> None:
-        """Raise StoreBusy if a writer has come since the file was opened: what was read may be a mixture."""
+        """Raise StoreBusy if a writer has come since the file was opened: the rows may be a mixture."""
         if self._unchanged is not None and (self._has_log() or self._state() != self._unchanged):
             raise StoreBusy(f"{self.path} changed while it was read", hint="try again")
 

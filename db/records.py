@@ -79,7 +79,7 @@ class StepTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One spec, as it was submitted. `limits` holds what the spec's section of that name sets."""
+    """One spec, as it was submitted. `limits` holds the spec's section of that name."""
 
     id: int
     name: str
@@ -177,7 +177,7 @@ class AttemptRow:
     of the configuration that make it fit into memory; `memory_key` leads to like attempts in the memory ledger, and
     `predicted_gb` is the peak that was predicted from them. `code` is the code that it ran, if known: a hash, "live",
     or the version of this program with the hash of its trainer. `phase` is its last known activity, "" before it began,
-    since `phase_since_s`; `node_list` is in Slurm's words, such as `n[1-4]`.
+    since `phase_since_s`; `node_list` is in Slurm's syntax, such as `n[1-4]`.
     """
 
     id: int

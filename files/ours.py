@@ -202,7 +202,7 @@ def _opened(name: Path | str, folder: int | None = None) -> Iterator[int]:
 
 
 def _mount(descriptor: int) -> tuple[int, int]:
-    """The device and the number of the mount: a bind mount has the device of what lies around it."""
+    """The device and the number of the mount: a bind mount has the device of its surroundings."""
     number = -1
     with suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as lines:  # noqa: PTH123
         number = next((int(line.split()[1]) for line in lines if line.startswith("mnt_id:")), -1)

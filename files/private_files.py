@@ -1,7 +1,7 @@
 """Makes folders and files for a user alone, or readable for a group if the folder above was opened to it.
 
 A folder's own mode records to whom it is open. `campaign share` gives it the group, the set-group-ID bit, and `r-x` for
-the group; any process then makes new files in it likewise. Everything else is closed, whatever the umask and the access
+the group; any process then makes new files in it likewise. Everything else is closed, for any umask and access
 control list of the folder above.
 """
 

@@ -70,7 +70,7 @@ def progress(step: int, busy_s: Optional[float] = None) -> None:
 
 
 def phase(name: str) -> "_Phase":
-    """Enter a phase: "train", "start", "compile", "checkpoint", "eval" or a word of your own.
+    """Enter a phase: "train", "start", "compile", "checkpoint", "eval" or a name of your own.
 
     Only in "train" a long time without a step may count as a hang, so only a script that names its phases is watched
     for hangs. As a context manager, ``with phase("eval"):``, the phase before comes back at the end, or "train".

@@ -17,11 +17,11 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class UserError(Exception):
-    """An error that the user can fix: what is wrong, what to do about it, and the exit code of the command.
+    """An error that the user can fix: the problem, the remedy, and the exit code of the command.
 
     Args:
-        message: What is wrong, without a trailing period.
-        hint: What to change or type next.
+        message: The problem, without a trailing period.
+        hint: The next change or command.
     """
 
     exit_code = EXIT_USAGE
@@ -50,8 +50,8 @@ class Finding:
 
     Attributes:
         places: Fields that may be wrong, the likeliest first.
-        message: What is wrong.
-        hint: What to write instead.
+        message: The problem.
+        hint: The text to write instead.
         at_key: The field's name is wrong, not its value.
     """
 
@@ -65,7 +65,7 @@ class InvalidSpec(UserError):
     """A spec with contradictory values.
 
     Args:
-        findings: What is wrong; at least one.
+        findings: The problems; at least one.
     """
 
     def __init__(self, findings: Sequence[Finding]) -> None:
@@ -86,8 +86,8 @@ class Problem:
         line: Line of the value, 1-based; 0 if the error has no line.
         column: Column of the value, 1-based.
         field: Dotted path of the field, empty for the whole file.
-        message: What is wrong.
-        hint: What to write instead.
+        message: The problem.
+        hint: The text to write instead.
         source_line: The text of that line, for the caret.
     """
 
@@ -114,7 +114,7 @@ class SpecError(UserError):
     """All errors in a spec, in the order of its lines.
 
     Args:
-        problems: What is wrong; at least one.
+        problems: The problems; at least one.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -132,13 +132,13 @@ _Else = TypeVar("_Else", str, str | None)
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = _ALIKE) -> str | _Else:
-    """A hint that names what is nearest to a word, or else another hint."""
+    """A hint with the nearest known name, or else another hint."""
     near = nearest(word, known, cutoff)
     return f'did you mean "{near}"?' if near else otherwise
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | None:
-    """What a misspelt word is most likely meant to be, in upper case or not; short words are soon alike by chance."""
+    """Return the likely meaning of a misspelt name, in any case; short names are soon alike by chance."""
     known, least = list(known), max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0)
     if found := get_close_matches(word, known, 1, least):
         return found[0]
@@ -147,7 +147,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | No
 
 
 def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:
-    """Return whether a finding is about a field, or what is in it, of which something was said before."""
+    """Return whether a finding is about a field, or a part of it, that another finding is about."""
     return any(place[: len(known)] == known for known in told for place in finding.places)
 
 

@@ -36,7 +36,7 @@ def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | No
     """The items one by one; each counts as done when the next is asked for. Items with a length have a total, too.
 
     Args:
-        noun: what is counted, in the plural.
+        noun: the counted things, in the plural.
         items: to work on.
         size: how many an item counts for, one unless given.
     """

@@ -207,7 +207,7 @@ def _know_target(conn: Connection, source: Source, data: Mapping[str, Any]) -> N
 
 
 def _know_checkpoint(conn: Connection, source: Source, data: Mapping[str, Any]) -> None:
-    """A checkpoint of the built-in trainer; the user's own script may use the word for something else."""
+    """A checkpoint of the built-in trainer; the user's own script may use the name for another thing."""
     step, path, size_bytes = data.get("step"), data.get("path"), data.get("size_bytes")
     if is_whole(step) and isinstance(path, str) and is_whole(size_bytes):
         saved = CheckpointRow(source.run_id, source.attempt_id, source.generation, step, path, size_bytes)

@@ -121,7 +121,7 @@ def _copy(conn: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> No
 
 @lru_cache
 def _from_stage_sql(table: Table, stage: str) -> str:
-    """The INSERT in the driver's own words: to compile it takes longer than an agent's usual rows."""
+    """The INSERT as text for the driver: to compile it takes longer than an agent's usual rows."""
     kind, names = dialect_of("postgresql"), list(table.columns.keys())
     staged: Any = select(literal_column(", ".join(names))).select_from(text(stage))
     return str(_on_conflict(kind.insert(table).from_select(names, staged), table).compile(dialect=kind.dialect()))
@@ -129,7 +129,7 @@ def _from_stage_sql(table: Table, stage: str) -> str:
 
 @lru_cache(maxsize=4 * _ROWS)
 def _insert_sql(table: Table, database: str, rows: int) -> str:
-    """The INSERT in the driver's own words: rows reach it as they are, many at once."""
+    """The INSERT as text for the driver: rows reach it as they are, many at once."""
     kind, place = dialect_of(database), "?" if database == "sqlite" else "%s"
     one = kind.insert(table).values(dict.fromkeys(table.columns.keys(), literal_column("?")))
     marks = ["?"] * len(table.columns)

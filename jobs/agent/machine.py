@@ -58,7 +58,7 @@ class MachineWatch:
 def _cpu_ticks() -> tuple[int, int]:
     """Return the busy time and all time of all cores since the node started; zeros if unknown.
 
-    See proc(5): user, nice, system, idle, iowait, irq, softirq, steal; what follows is part of the first two.
+    See proc(5): user, nice, system, idle, iowait, irq, softirq, steal; further values are part of the first two.
     """
     words = read(PROC / "stat").partition("\n")[0].split()[1:9]
     if len(words) < 5 or not all(word.isdigit() for word in words):

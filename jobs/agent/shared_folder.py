@@ -75,7 +75,7 @@ class SharedFolder:
 
         Args:
             done: the attempt; an OSError counts as not done.
-            what: the trouble meanwhile, for the log.
+            what: description of the trouble, for the log.
             own: whether it may be missing alone: then, or if the campaign's folder is there and the error is not the
                 file system's, the wait is ``OWN_WAIT_S``.
         """

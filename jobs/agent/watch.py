@@ -54,7 +54,7 @@ class Watch:
 
     Attributes:
         stop_asked: whether the ranks are asked to save and leave.
-        ending_s: when the ranks were first told to end, None if never.
+        ending_s: time of the first request to the ranks to end, None if never.
         gone_s: by rank, when its process was seen to be gone without a record of its end.
     """
 
@@ -159,7 +159,7 @@ class Watch:
     def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
         """Repeat the request: a rank that is still importing has no handler yet and would miss the only signal.
 
-        Only ranks get it: what they have started in order to save, such as an upload, would die of it.
+        Only ranks get it: processes that they have started to save, such as an upload, would die of it.
         """
         if time.monotonic() - self._last_stop_s < STOP_REPEAT_S:
             return

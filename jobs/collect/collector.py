@@ -200,7 +200,7 @@ class Collector:
             self._write("".join(f"{json.dumps(line)}\n" for line in lines))
 
     def _write(self, text: str) -> None:
-        """Append; the rest of what a full disk does not take is written at the next look."""
+        """Append; the part that a full disk refuses is written at the next look."""
         self._unwritten += text.encode()
         descriptor = open_private(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:

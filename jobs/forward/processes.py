@@ -54,7 +54,7 @@ class Forwarders:
                 tell(self._paths, "failed", tool, f"{tool}: no process for it: {exc}")
 
     def end(self, exit_code: int | None, ended_by: str) -> None:
-        """Tell them how the ranks ended, without waiting."""
+        """Pass on how the ranks ended, without waiting."""
         self._ended_s = time.monotonic()
         for process in self._processes.values():
             assert process.stdin is not None
@@ -91,5 +91,5 @@ class Forwarders:
 
 
 def how_it_ended(exit_code: int | None, ended_by: str) -> str:
-    """Return an attempt's end in a word: ``FINISHED``, why its agent ended it, or "failed"."""
+    """Return an attempt's end: ``FINISHED``, why its agent ended it, or "failed"."""
     return ended_by or (FINISHED if exit_code == 0 else "failed")

@@ -113,7 +113,7 @@ class Software(Document):
         devices: GPUs that torch sees.
         device_trouble: why CUDA does not start.
         deepspeed_trouble: why DeepSpeed does not load.
-        accelerator: what DeepSpeed trains on, "cuda" or "cpu".
+        accelerator: DeepSpeed's device, "cuda" or "cpu".
         ops: for each operator that the training needs, whether it is built or compiles on demand.
         missing: packages that the built-in training needs.
     """

@@ -1,10 +1,10 @@
-"""A copy of the code that attempts run: where it lies, what it holds, whether it is whole.
+"""A copy of the code that attempts run: its place, content and integrity.
 
-{dir}/code/{hash}/          the files as they were, and links to what was left out
-{dir}/code/{hash}.json      what they must be
+{dir}/code/{hash}/          the files as they were, and links to files that were left out
+{dir}/code/{hash}.json      their required content
 {dir}/code/{hash}.damaged   why the copy is not to be used any more
 
-The hash is that of the folder's path and of every file in it: what a file finds beside it depends on both.
+The hash is that of the folder's path and of every file in it: imports of a file depend on both.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _WRITTEN: Final = re.compile(
 
 
 class DamagedCopy(Exception):
-    """A copy is not what it was made as; the message says what is wrong."""
+    """A copy has changed since it was made; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class CodeCopy(Document):
-    """What a copy holds.
+    """The content of a copy.
 
     Attributes:
         root: the folder that was copied.
@@ -58,7 +58,7 @@ class CodeCopy(Document):
 
     @property
     def hash(self) -> str:
-        """What the copy is known by."""
+        """The identity of the copy."""
         digest = hashlib.sha256(os.fsencode(self.root))
         for path in sorted(self.files):
             digest.update(b"\0" + os.fsencode(path) + b"\0" + os.fsencode(self.files[path]))
@@ -73,7 +73,7 @@ class CopyPaths:
 
     @property
     def manifest(self) -> Path:
-        """What it must hold."""
+        """Its required content."""
         return self.folder.with_name(f"{self.folder.name}.json")
 
     @property
@@ -88,7 +88,7 @@ class CopyPaths:
         return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
 
     def read(self) -> CodeCopy:
-        """What the copy must hold.
+        """The required content of the copy.
 
         Raises:
             DamagedCopy: it is not there, or not of its name.
@@ -106,7 +106,7 @@ class CopyPaths:
         return found
 
     def others_files(self) -> list[Path]:
-        """Return the topmost places in the copy that are not of its making, such as what a script has written there.
+        """Return the topmost places in the copy that were added later, such as a script's output.
 
         Raises:
             DamagedCopy, OSError: as of `read`.
@@ -123,10 +123,10 @@ class CopyPaths:
         return found if found != [self.folder] else []
 
     def verify(self) -> CodeCopy:
-        """Read every file of the copy; return what it holds.
+        """Read every file of the copy; return its content.
 
         Raises:
-            DamagedCopy: a file is missing, is not what was copied, or others can have written to the copy.
+            DamagedCopy: a file is missing or differs, or others can have written to the copy.
             OSError: it cannot be read for now.
         """
         found = self.read()
@@ -167,7 +167,7 @@ def fingerprint(root: Path, path: str) -> str:
 
 
 def _counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
-    """The place in the copy at `folder` of what lies at `path` below the copied root; None of what lies elsewhere."""
+    """Return the place of `path` below the copied root in the copy at `folder`; None for other paths."""
     for name, root in ((path, copy.root), (os.path.realpath(path), os.path.realpath(copy.root))):
         below = os.path.relpath(name, root)
         if not f"{below}/".startswith("../"):
@@ -179,7 +179,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     """A command with the copy's files in place of those that it reads: the script, and files of configuration.
 
     Args:
-        workdir: folder that relative words start from.
+        workdir: folder that relative paths start from.
     """
 
     def copied(word: str, before: str, *, script: bool) -> str:

@@ -93,7 +93,7 @@ def _gradients(stage: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:
-    """What is kept out of the GPU's memory. The optimizer then runs on the CPU: torch's, which needs no compiler."""
+    """Return the offload sections. The optimizer then runs on the CPU: torch's, which needs no compiler."""
     if offload == "none":
         return {}
     nvme = {"device": "nvme", "nvme_path": nvme_path}

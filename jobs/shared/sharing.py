@@ -1,4 +1,4 @@
-"""What of a campaign a group may read. `campaign share` opens what is there and records it; agents keep to it."""
+"""The parts of a campaign that a group may read. `campaign share` opens present files; agents keep to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sharing:
 
     @classmethod
     def read(cls, marker: Path) -> Self | None:
-        """What a campaign's marker says; None if it is not shared."""
+        """Return the sharing in a campaign's marker; None if it is not shared."""
         found = (read_json(marker) or {}).get(_KEY)
         with suppress(ValueError):
             return decode(cls, found) if found else None

@@ -1,6 +1,6 @@
 """Ask DeepSpeed and Transformers about the options of a spec. Run by file path: a question on stdin, JSON on stdout.
 
-Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
+Runs under the Python of the training: 3.8 syntax, and nothing of this package.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _causes(errors: Any, config: Any, given: Any, error: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the smallest parts of what is given without any one of which the error is not reported."""
+    """Return the smallest parts of the input without any of which the error disappears."""
     inner = _at(given, place)
     keys = [key for key in inner if error not in errors(_without(config, (*place, key)))] if _is_dict(inner) else []
     causes = [cause for key in keys for cause in _causes(errors, config, given, error, (*place, key))]

@@ -1,6 +1,6 @@
 """Report torch, DeepSpeed and the packages of the training's Python. Run by file path: OUTPUT [OPERATOR]...
 
-Under whatever Python a training environment has: 3.8 syntax, and nothing of this package.
+Runs under the Python of the training: 3.8 syntax, and nothing of this package.
 """
 
 from __future__ import annotations

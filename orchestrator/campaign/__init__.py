@@ -1,1 +1,1 @@
-"""One campaign seen by its user: what is desired, planned, running, logged. May import reconcile and below."""
+"""A campaign seen by its user: desired, planned, running and logged. May import reconcile and below."""

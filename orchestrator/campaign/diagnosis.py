@@ -98,7 +98,7 @@ class _Death:
 
 
 def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
-    """Judge what the files and Slurm show.
+    """Judge the evidence of files and Slurm.
 
     Raises:
         UserError: A path is missing or cannot be read, or a folder holds no logs.

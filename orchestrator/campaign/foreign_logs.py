@@ -156,7 +156,7 @@ def _of_folder(folder: Path, seen: Seen) -> list[Path]:
 
 
 def _pieces(log: Path, most: int, seen: Seen) -> Iterator[tuple[int, str]]:
-    """A log's lines and their numbers, without what a terminal obeys; each turn of a progress bar is a line."""
+    """A log's lines and their numbers, without escape sequences; each turn of a progress bar is a line."""
     try:
         with io.BufferedReader(open_regular(log)) as file:
             size = os.fstat(file.fileno()).st_size

@@ -38,7 +38,7 @@ class Wanted:
     Attributes:
         rank: of the launcher, the number of its node.
         job_logs: glob patterns of the batch job's own logs, from before the launcher started.
-        over: whether the store says that the attempt has ended.
+        over: whether the attempt has ended by the store.
         unrun: why there never was a job; "" if there was one.
         before: the number of the attempt before it; None if it is the first.
     """

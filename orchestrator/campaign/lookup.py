@@ -69,7 +69,7 @@ def find(store: Store, name: str | None) -> CampaignRow:
 
 
 def names_to_complete(place: PlaceOptions, words: Sequence[str]) -> list[str]:
-    """The names that may follow these words: the campaigns, or the runs of the one that is named or the only one."""
+    """The names that may follow these arguments: campaigns, or the runs of the named or only campaign."""
     where = locate(place, words)
     store = where.open()
     known = _known(store)

@@ -111,7 +111,7 @@ class ScreeningPlan:
 
     Attributes:
         steps: of a screening run.
-        rule: which points then run in full, in words.
+        rule: the rule for points that then run in full, as text.
         open: screening runs that are still to come or under way; with none, the points are chosen.
         most: full runs that the rule lets start at most, of those that wait.
         gpu_hours: the maximum that these can use within their time limits; None without Slurm.

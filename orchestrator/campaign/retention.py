@@ -127,7 +127,7 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
-    """Delete what is still garbage, of each campaign under its lease; return the deleted files.
+    """Delete files that are still garbage, of each campaign under its lease; return the deleted files.
 
     Raises:
         StoreReadOnly: the store is not this user's to write.
@@ -195,7 +195,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
-    """Return the surplus checkpoints of the built-in trainer: the user's own script keeps what it needs."""
+    """Return the surplus checkpoints of the built-in trainer: the user's own script keeps its own."""
     config = run_config(run)
     if config.command or step is None:
         return []
@@ -276,7 +276,7 @@ class Thinning:
 def thinnings(
     campaigns: Sequence[CampaignRow], keep_every: int | None, after_days: float | None
 ) -> tuple[Thinning, ...]:
-    """Return the campaigns to thin, by the spec of each unless the arguments say otherwise.
+    """Return the campaigns to thin, by the spec of each unless the arguments differ.
 
     Raises:
         UserError: none of them has a rule.

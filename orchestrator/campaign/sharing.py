@@ -235,7 +235,7 @@ def _record(paths: CampaignPaths, sharing: Sharing | None, to_pass: Sequence[Pat
 
 
 def _open_runs(paths: CampaignPaths, parts: CampaignParts, gid: int, *, checkpoints: bool) -> None:
-    """Open the folders of the runs first, since what is made in an open one is open, and then their files."""
+    """Open the folders of the runs first, since files made in an open folder are open, and then their files."""
     closed = {_FORWARD} if checkpoints else {_FORWARD, _CHECKPOINTS}
 
     def opened(names: tuple[str, ...]) -> Part | None:

@@ -1,4 +1,4 @@
-"""The effect of stopping or retrying: changed runs, unchanged runs, and both in words. Pure."""
+"""The effect of stopping or retrying: changed runs, unchanged runs, and both as text. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cancellation:
 
     @property
     def text(self) -> str:
-        """The effect in words: `cancelling 3 runs`, and the runs with less or no effect."""
+        """The effect as text: `cancelling 3 runs`, and the runs with less or no effect."""
         nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
         lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
         lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []

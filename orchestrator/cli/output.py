@@ -20,7 +20,7 @@ CLEAR_LINE: Final = "\r\x1b[2K"
 
 
 def page_for(stream: IO[str]) -> Page:
-    """What a stream can show, by NO_COLOR, FORCE_COLOR and TERM=dumb."""
+    """The abilities of a stream, by NO_COLOR, FORCE_COLOR and TERM=dumb."""
     terminal = stream.isatty()
     if os.environ.get("NO_COLOR"):
         colour = False

@@ -59,6 +59,6 @@ def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tup
 
 
 def warn_of_other_store(where: Location) -> None:
-    """Says that the campaign may have been submitted from the spec's own folder: here it would all be run again."""
+    """Warn that the campaign may have been submitted from the spec's own folder: here all of it would run again."""
     if where.beside_spec:
         echo_err(f"warning: there is no store at {where.file}; {where.beside_spec}")

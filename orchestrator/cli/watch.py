@@ -126,7 +126,7 @@ def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -
 
 
 def interrupted(status: CampaignStatus | None, name: str) -> str:
-    """What an interrupted command leaves behind, and how to go on."""
+    """The state that an interrupted command leaves, and the command to continue."""
     go_on = f"`{typed('reconcile', name, '--watch')}`"
     unsettled = [run for run in status.runs if run.state in UNSETTLED_RUN] if status else []
     if unsettled and all(run.shown == CANCELLING for run in unsettled):
@@ -151,7 +151,7 @@ def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
 
 
 def patiently(read: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """What `read` returns, once the store is there to be read."""
+    """Return the result of `read`, once the store can be read."""
     while True:
         try:
             return read()
@@ -253,7 +253,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def in_the_way(seen: Pass | Exception) -> Sequence[str]:
-    """What kept a pass from its work, in part or as a whole."""
+    """The troubles of a pass, in part or as a whole."""
     if isinstance(seen, Pass):
         return trouble_lines(seen)
     hint = getattr(seen, "hint", "")

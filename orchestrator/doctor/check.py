@@ -1,4 +1,4 @@
-"""One verdict of `campaign doctor`: how it stands with one thing, and what to do about it."""
+"""A verdict of `campaign doctor`: the state of a check, and the advice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Check:
         id: such as `slurm.partition`; the same in every version.
         where: the place, such as `slurm` or `node gpu001`.
         seen: one line.
-        next: what to do, "" for nothing.
+        next: the advice, "" for none.
         away: no answer came, so the same may go well later.
     """
 

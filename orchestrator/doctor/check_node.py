@@ -32,7 +32,7 @@ def node_checks(
     Args:
         report: the node's own.
         required: by the runs.
-        left: the place of its logs, in words.
+        left: the place of its logs, as text.
         other: the clock that its own was compared with.
     """
     at = At(f"node {report.node}")

@@ -1,4 +1,4 @@
-"""Verdicts on what a spec asks of a cluster, from Slurm's answers. Pure."""
+"""Verdicts on a spec's requests to a cluster, from Slurm's answers. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def slurm_checks(
 ) -> Iterator[Check]:
     """Return verdicts on a cluster.
 
-    `sbatch --test-only` checks what a job asks for, but neither the partition's time limit and state nor the model.
+    `sbatch --test-only` checks a job's requests, but neither the partition's time limit and state nor the model.
 
     Args:
         cluster: its answers.
-        requirements: what a spec asks of it; empty without one.
+        requirements: the spec's requests to it; empty without a spec.
         forecasts: for each requirement when its job would start, or why not.
     """
     if cluster.trouble:

@@ -23,7 +23,7 @@ class Nodes:
         max_time_min: longest time limit of a job; None for no limit.
         max_nodes: most nodes of a job, "infinite" for no limit.
         in_service: whether Slurm starts jobs there, now or later.
-        has: the resources that a job can ask for, in Slurm's words: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
+        has: the resources that a job can request, in Slurm's terms: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
     """
 
     partition: str

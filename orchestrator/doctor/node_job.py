@@ -1,7 +1,7 @@
 """Examine a node from within: by a short job on the shared folder, or a process of this machine.
 
 The host writes a question, the node a report; they exchange times, which bounds the difference of their clocks.
-Whatever ends the examination, Ctrl-C too, ends its job.
+Any end of the examination, Ctrl-C too, ends its job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Examined:
     Attributes:
         report: the node's, perhaps in part; None for none.
         trouble: why the report is missing or incomplete; "" if it is whole.
-        hint: what to do about that.
+        hint: the advice.
         shared: whether the node saw the question, and the host the report; None if no node was reached.
         away: trying again may go well.
         folder: the folder of the job's files, if something went wrong.

@@ -55,7 +55,7 @@ class Requirements:
 
     @property
     def named(self) -> str:
-        """Return the runs in a few words."""
+        """Return the runs as a short text."""
         return self.runs[0] if len(self.runs) == 1 else f"{self.runs[0]} and {len(self.runs) - 1} more"
 
 

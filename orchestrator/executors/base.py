@@ -40,9 +40,9 @@ class JobView(NamedTuple):
     """One job as the executor sees it now: a tuple, as thousands are made at each look.
 
     Attributes:
-        token, task: its attempt, by batch and number there, whatever its id.
-        state: Slurm's word; ``GONE`` for a local process that has ended, and for a job that Slurm itself has lost.
-        reason: why it is pending, in Slurm's word.
+        token, task: its attempt, by batch and number there, for any id.
+        state: Slurm's term; ``GONE`` for a local process that has ended, and for a job that Slurm itself has lost.
+        reason: why it is pending, in Slurm's term.
         cancelled_by: number of the user who cancelled it; None if nobody did, or nobody knows.
         step_out_of_memory: a step of it ran out of memory, which the job's own state may hide.
         inferred: derived from a line about its array, not about this task.
@@ -139,7 +139,7 @@ class ArrayTooLarge(Exception):
 
     Args:
         message: The executor's message.
-        for_now: What the user has in the queue already is too much with it; else it is too large for any array.
+        for_now: The user's jobs in the queue are too many with it; else it is too large for any array.
     """
 
     def __init__(self, message: str, *, for_now: bool) -> None:
@@ -168,7 +168,7 @@ class JobListing:
     Attributes:
         jobs: by (token, index). Absence means unknown, never failed.
         complete: whether an absent job was looked for everywhere it could be: in the queue and in the accounting.
-        rivals: likewise, of attempts with several jobs, which are not among ``jobs``: only the claim tells them apart.
+        rivals: likewise, of attempts with several jobs, which are not among ``jobs``: only the claim separates them.
     """
 
     jobs: Mapping[tuple[str, int], JobView]

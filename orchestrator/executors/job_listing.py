@@ -145,7 +145,7 @@ def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> di
 
 
 def _until_recorded(job: JobView) -> JobView:
-    """Return the job as not yet ended while the accounting may still tell more about its end.
+    """Return the job as not yet ended while the accounting may still add to its end.
 
     squeue shows neither that a step ran out of memory nor who cancelled a job. An accounting that lags for long is not
     waited for, and it may never hear of a job that was cancelled in the queue.
@@ -220,7 +220,7 @@ def unix_time(text: str) -> float | None:
 
 
 def _shown_after_end_s() -> float:
-    """Return for how long squeue shows ended jobs; 0 if Slurm does not tell."""
+    """Return for how long squeue shows ended jobs; 0 if unknown."""
     try:
         config = ask(["scontrol", "show", "config"]).stdout
     except Unreachable:  # the answer of squeue holds all the same

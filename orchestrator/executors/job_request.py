@@ -72,7 +72,7 @@ def payload(
         min_resume_step: step of the newest checkpoint that was recorded.
         workdir: folder in which the ranks start; "" for that of their agent.
         python: runs the training if the spec names none; "" for this program's own.
-        code: hash of their copy of the code; any other word for none.
+        code: hash of their copy of the code; any other text for none.
     """
     run_paths = paths.run(run.name)
     search, micro_batch = _search(config, micro_batch)
@@ -212,9 +212,9 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
 
 
 def new_token(campaign: str, runs: Sequence[str]) -> str:
-    """Return a new name for a job array: the campaign, the common words of its runs, and chance.
+    """Return a new name for a job array: the campaign, the common part of its runs, and chance.
 
-    Such as `nanogpt.lr-0.001.3f9a2c7b01`. People read it in squeue and as a folder, so it is one word.
+    Such as `nanogpt.lr-0.001.3f9a2c7b01`. People read it in squeue and as a folder, so it has no blanks.
     """
     places = zip(*(re.split("([_-])", run) for run in runs), strict=False)
     shared = takewhile(lambda words: len(set(words)) == 1, places)

@@ -1,7 +1,7 @@
 """Attempts as processes of this machine, behind the same interface as Slurm.
 
 The process table is the queue: an attempt's agent carries its token in its command line, so one scan of /proc shows all
-that run, whoever started them and whatever this program forgot. What is not there is over.
+that run, of any submitter, also those that this program forgot. A process that is not there has ended.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _command_line(process: Path) -> list[str]:
 def _has_program(process: Path) -> bool:
     """Zombies and threads of the kernel have no command line for good.
 
-    The flags are why this reads /proc itself: psutil cannot tell such a thread from a process between two programs.
+    The flags are why this reads /proc itself: psutil cannot separate such a thread from a process between two programs.
     """
     fields = _stat(process)
     return fields[0] not in "ZXx" and not int(fields[6]) & KERNEL_THREAD

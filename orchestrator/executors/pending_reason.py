@@ -1,4 +1,4 @@
-"""Why a job is pending: Slurm's reason in words. Pure."""
+"""The reason that a job is pending, as text. Pure."""
 
 from __future__ import annotations
 

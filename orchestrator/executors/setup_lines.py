@@ -1,6 +1,6 @@
 """The lines of `setup` as jobs run them: one that fails ends the job, and leaves a record that needs no interpretation.
 
-All lines run in one shell, so that what they set stays set. A line fails as under `set -e`: by its exit status, unless
+All lines run in a single shell, so that variables stay set. A line fails as under `set -e`: by its exit status, unless
 that is of a command whose failure the line itself handles (`|| true`, `if`, the left side of `&&`).
 """
 
@@ -64,7 +64,7 @@ def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
     """Return the shell lines that run ``lines`` and record the one that fails.
 
     Args:
-        index: the task's number, as a word of the shell.
+        index: the task's number, in the shell's syntax.
     """
     if not any(map(str.strip, lines)):
         return []

@@ -17,7 +17,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Trouble(NamedTuple):
-    """Why a folder cannot be used, and what helps."""
+    """The reason that a folder cannot be used, and the remedy."""
 
     why: str
     hint: str

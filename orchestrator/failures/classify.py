@@ -91,7 +91,7 @@ def _unknown_error(root: Clue) -> Verdict:
 
 
 def _place(clue: Clue) -> str:
-    """The place of an error, by which another attempt shows that it recurs; without frames, a program's own words."""
+    """The place of an error, by which another attempt shows that it recurs; without frames, a program's own text."""
     return clue.raised.place or (_words(clue) if clue.raised.is_a(*OF_PROGRAM, *OF_FILES) else "")
 
 
@@ -222,7 +222,7 @@ def _by_prose(ended: Ended) -> Verdict | None:
 
 
 def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
-    """Return whether the line cannot be what ended it: not a program's last word, or a signal was.
+    """Return whether the line cannot have ended it: it is not a program's last line, or a signal ended it.
 
     A Python exception, which a log may show, leaves an exit code of its own.
     """
@@ -257,7 +257,7 @@ def _at_time_limit(ended: Ended) -> Verdict | None:
 
 
 def _cascade(ended: Ended) -> Verdict | None:
-    """The words of the survivors, and the ranks that left no record: the launcher's victims, and so the cause."""
+    """The messages of the survivors, and the ranks that left no record: the launcher's victims, and so the cause."""
     echoes = ended.errors
     if not echoes:
         return None

@@ -90,7 +90,7 @@ class Clue:
         return tuple(said(text) for text in error.get("causes") or causes_of_trace(error.get("trace") or ()))
 
     def verdict(self, kind: FailureClass, rule: str = "", reason: str = "", hint: str = "", **more: Any) -> Verdict:
-        """Return a verdict that it proves, by default in its own words."""
+        """Return a verdict that it proves, by default with its own text."""
         return Verdict(kind, reason or headline(self.text), hint, self.line, rule, **{"host": self.host, **more})
 
 
@@ -101,7 +101,7 @@ def is_cascade(text: str) -> bool:
 
 
 def _own(raised: Raised) -> bool:
-    """Return whether its class blames the program, though it names what the ranks communicate with."""
+    """Return whether its class blames the program, though it names the means of communication."""
     if raised.is_a(*OF_FILES):
         return True
     return raised.is_a(*OF_PROGRAM) and not words.PASSING.search(words.QUOTED.sub("''", raised.message))

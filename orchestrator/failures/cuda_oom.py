@@ -40,7 +40,7 @@ class CudaMemory:
     """The sizes in the message, in GiB.
 
     Attributes:
-        ours: what this process held, with its CUDA context where the message says so.
+        ours: memory of this process, with its CUDA context if the message has it.
         unallocated: reserved by torch, in pieces that did not fit.
         allowed: the process's own limit, None if it had none.
         others: process id and size of each other process that the message names.

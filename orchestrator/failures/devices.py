@@ -1,6 +1,6 @@
 """The names that runtimes and libraries of accelerators give their errors, for all makers. Values only.
 
-HIP shares CUDA's words (`hipGetErrorString`) and the ends of its names (`hipErrorNoDevice`, `HIPBLAS_STATUS_...`).
+HIP shares CUDA's texts (`hipGetErrorString`) and the ends of its names (`hipErrorNoDevice`, `HIPBLAS_STATUS_...`).
 Level Zero, SYCL, OpenCL, HSA, CANN and XLA have names of their own for the same results.
 """
 

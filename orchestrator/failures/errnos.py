@@ -60,7 +60,7 @@ def fault(number: int, about_files: bool) -> Fault | None:
 
 
 def find(text: str) -> int | None:
-    """Return the errno that an error's text names, by number, by symbol or in words; None if it names none."""
+    """Return the errno that an error's text names, by number, symbol or description; None if it names none."""
     if numbers := [next(group for group in groups if group) for groups in _SAID.findall(text)]:
         return int(numbers[-1])  # a library that wraps an errno in another quotes the first one's
     if words := _WORDS.search(text):

@@ -64,7 +64,7 @@ class Ended:
         known_start_step, known_last_step: the store's, for an attempt that left no outcome.
         user_rules: the spec's own rules, in their order.
         resizable: whether a smaller micro-batch can be tried: the built-in training, or a script whose batch is known.
-        host_memory: the field of the spec that limits the host's memory, and what it asks for, "" for no limit.
+        host_memory: the field of the spec that limits the host's memory, and its value, "" for no limit.
         diverged_before: the loss that was not finite at the end of the attempts before it, and the step since when.
         started_again: whether Slurm started its job again.
         set_up: the line of `setup` that failed, if no agent left an outcome.
@@ -209,7 +209,7 @@ def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
 
 
 def first_to_die(ended: Ended) -> tuple[str, str]:
-    """Return the rank that died first without a record, in words, and its node; "" if it may be one of several."""
+    """Return the rank that died first without a record, as text, and its node; "" if it may be one of several."""
     silent = silent_ranks(ended)
     earliest = silent[0][0].gone_s
     first = [(rank.rank, o.host) for rank, o in silent if rank.gone_s == earliest]

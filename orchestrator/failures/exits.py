@@ -112,7 +112,7 @@ def set_up(ended: Ended) -> Verdict | None:
 
 
 def refused(ended: Ended) -> Verdict | None:
-    """Return the verdict on an agent that refused to run because others can write to what it would trust."""
+    """Return the verdict on an agent that refused to run because others can write to files that it would trust."""
     line = next((line for line in ended.agent_lines if line.text.startswith(REFUSED)), None)
     if line is None or ended.outcomes:
         return None
@@ -173,7 +173,7 @@ def faulted(ended: Ended) -> Verdict | None:
 
 
 def how_it_died(ended: Ended) -> str:
-    """Return how a rank without a record ended, as far as its launcher's exit code tells."""
+    """Return how a rank without a record ended, as far as its launcher's exit code shows."""
     number = death_signal(ended)
     if number is None:
         return "left no record of its end"

@@ -1,4 +1,4 @@
-"""Whether an attempt came to its end: success, an orderly stop, and what may fail after the target step. Pure."""
+"""Whether an attempt came to its end: success, an orderly stop, and failures after the target step. Pure."""
 
 from __future__ import annotations
 

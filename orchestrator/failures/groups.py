@@ -1,4 +1,4 @@
-"""Group failures of the same cause: forty runs fail of it, each in words of its own. Pure."""
+"""Group failures of the same cause: forty runs fail of it, each with a text of its own. Pure."""
 
 from __future__ import annotations
 

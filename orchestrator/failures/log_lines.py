@@ -1,6 +1,6 @@
 """How the text of logs becomes evidence: which lines may decide, and the exceptions that they show. Pure.
 
-Logs are full of words that sound like failures: the configuration that a launcher prints, warnings, errors that a
+Logs are full of texts that sound like failures: the configuration that a launcher prints, warnings, errors that a
 script caught and went on from, the complaints of a destructor while the interpreter shuts down. None of these may
 decide.
 """
@@ -86,7 +86,7 @@ _NO_PROGRESS = re.compile(
 
 
 def clues(lines: Sequence[LogLine], host: str = "") -> Iterator[Clue]:
-    """Return the lines that may decide, last words of programs with the exception that they end."""
+    """Return the lines that may decide, last lines of programs with the exception that they end."""
     for file, group in groupby(lines, key=lambda line: line.file):
         yield from _clues_of_file(_unfolded(list(group)), _rank_of_log(file), host)
 
@@ -131,7 +131,7 @@ def _traceback_of(line: LogLine, log: Sequence[LogLine]) -> tuple[str, Sequence[
     """Return an exception's whole text, its traceback, the numbers of its message's further lines, and its rank.
 
     torch's hook for uncaught exceptions begins each of their lines with the rank: this separates the lines of a rank
-    from those of others in between, and further lines of its message from what came next.
+    from those of others in between, and further lines of its message from the following output.
     """
     raw = next((other.text for other in log if other.number == line.number), "")
     speaker = _SPEAKER.match(raw)
@@ -158,7 +158,7 @@ def _traceback(above: Iterable[str]) -> Sequence[str]:
 
 @lru_cache(maxsize=2048)
 def ends_a_program(text: str) -> bool:
-    """Return whether the line begins like the last word of a program that ends for a mistake."""
+    """Return whether the line begins like the last line of a program that ends for a mistake."""
     return bool(_FATAL_HEAD.match(text))
 
 

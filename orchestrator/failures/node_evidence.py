@@ -180,7 +180,7 @@ def _more_memory(ended: Ended) -> str:
 
 
 def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tuple[FailureClass, str, str]:
-    """Class, reason ("" for the error's own words) and hint of a GPU that is full."""
+    """Class, reason ("" for the error's own text) and hint of a GPU that is full."""
     outcome = outcome_of(ended, clue.host)
     siblings = rank_pids(outcome) if outcome else set()
     kind = memory.kind(siblings)

@@ -18,7 +18,7 @@ def _place(files: str, functions: str = "") -> tuple[str, str]:
 
 
 class Place(Enum):
-    """What a frame does: patterns of its file in a library, and of its function anywhere."""
+    """The activity of a frame: patterns of its file in a library, and of its function anywhere."""
 
     USER = "user", ""
     TEARDOWN = _place(
@@ -74,7 +74,7 @@ _PASSES_ON = re.compile(
 
 
 def places(frames: Iterable[Frame]) -> tuple[Place, ...]:
-    """Return what the stack was doing, innermost first and each once; without what only passes calls on."""
+    """Return the activities of a stack, innermost first and each once; without frames that only pass calls on."""
     return tuple(dict.fromkeys(place for frame in reversed(tuple(frames)) for place in _of(frame.file, frame.function)))
 
 

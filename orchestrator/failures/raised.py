@@ -94,7 +94,7 @@ class Raised:
 
     @property
     def statement(self) -> str:
-        """The source that raised it, if known: the only text of an assertion without words."""
+        """The source that raised it, if known: the only text of an assertion without a message."""
         return self.frames[-1].code if self.frames else ""
 
 

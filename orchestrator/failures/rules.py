@@ -1,9 +1,9 @@
-"""The table of rules: pattern or condition, failure class, sureness, and a hint what to change. Values only.
+"""The table of rules: pattern or condition, failure class, sureness, and a hint. Values only.
 
 The first rule that holds decides: memory before errnos, since memory that is short has many names, one of them a full
-disk's; then an error's own words, those that name a cause first; last its kind (class, place and time, see `scene.py`).
+disk's; then an error's own text, texts that name a cause first; last its kind (class, place and time, see `scene.py`).
 
-Words that people also use in prose, help texts and configurations are tied to the place where an exception's own line
+Terms that people also use in prose, help texts and configurations are tied to the place where an exception's own line
 begins. A mistake is certain if no file, node or network can cause it; likely, if every rank on every node must show it;
 unsure, if only another attempt can show it (see `classify.py`).
 """
@@ -29,7 +29,7 @@ class Rule:
 
     Attributes:
         early: it holds only before the first step: later, the same error may be the machine's fault.
-        environment: all nodes should have what is lacking: if a run that has trained cannot resume, it is the node's
+        environment: all nodes should have the missing part: if a run that has trained cannot resume, it is the node's
             fault.
         aborts: it ends a process by SIGABRT, so that the signal is no other cause.
         here: the node at fault is the one that reports it.

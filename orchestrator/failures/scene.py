@@ -1,4 +1,4 @@
-"""An error and its circumstances: facts of its class, errno, place and time rather than of its words. Pure."""
+"""An error and its circumstances: facts of its class, errno, place and time rather than of its text. Pure."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Scene:
 
     @cached_property
     def text(self) -> str:
-        """Type and message, or of an assertion without words its source."""
+        """Type and message, or of an assertion without a message its source."""
         raised = self.raised
         return raised.text if raised.message.strip() else f"{raised.type}: {raised.statement}"
 
     @cached_property
     def unquoted(self) -> str:
-        """Its text without quoted words, which are names and prove nothing."""
+        """Its text without quoted parts, which are names and prove nothing."""
         return words.QUOTED.sub("''", self.text)
 
     @cached_property
@@ -79,7 +79,7 @@ class Scene:
 
     @cached_property
     def outside(self) -> bool:
-        """Whether it may be about what others write: every rank reads the same half-written file."""
+        """Whether it may be about files that others write: every rank reads the same half-written file."""
         raised = self.raised
         if raised.is_a("OSError", "EOFError", "JSONDecodeError", "UnicodeDecodeError", "PickleError", "ImportError"):
             return True
@@ -112,7 +112,7 @@ class Scene:
 
     @property
     def of_a_checkpoint(self) -> bool:
-        """Whether a run cannot resume because of what it reads."""
+        """Whether a run cannot resume because of files that it reads."""
         reading = any(_RESUMING.search(f"{frame.function} {frame.code}") for frame in self.raised.frames)
         named = Place.LOADING in self.places or reading or words.CHECKPOINT.search(self.raised.text)
         return self.resumes and bool(named) and Place.DATA not in self.places[:1]

@@ -30,7 +30,7 @@ class Verdict:
 
     Attributes:
         reason: one line for people.
-        hint: what to change, "" if nothing.
+        hint: the advice, "" for none.
         line: the line that matched, with its file.
         rule: the name of the rule that matched; "user: PATTERN" for a rule of the user's.
         host: the node whose evidence matched, "" if it points to none.
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def headline(text: str) -> str:
-    """Return an error's text on one line; pydantic names only in its third line what it does not permit."""
+    """Return an error's text on one line; pydantic names the refused value only in its third line."""
     stripped = (line.strip() for line in text.splitlines())
     lines = [line for line in stripped if line and not line.startswith("For further information")]
     joined = " ".join(lines[:3]).removeprefix("builtins.").removeprefix("pydantic_core._pydantic_core.")

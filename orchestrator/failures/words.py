@@ -1,4 +1,4 @@
-"""Patterns of words that only events have: a value that is not finite, a rank that waited, a network that is away.
+"""Patterns of terms that only events have: a value that is not finite, a rank that waited, a network that is away.
 
 A name, a setting and a quotation sound the same and prove nothing.
 """

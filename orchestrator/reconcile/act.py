@@ -31,7 +31,7 @@ from .submit import submit
 
 
 def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, paths: CampaignPaths) -> list[Unreachable]:
-    """Carry out the actions as far as possible; return what failed for now: the next pass decides again.
+    """Carry out the actions as far as possible; return the failures for now: the next pass decides again.
 
     Raises StaleLease if another reconciler has taken over; nothing more was done.
     """

@@ -56,7 +56,7 @@ def is_foreign(row: AttemptRow) -> bool:
 
 
 def is_claimed(row: AttemptRow) -> bool:
-    """Return whether an attempt's claim is taken. Raises OSError if nobody can tell."""
+    """Return whether an attempt's claim is taken. Raises OSError if that cannot be known."""
     return attempt_paths(row).claim.exists()
 
 

@@ -54,7 +54,7 @@ def run_folder(row: AttemptRow) -> str:
 
 
 def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) -> None:
-    """Make sure that a campaign's folder holds nothing but what `create` makes, and runs by hand.
+    """Make sure that a campaign's folder holds nothing but the files of `create`, and runs by hand.
 
     A folder that this very store has made and forgotten stays its own, with all its files: see `recall`.
 

@@ -45,7 +45,7 @@ class _Seen:
 
     Attributes:
         history: the ended attempts that count, None while one is active.
-        ended: every ended attempt, whatever its configuration: a node is bad for all of them.
+        ended: every ended attempt, with any configuration: a node is bad for all of them.
     """
 
     view: RunView

@@ -40,7 +40,7 @@ RENEWED_SHARE = 0.25
 
 
 class LeaseHeld(UserError):
-    """Another reconciler has the lease. Nothing is wrong: it does what this one would have done."""
+    """Another reconciler has the lease. Nothing is wrong: it does the same work."""
 
 
 def lease_name(campaign_id: int) -> str:
@@ -50,7 +50,7 @@ def lease_name(campaign_id: int) -> str:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """A process that reconciles, kept by the store as `host:pid:id`; the id tells it from one that reuses its pid."""
+    """A process that reconciles, kept by the store as `host:pid:id`; the id is unique where a pid is reused."""
 
     host: str
     pid: str
@@ -111,7 +111,7 @@ class FencedWriter:
                 pass
 
     def report(self, looked_s: float | None = None, *, heard: bool = False, trouble: str) -> None:
-        """Keep for `campaign status` what this pass learned, see `Lease`; raises StaleLease as `write`."""
+        """Keep the observations of this pass for `campaign status`, see `Lease`; raises StaleLease as `write`."""
         with self.write() as conn:
             queries.report_pass(conn, self.lease, looked_s, heard=heard, trouble=trouble)
 

@@ -1,4 +1,4 @@
-"""Adds to the store's view what the shared folder and the executor show: a snapshot."""
+"""Adds the view of the shared folder and the executor to the store's: a snapshot."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
-    """Return the job of an attempt; or none, and the ids of several jobs until its claim tells them apart.
+    """Return the job of an attempt; or none, and the ids of several jobs until its claim separates them.
 
     A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves.
     """

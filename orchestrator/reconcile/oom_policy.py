@@ -65,7 +65,7 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
 
 
 def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers: Ledgers) -> Fit | NoFit:
-    """Return what to try after the last of these attempts ran out of memory."""
+    """Return the next configuration after the last of these attempts ran out of memory."""
     last, batch = history[-1], view.config.train.global_batch
     micro = last.row.micro_batch
     tries = count(history, FailureClass.OOM, FailureClass.FRAGMENTATION)

@@ -152,7 +152,7 @@ class ScreeningRule:
         return sorted(known, key=lambda name: -known[name])
 
     def _behind(self, one: Screening, best: Screening) -> float:
-        """By what part a point is worse than the best: how much less of what is good, or more of what is not."""
+        """The part by which a point is worse than the best."""
         mine, top = self._by.of(one), self._by.of(best)
         if not mine or not top:
             return 0.0

@@ -257,7 +257,7 @@ class StoreState:
         ledgers: measured memory, by memory key.
         screenings: measurements of screening runs, by run id; none are needed once all points are decided.
         more: whether further runs wait to be begun.
-        failed: attempts of other runs which may tell of a bad node.
+        failed: attempts of other runs which may show a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
         trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
         gpu_seconds: usage of the runs that are done, if that is limited.

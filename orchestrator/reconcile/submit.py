@@ -173,7 +173,7 @@ def _was_full(writer: FencedWriter) -> bool:
 
 
 def _lately(conn: Connection, kind: str, writer: FencedWriter) -> bool:
-    """Repeating an event every ten seconds tells nothing new."""
+    """Record an event once: its repetition every ten seconds adds nothing."""
     told_s = queries.newest_event_s(conn, writer.campaign_id, kind)
     return told_s is not None and writer.store.now(conn) - told_s < QUEUE_FULL_S
 

@@ -1,4 +1,4 @@
-"""Results: what runs measured, how they compare, and the report that says so. May import campaign and below.
+"""Results: the figures of runs, their comparison, and the report. May import campaign and below.
 
 Imports go one way: `page` -> `compare` -> `measure`.
 """

@@ -1,4 +1,4 @@
-"""The `command` of a spec: its words, and the programs that it may start with."""
+"""The `command` of a spec: its arguments, and the programs that it may start with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEAD: Final = 256
 
 
 def words_of(value: Any) -> Any:
-    """Return the words of a command; one given as text is split as a shell does.
+    """Return the arguments of a command; a text is split as a shell does.
 
     Raises:
         Hint: It has none, it needs a shell, or it starts with a program that deepspeed replaces.
@@ -115,7 +115,7 @@ def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None
 
 
 def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None:
-    """Return the same for a command whose script a parameter names: its value is one word."""
+    """Return the same for a command whose script a parameter names: its value is a single argument."""
     first = words[0]
     if re.search(r"\s", first) and (too_long(first) or not (folder / expanded(first)).exists()):
         hint = "let the parameter name the script alone, and its arguments parameters of their own"

@@ -70,7 +70,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
 
 
 def conflicts(config: RunConfig) -> Iterator[Finding]:
-    """Return what does not go together within the section, or with a run's other fields."""
+    """Return the conflicts within the section, or with a run's other fields."""
     merged = config.rendered_deepspeed()
     yield from _offloads(merged[_ZERO], section(config.deepspeed, (_ZERO,)))
     if config.command is None:

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Effect(Enum):
-    """What a field of `train` changes."""
+    """The effect of a field of `train`."""
 
     LEARNED = "the learned model, or the speed: part of the experiment's digest"
     MEASURED = "a compared figure, not the learned model: runs with results keep it, too"

@@ -267,7 +267,7 @@ class RunConfig(SpecSection):
     executor: Executor = "slurm"
     """`slurm`, or `local` for processes on this machine."""
     slurm: SlurmConfig = SlurmConfig()
-    """What an attempt requests from Slurm."""
+    """The resources that an attempt requests from Slurm."""
     local: LocalConfig = LocalConfig()
     """How runs share this machine when `executor: local`."""
     train: TrainConfig = TrainConfig()
@@ -350,7 +350,7 @@ def _objective(value: Any) -> Any:
 
 
 class Spec(RunConfig):
-    """A campaign: one configuration, and the matrix of what varies."""
+    """A campaign: one configuration, and the matrix of its variations."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     """Name of the campaign: letters, digits, `.`, `_` and `-`, at most 64; not that of a file beside it, such as

@@ -1,4 +1,4 @@
-"""What is wrong with `train.model` and its tokenizer, as far as it is known without loading either."""
+"""Checks of `train.model` and its tokenizer, without loading either."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
 
 
 def _nameless(text: str) -> tuple[str, str] | None:
-    """What is wrong with what is neither a path nor can be a name on the hub, and a hint; None if nothing is."""
+    """Return the problem of a text that is neither a path nor a possible name on the hub, and a hint; else None."""
     if Path(text).is_absolute() or _REPOSITORY.fullmatch(text):
         return None
     if address := _ADDRESS.match(text):
@@ -69,7 +69,7 @@ def _nameless(text: str) -> tuple[str, str] | None:
 
 
 def misspelt_name(name: str) -> str | None:
-    """The known model that a name is surely meant to be; None for what may well be a name of the hub's."""
+    """Return the known model that a name surely means; None for a possible name of the hub."""
     if name in _NO_NAMES_OF_OURS or find_shape(name) or Path(name).is_dir():
         return None
     for known in SHAPES:

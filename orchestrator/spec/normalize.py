@@ -28,7 +28,7 @@ Origins = dict[FieldPath, FieldPath]
 
 
 def canonical(data: Mapping[str, Any], origins: Origins) -> tuple[dict[str, Any], list[Finding]]:
-    """Give each value in one way: a strategy's word in its fields, and in `train` what `deepspeed` has as well.
+    """Give each value in a single place: a strategy as its fields, and in `train` the values that `deepspeed` has, too.
 
     That is the stage, precision and gradient clipping; for the built-in training also offload and DeepCompile.
 
@@ -82,7 +82,7 @@ def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[
 
 
 def _lifted_strategy(deepspeed: Mapping[str, Any]) -> Iterator[_Lifted]:
-    """Values of `deepspeed` that belong to a strategy: offload, if `train` has a word for it, and DeepCompile."""
+    """Values of `deepspeed` that belong to a strategy: offload, if `train` has a name for it, and DeepCompile."""
     places = [("zero_optimization", name) for name in _OFFLOADS]
     sections = [section(deepspeed, place) for place in places]
     given = [place for place, offload in zip(places, sections, strict=True) if isinstance(offload.get("device"), str)]

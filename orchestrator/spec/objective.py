@@ -1,4 +1,4 @@
-"""What counts when configurations are compared."""
+"""The objective of a comparison."""
 
 from __future__ import annotations
 

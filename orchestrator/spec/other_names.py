@@ -1,4 +1,4 @@
-"""What other tools call our fields. Pure."""
+"""Names of our fields in other tools. Pure."""
 
 from __future__ import annotations
 

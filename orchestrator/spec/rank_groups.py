@@ -1,4 +1,4 @@
-"""What does not go together with groups of ranks that work on the same samples. Pure.
+"""Conflicts of fields with groups of ranks that work on the same samples. Pure.
 
 The ranks of a group share its samples (`train.sequence_parallel`) or the model's layers (`train.tensor_parallel`). What
 no test has shown to learn the same is refused, too.
@@ -92,7 +92,7 @@ def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
 
 
 def remarks(config: RunConfig) -> list[str]:
-    """What works, and is slow: a group on several nodes."""
+    """Remark on a slow configuration: a group on several nodes."""
     on_node = config.ranks()
     return [
         f"train.{kind.field} {size} does not divide the {on_node} ranks of a node: {kind.slow}, here over the network "
@@ -152,7 +152,7 @@ def _shape(config: RunConfig) -> Shape | None:
 
 
 def _one_of(number: int, why: str = "") -> str:
-    """What to write for a size that has to divide a number."""
+    """Return a hint for a size that has to divide a number."""
     sizes = divisors(number)
     return (
         f"use one of {', '.join(map(str, sizes))}{why}"

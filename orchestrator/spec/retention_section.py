@@ -10,7 +10,7 @@ from .field_types import Real, SpecSection, Whole
 
 
 class RetentionConfig(SpecSection):
-    """What `campaign db prune` leaves of runs that ended long ago ([how](results.md#thinning-old-metrics))."""
+    """Metrics that `campaign db prune` leaves of runs that ended long ago ([how](results.md#thinning-old-metrics))."""
 
     keep_every: Annotated[Whole, Field(ge=2, le=1_000_000)]
     """Keep one step, and one sample of each GPU, in so many."""

@@ -13,7 +13,7 @@ ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_st
 
 
 class RetryRule(SpecSection):
-    """What an error of your own training means; takes precedence over the built-in rules."""
+    """The meaning of an error of your own training; takes precedence over the built-in rules."""
 
     match: Text
     """Regular expression, searched in every rank's error and in each line of the logs. A search that takes too long,

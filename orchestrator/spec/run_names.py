@@ -23,8 +23,8 @@ def run_name(
     """The name of a run, such as `zero_stage-2_precision-bf16` and `...-r1` for its first further repeat.
 
     Args:
-        labels: What sets its point apart: names and values; an empty name stands for a value alone.
-        suffix: What sets it apart from other runs of the point, such as `-r1`.
+        labels: Names and values that separate its point from others; an empty name stands for a value alone.
+        suffix: Text that separates it from other runs of the point, such as `-r1`.
         config_hash: Digest of its experiment, which settles a clash.
         taken: Names of other runs.
     """

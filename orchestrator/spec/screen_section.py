@@ -54,7 +54,7 @@ class ScreenConfig(SpecSection):
 
 
 def share_of(keep: str) -> float:
-    """By what part the rule `within 10%` lets a figure be worse than the best, such as 0.1."""
+    """The part by which the rule `within 10%` lets a figure be worse than the best, such as 0.1."""
     found = _WITHIN.fullmatch(keep)
     assert found is not None
     return float(found[1]) / 100

@@ -63,7 +63,7 @@ def findings(data: Any, place: FieldPath = ()) -> Iterator[Finding]:
 
 
 def secret_in(text: str) -> str:
-    """Return a name for what looks like a secret in a text, without the secret itself; "" for none."""
+    """Return the kind of an apparent secret in a text, without the secret itself; "" for none."""
     if _TOKEN.search(text):
         return "a part of it"
     if _ADDRESS.search(text):

@@ -123,7 +123,7 @@ SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
 
 
 class SlurmConfig(SpecSection):
-    """What an attempt requests from Slurm. Any other long option of sbatch is accepted and passed through."""
+    """Resources that an attempt requests from Slurm. Any other long option of sbatch is accepted and passed through."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -198,7 +198,7 @@ class SlurmConfig(SpecSection):
 
     @property
     def most_gpu_hours(self) -> float:
-        """What an attempt can use within its time limit."""
+        """The resources of an attempt within its time limit."""
         return self.nodes * self.gpus * self.time_min / 60
 
     @property

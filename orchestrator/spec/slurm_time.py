@@ -1,4 +1,4 @@
-"""Slurm's words for a time; apart from its section, so that `campaign status` can read them without pydantic."""
+"""Slurm's syntax of a time; separate from its section, so that `campaign status` can read them without pydantic."""
 
 from __future__ import annotations
 

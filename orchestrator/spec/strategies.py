@@ -28,7 +28,7 @@ _GRAPHS: Final[FieldPath] = ("train", "cuda_graphs")
 
 
 def spell_out(train: dict[str, Any], origins: dict[FieldPath, FieldPath]) -> list[Finding]:
-    """Replace a strategy's word by its fields, in `train` itself; an unknown word stays, for the check of the field.
+    """Replace a strategy by its fields, in `train` itself; an unknown name stays, for the check of the field.
 
     Args:
         origins: Gets the place of each of these fields.

@@ -27,7 +27,7 @@ class Template:
     """A campaign to start from.
 
     Attributes:
-        name: What `campaign init --from` takes.
+        name: The argument of `campaign init --from`.
         specs: The file of each scale that it has, the one with `full` always.
     """
 
@@ -36,7 +36,7 @@ class Template:
 
     @property
     def summary(self) -> str:
-        """What it is for: the first line of its spec."""
+        """Its purpose: the first line of its spec."""
         return self.text(FULL).partition("\n")[0].removeprefix("# ")
 
     def text(self, scale: str) -> str:

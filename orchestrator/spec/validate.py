@@ -52,7 +52,7 @@ def first_causes(found: Sequence[Finding]) -> list[Finding]:
 
 
 def remarks(spec: Spec) -> list[str]:
-    """Return remarks on what is valid, but hardly meant: an unused section, seeds as an axis."""
+    """Return remarks on valid, but hardly intended fields: an unused section, seeds as an axis."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]

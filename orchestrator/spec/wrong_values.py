@@ -1,4 +1,4 @@
-"""Values of a spec that no field takes, in the words of a spec."""
+"""Values of a spec that no field takes, in the terms of a spec."""
 
 from __future__ import annotations
 

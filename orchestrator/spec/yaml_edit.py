@@ -98,7 +98,7 @@ def _put(data: Any, path: Path, value: Any) -> None:
 
 
 def _set(data: Any, key: str, value: Any, *, last: bool) -> None:
-    """Set a value on one line; the comments behind the last key of a section are about what follows the section."""
+    """Set a value on one line; the comments behind the last key of a section belong to the next section."""
     if isinstance(data, CommentedMap):
         value = round_trip().load(written(value, flow=True))
         if key not in data and not last:

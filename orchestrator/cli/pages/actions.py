@@ -1,4 +1,4 @@
-"""The actions of a pass as text: what happened to which run, and why."""
+"""The actions of a pass as text, with the run and the reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STATE_STYLES = {RunState.COMPLETED: Style.GREEN, RunState.FAILED: Style.RED, Ru
 
 
 class _Line(NamedTuple):
-    """What happened to a run; lines with the same key are merged."""
+    """An action on a run; lines with the same key are merged."""
 
     run: str
     text: str
@@ -180,5 +180,5 @@ def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) 
 
 
 def trouble_lines(done: Pass) -> Sequence[str]:
-    """What could not be asked or done for now."""
+    """Questions and actions that failed for now."""
     return [f"{trouble.message}{f' ({trouble.hint})' if trouble.hint else ''}" for trouble in done.troubles]

@@ -1,4 +1,4 @@
-"""What `campaign doctor` found: a table for each place, and under each row that is not well what to do."""
+"""The page of `campaign doctor`: a table for each place, with advice under each row that is not ok."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def changed_name(name: str, changes: str | None) -> str:
 
 
 def changed_line(name: str, changes: str) -> str:
-    """What that mark stands for."""
+    """The meaning of the mark."""
     return f"* {name} was changed so that it fits into memory: {', '.join(changes.split())}"
 
 

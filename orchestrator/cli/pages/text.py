@@ -25,7 +25,7 @@ _BLANK: Final = "\0"
 
 
 class Style(StrEnum):
-    """What a piece of text is, as the parameters of a terminal's escape sequence."""
+    """The style of a piece of text, as the parameters of a terminal's escape sequence."""
 
     PLAIN = ""
     BOLD = "1"

@@ -101,7 +101,7 @@ def change_in_words(change: Sensitivity) -> str:
 
 
 def _is_of_script(one: BaselineComparison, field: str) -> bool:
-    """Whether the field is the machine's, or stands in the words of a script's command: then parameters alone tell."""
+    """Return whether the field is the machine's, or part of a script's command: then only the parameters have it."""
     run = one.condition.runs[0]
     return field not in FIELDS and (field not in run.train or bool(run.config.get("command")))
 

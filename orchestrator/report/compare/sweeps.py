@@ -191,7 +191,7 @@ def _alike_but(conditions: Sequence[Condition], axes: Sequence[str], moving: set
 
 
 def _without_labels(params: Mapping[str, Any], condition: Condition) -> dict[str, Any]:
-    """Return parameters without words for several fields, which repeat them. A script's own parameters stay."""
+    """Return parameters without names of several fields, which repeat them. A script's own parameters stay."""
     run = condition.runs[0]
     if run.config.get("command"):
         return dict(params)

@@ -188,7 +188,7 @@ def _reached(run: MeasuredRun, target: float) -> tuple[float, float] | None:
     """Return the seconds and tokens that a run trained above the target.
 
     The first time at which a noisy curve is below it comes the earlier the noisier it is. The time above it does not:
-    what noise takes away before the curve crosses, it gives back behind.
+    noise that shortens it before the curve crosses lengthens it behind.
     """
     curve = run.curve
     losses = _wide(np.array(curve.smoothed))
