@@ -352,7 +352,7 @@ def _ranks(config: Mapping[str, Any]) -> int:
 
 
 def _tokens_per_step(config: Mapping[str, Any], lines: Lines, series: Series) -> int | None:
-    """Return tokens by the configuration of the built-in trainer, whose samples are full; else by a script's reports."""
+    """Return tokens by the configuration of the built-in trainer, with full samples; else by a script's reports."""
     train = config.get("train") or {}
     if not config.get("command") and train.get("global_batch") and train.get("seq_len"):
         return int(train["global_batch"] * train["seq_len"])
