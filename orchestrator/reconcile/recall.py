@@ -112,7 +112,7 @@ class Recollection:
         names = self._names()
         with writer.store.read() as conn:
             lease = queries.read_lease(conn, writer.lease)
-            if lease is None or lease.asked_s != self._reported_s:
+            if lease is None or self._reported_s is None or lease.asked_s != self._reported_s:
                 self._known.clear()
             self._reported_s = None
             self._known |= queries.known_tokens(conn, names - self._known)

@@ -155,11 +155,22 @@ class Promises:
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
-        """What no budget bounds is bounded by this; a time limit before the first step counts against one."""
+        """What no budget bounds is bounded by this; a time limit before the first step counts against one.
+
+        A script with checkpoints of its own reveals where an attempt began only by a step: three in a row without one,
+        or three that are known to have begun at the same step, are the most.
+        """
+        own, unknown = bool(run.config.get("command")), 0
         starts: dict[int | None, int] = defaultdict(int)
         for index, row in enumerate(rows):
             free = row.failure_class in MUST_SAVE and charged(rows[:index], row) is None
-            if free and (run.name, row.generation) in self.cluster.executions:
+            if not free or (run.name, row.generation) not in self.cluster.executions:
+                continue
+            if own and row.last_step is None:
+                unknown += 1
+                assert unknown <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
+            else:
+                unknown = 0
                 starts[row.start_step] += 1
         assert max(starts.values(), default=0) <= FREE_LIMIT, f"{run.name} gets nowhere: {_story(rows)}"
 

@@ -150,3 +150,11 @@ def test_an_allocation_that_no_micro_batch_changes_is_tried_twice(first: str, se
         assert "at micro-batch 8 by the same allocation as at 16" in state.reason
         assert "CAMPAIGN_MICRO_BATCH" in state.reason
     assert of_kind(Submit, decide(snapshot(run_view(*_ends(first), config=script))))
+
+
+def test_a_micro_batch_that_has_trained_is_not_given_up_for_an_allocation_like_an_earlier_one() -> None:
+    first, last = _ends(ON_CPU, ON_CPU)
+    between = ended_row(2, "node", micro_batch=8, start_step=0, last_step=3)
+    last = replace(last, id=3, generation=3)
+    assert not of_kind(Submit, decide(snapshot(run_view(first, replace(last, id=2, generation=2), config=CONFIG))))
+    assert of_kind(Submit, decide(snapshot(run_view(first, between, last, config=CONFIG))))

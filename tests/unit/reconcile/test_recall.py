@@ -138,6 +138,30 @@ def test_a_process_that_knew_a_submission_notices_that_the_store_has_forgotten_i
     assert len(world.cluster.submitted) == len(tokens) == 2
 
 
+def test_a_process_whose_passes_failed_notices_that_the_store_has_gone_back(world: World) -> None:
+    """Neither the earlier store nor the process has the time of a pass: they must not count as equal."""
+
+    def blind() -> None:
+        raise OSError("the disk is away")
+
+    world.record(**ONE, retry={"backoff_s": 0, "crash": 9})
+    reconciler = world.reconciler()
+    earlier = saved(world.store)
+    reconciler.run_pass()
+    world.run_jobs("FAILED", exit_code=None)
+    reconciler.run_pass()
+    world.cluster.on_look = blind
+    with pytest.raises(Unreachable):
+        reconciler.run_pass()
+    tokens = [row.token for row in world.attempts("depth-1")]
+    assert len(tokens) == 2
+    restore(world.store, earlier)
+    world.cluster.on_look = lambda: None
+    for _ in range(3):
+        reconciler.run_pass()
+    assert [row.token for row in world.attempts("depth-1")] == tokens
+
+
 def test_a_submission_of_several_runs_is_recalled_as_a_whole(world: World) -> None:
     """The last array has the third attempt of one run, and the second of the other."""
     world.record(retry={"backoff_s": 0, "crash": 9})
