@@ -308,11 +308,14 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     names = names_in(files)
     if is_there(files.claim, names) and is_foreign(row):
         return AttemptView(row, _job(row, listing, "")[0], foreign=True)
-    claim = job_claim(files, row.token) if is_there(files.claim, names) else None
+    taken = is_there(files.claim, names)
+    claim = job_claim(files, row.token) if taken else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     if job and claim is not None and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
+    if job and job.terminal and taken and claim is None and files.claim.exists():
+        job = None  # the reconciler took the claim first: this job has run nothing
     mine = Identity.of(row)
     outcomes, unreadable = outcomes_in(files, row.nodes, names)
     outcomes = tuple(outcome for outcome in outcomes if mine.owns(vars(outcome)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,10 @@ class Promises:
             left: what the folder has of attempts, by run and generation, which may all be recorded again.
         """
         self._ended, self._cancelled, self.forgetful, self._left = {}, {}, True, set(left)
+
+    def most_forgotten(self) -> int:
+        """Return how many attempts of a run the restored store may have to record again, at most."""
+        return max(Counter(name for name, _ in self._left).values(), default=0)
 
     def check(self, conn: Connection, campaign_id: int) -> None:
         """What must hold at every moment."""

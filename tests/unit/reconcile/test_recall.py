@@ -14,7 +14,7 @@ from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.closed_tasks import is_closed
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.reconcile.attempt_files import revoked
+from dscampaign.orchestrator.reconcile.attempt_files import revoked, take_claim
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -160,6 +160,23 @@ def test_a_process_whose_passes_failed_notices_that_the_store_has_gone_back(worl
     for _ in range(3):
         reconciler.run_pass()
     assert [row.token for row in world.attempts("depth-1")] == tokens
+
+
+def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(world: World) -> None:
+    """Its job found the claim taken, and ran nothing: that is no crash of the script."""
+    world.record(**ONE, retry={"backoff_s": 0, "infra": 9, "crash": 0})
+    earlier = saved(world.store)
+    world.run_pass()
+    [row] = world.attempts("depth-1")
+    assert take_claim(row)
+    [(job, view)] = world.cluster.jobs.items()
+    world.cluster.jobs[job] = view._replace(state="FAILED")
+    restore(world.store, earlier)
+    for _ in range(4):
+        world.run_pass()
+    first, *later = world.attempts("depth-1")
+    assert (first.token, first.failure_class) == (row.token, "lost")
+    assert later
 
 
 def test_a_submission_of_several_runs_is_recalled_as_a_whole(world: World) -> None:
