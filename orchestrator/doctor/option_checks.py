@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.ownership import Distrusted, trusted_bytes
+from dscampaign.files.ownership import Distrusted, distrust, trusted_bytes
 from dscampaign.files.private_files import make_private
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -71,6 +71,10 @@ class OptionChecks:
     def _answers(self, interpreter: _Interpreter, parts: _Parts) -> Mapping[tuple[str, str], Any]:
         """Return the findings for each question that this Python could answer."""
         python, variables = interpreter
+        with suppress(OSError):
+            if python != sys.executable and (doubt := distrust(Path(python))):
+                self._remark(python, parts, f"is not run: {doubt.why}", list(parts))
+                return {}
         env = {"DS_ACCELERATOR": "cpu", **os.environ, "HF_HUB_OFFLINE": "1", **dict(variables)}
         versions = self._run([python, str(_PROGRAM), "versions"], env, parts, _VERSIONS_S)
         if versions is None:

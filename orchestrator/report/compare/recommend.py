@@ -134,11 +134,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     if stick:
         made = _by_figure(left, stick, excluded)
     else:
-        made = (
-            _by_loss(left, excluded, equal_if_close=loss_leads)
-            if by is Objective.LOSS
-            else _by_speed(left, by, excluded)
-        )
+        made = _by_loss(left, excluded, if_close=loss_leads) if by is Objective.LOSS else _by_speed(left, by, excluded)
     doubts = [*_unfinished(comparisons), *made.doubts, *_by_chance(made, comparisons)]
     code = mixed_code((run.name, run.code) for one in comparisons for run in one.condition.counted)
     slower = _faster_but_worse(comparisons, made.chosen or made.fastest)
@@ -192,15 +188,11 @@ def _by_figure(left: Sequence[BaselineComparison], stick: Yardstick, excluded: M
     return made
 
 
-def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str], *, equal_if_close: bool) -> _Choice:
-    """Choose the lowest loss; of conditions that learn as well the fastest.
-
-    Args:
-        equal_if_close: losses within the margin count as equal, though the repeats do not show it.
-    """
+def _by_loss(left: Sequence[BaselineComparison], excluded: Mapping[str, str], *, if_close: bool) -> _Choice:
+    """Choose the lowest loss; of conditions that learn as well, or within the margin `if_close`, the fastest."""
     lowest = min(left, key=median_loss)
     able = [one for one in left if one is lowest or learns_as_well(one, lowest) or _is_rounding(one, lowest)]
-    if equal_if_close:
+    if if_close:
         able = [one for one in left if one in able or _is_close(one, lowest)]
     chosen, timed = fastest_of(able), [one for one in left if one.speed]
     fastest = fastest_of(timed) if timed else None

@@ -44,3 +44,12 @@ def test_a_python_that_cannot_answer_is_remarked(tmp_path: Path) -> None:
         findings, remarks = checked(python, **OPTIONS)
         assert findings == [[]]
         assert remarks == [f"`deepspeed` not checked: {python} {reason}; {THEN}"]
+
+
+def test_a_python_that_others_can_write_is_not_run(tmp_path: Path) -> None:
+    python = script(tmp_path / "shared", f"touch {tmp_path}/ran")
+    python.chmod(0o702)
+    findings, [remark] = checked(python, **OPTIONS)
+    assert findings == [[]]
+    assert remark.startswith(f"`deepspeed` not checked: {python} is not run: others can write to {python}")
+    assert not (tmp_path / "ran").exists()
