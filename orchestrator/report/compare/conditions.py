@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from dscampaign.db.states import UNSETTLED_RUN
+from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -42,11 +43,16 @@ _MACHINE: Final = (*_DEVICES, "cpus_per_task")
 
 @dataclass(frozen=True)
 class Condition:
-    """A point of the matrix with its repeats, in order; named after the first, without the repeat's number."""
+    """A point of the matrix with its repeats, in order; named after the first, without the repeat's number.
+
+    Attributes:
+        title: its name for people, made of the axes that differ in the campaign.
+    """
 
     name: str
     params: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...]
+    title: str
 
     @property
     def key(self) -> str:
@@ -296,13 +302,14 @@ def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> str:
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     """The conditions of a campaign, in the order of the matrix."""
-    found = []
+    groups: dict[str, tuple[MeasuredRun, ...]] = {}
     for group in grouped(runs, lambda run: run.params):
         repeats = sorted(group, key=lambda run: run.repeat)
         first = repeats[0]
         name = re.sub(rf"-r{first.repeat}$", "", first.name) if first.repeat else first.name
-        found.append(Condition(name, first.params, tuple(repeats)))
-    return found
+        groups[name] = tuple(repeats)
+    titles = titles_of({name: repeats[0].params for name, repeats in groups.items()})
+    return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 
 
 def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:

@@ -205,7 +205,7 @@ def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> C
 
 
 def _titled(condition: Condition, campaign: str) -> Condition:
-    return replace(condition, name=f"{campaign}/{condition.name}")
+    return replace(condition, name=f"{campaign}/{condition.name}", title=f"{condition.title} ({campaign})")
 
 
 def _conditions(store: Store, campaign: CampaignRow) -> list[Condition]:
@@ -239,5 +239,5 @@ def _found(name: str, conditions: Sequence[Condition]) -> Condition | None:
             return condition
         for run in condition.runs:
             if name in (run.name, f"{condition.name}-r{run.repeat}"):
-                return replace(condition, name=name, runs=(run,))
+                return replace(condition, name=name, title=name, runs=(run,))
     return None

@@ -140,6 +140,7 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
     condition = one.condition
     return {
         "name": condition.name,
+        "title": condition.title,
         "params": condition.params,
         "baseline": one.is_baseline,
         "runs": [run.name for run in condition.runs],

@@ -1,0 +1,84 @@
+"""Names of conditions for people: `ZeRO 0 · fp16`, `lr 3e-4 · 12 layers`. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dscampaign.orchestrator.formatting import count, shorten_middle
+
+LABELS: Final = ("label", "strategy")
+"""Axes that name a point, and so the other settings of that point."""
+
+_BY_THEMSELVES: Final = (*LABELS, "precision", "dtype", "model", "dataset")
+"""Axes whose values need no name beside them."""
+
+_WORDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("zero_stage", "zero"), "ZeRO"),
+    **dict.fromkeys(("width", "n_embd", "d_model", "hidden_size"), "width"),
+    "micro_batch": "micro-batch",
+    "global_batch": "batch",
+    "seq_len": "length",
+}
+_COUNTED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"), "layer"),
+    **dict.fromkeys(("heads", "n_head", "n_heads", "num_heads", "num_attention_heads"), "head"),
+    "nodes": "node",
+    "gpus_per_node": "GPU",
+    "ranks_per_node": "rank",
+}
+_VALUES: Final[Mapping[tuple[str, str], str]] = {
+    ("engine", "ddp"): "DDP",
+    ("engine", "deepspeed"): "DeepSpeed",
+    ("engine", "fsdp2"): "FSDP2",
+    ("offload", "none"): "no offload",
+}
+_LONGEST: Final = 24
+
+
+def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the title of each condition by its name, made of the axes that differ; each title is unique.
+
+    Args:
+        params: of each condition of a campaign, by its name. A name is its own title if its axes give no other.
+    """
+    axes = _axes(list(params.values()))
+    titles = {name: " · ".join(_part(axis, own[axis]) for axis in axes if axis in own) for name, own in params.items()}
+    used = Counter([*titles.values(), *params])
+    return {name: title if title and used[title] == 1 else name for name, title in titles.items()}
+
+
+def _axes(params: list[Mapping[str, Any]]) -> list[str]:
+    """Return the axes that differ, in the order of the matrix; labels first, without the settings that they name."""
+    names = dict.fromkeys(name for own in params for name in own)
+    values = {name: [json.dumps(own.get(name), default=str) for own in params] for name in names}
+    varying = [name for name in names if len(set(values[name])) > 1]
+    labels = [name for name in varying if name in LABELS]
+    points = list(zip(*(values[name] for name in labels), strict=True)) or [()] * len(params)
+    named = len(set(points))
+    others = [name for name in varying if name not in labels]
+    return [*labels, *(name for name in others if len(set(zip(points, values[name], strict=True))) > named)]
+
+
+def _part(axis: str, value: Any) -> str:
+    plain = axis.replace("-", "_").lower()
+    words = axis if axis.isupper() else _WORDS.get(plain, axis.replace("_", " "))
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    if value is None:
+        return f"{words} unset"
+    if isinstance(value, int) and plain in _COUNTED:
+        return count(value, _COUNTED[plain])
+    named = _VALUES.get((plain, str(value))) or (_value(value) if plain in _BY_THEMSELVES else None)
+    return named or f"{words} {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    """Return a value in short: small numbers as `3e-4`, of a path its last part."""
+    if isinstance(value, float) and 0 < abs(value) < 0.01:
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return shorten_middle(text.rstrip("/").rpartition("/")[2] or text, _LONGEST)

@@ -1,0 +1,48 @@
+"""The names of conditions for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dscampaign.orchestrator.campaign.titles import titles_of
+
+
+def titles(*params: dict[str, Any]) -> list[str]:
+    return list(titles_of({f"c{place}": own for place, own in enumerate(params)}).values())
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        (
+            [{"zero_stage": 0, "precision": "fp16", "lr": 1.0}, {"zero_stage": 2, "precision": "bf16", "lr": 1.0}],
+            ["ZeRO 0 · fp16", "ZeRO 2 · bf16"],
+        ),
+        ([{"lr": 3e-4, "n_layer": 12}, {"lr": 0.01, "n_layer": 1}], ["lr 3e-4 · 12 layers", "lr 0.01 · 1 layer"]),
+        ([{"compile": True}, {"compile": False}], ["compile", "no compile"]),
+        ([{"activation_checkpointing": True}, {}], ["activation checkpointing", "c1"]),
+        ([{"wd": 1.5e-5}, {"wd": None}], ["wd 1.5e-5", "wd unset"]),
+        ([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}], ["NCCL_ALGO Ring", "NCCL_ALGO Tree"]),
+        ([{"ds": "configs/zero2.json"}, {"ds": "configs/zero3.json"}], ["ds zero2.json", "ds zero3.json"]),
+        ([{"nodes": 1, "gpus_per_node": 8}, {"nodes": 2, "gpus_per_node": 4}], ["1 node · 8 GPUs", "2 nodes · 4 GPUs"]),
+        ([{"engine": "ddp"}, {"engine": "fsdp2"}], ["DDP", "FSDP2"]),
+        ([{"opt": "x" * 40}, {"opt": "lion"}], [f"opt {'x' * 12}…{'x' * 11}", "opt lion"]),
+    ],
+)
+def test_a_title_is_made_of_the_axes_that_differ(params: list[dict[str, Any]], expected: list[str]) -> None:
+    assert titles(*params) == expected
+
+
+def test_a_label_stands_for_the_settings_that_it_names() -> None:
+    one, two = {"zero_stage": 2, "strategy": "sharded"}, {"zero_stage": 0, "strategy": "plain"}
+    assert titles(one, two) == ["sharded", "plain"]
+    both = titles({**one, "lr": 1e-3}, {**one, "lr": 2e-3}, {**two, "lr": 1e-3})
+    assert both == ["sharded · lr 1e-3", "sharded · lr 2e-3", "plain · lr 1e-3"]
+
+
+def test_equal_titles_give_way_to_the_names() -> None:
+    assert titles({"ds": "a/x.json"}, {"ds": "b/x.json"}, {"ds": "b/y.json"}) == ["c0", "c1", "ds y.json"]
+    assert titles_of({"a": {"model": "b"}, "b": {"model": "c"}}) == {"a": "a", "b": "c"}
+    assert titles_of({"only": {"lr": 0.1}}) == {"only": "only"}
