@@ -89,11 +89,9 @@ class Watch:
         """
         self._running, self._meeting, self._since_s = running, start, {}
         while launcher.poll() is None:
-            collector.wait(POLL_S) if collector else time.sleep(POLL_S)
+            collector.follow(POLL_S) if collector else time.sleep(POLL_S)
             self._progress.look()
             self._beat()
-            if collector:
-                collector.look()
             if self.stop_asked:
                 self._pass_on_stop(launcher)
             if reason := self._reason_to_end():

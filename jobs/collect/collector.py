@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from dscampaign.files.private_files import open_private
@@ -15,21 +15,16 @@ from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 
-from .forms import CommonForms, Patterns
-from .lines import Line
-from .places import Places
-from .printed import Printed
-from .sources import MetricSource, TensorBoard, TrainerState
+from .formats import MAX_STEP, Line
+from .printed import CommonForms, Patterns, Printed
+from .sources import MetricSource, Places, TensorBoard, TrainerState
 
-LOOK_S: Final = 2.0
-NOTE_S: Final = 0.1
-"""Between two looks whether something was printed: the time of a line is known to that."""
+LOOK_S: Final = 0.1
+"""Between two looks: the time of a printed line is known to that."""
 HOLD_S: Final = 5.0
 """From the first value to the choice: a script that reports does so meanwhile."""
-CHUNK_BYTES: Final = 256 << 10
-"""Of one source at a time: the agent has other things to do."""
 AT_ONCE_S: Final = 0.1
-"""It reads on for so long if there is more: between two looks, as often as the agent calls."""
+"""A look reads on for so long if there is more."""
 FINISH_S: Final = 5.0
 UNREAD: Final = "the script printed more than could be read until its end: the metrics of its last lines are missing"
 MAX_NAMES: Final = 100
@@ -37,8 +32,6 @@ MAX_HELD: Final = 100_000
 REPORTED: Final = "reported"
 """In place of the kind of a source in an event, once the script reports metrics itself."""
 MAX_MESSAGE: Final = 500
-MAX_STEP: Final = 2**53
-"""Beyond, a float skips whole numbers."""
 _LOSSES: Final = {"loss", "eval_loss"}
 
 
@@ -55,41 +48,34 @@ class Collector:
 
     def __init__(self, payload: Payload, paths: AttemptPaths, pid: Callable[[], int | None]) -> None:
         since_s = time.time()
-        self._spool, self._by_patterns = paths.metrics, bool(payload.metrics)
-        places = Places(payload, since_s)
+        self._by_patterns, places = bool(payload.metrics), Places(payload, since_s)
+        self._spool = _Spool(paths.metrics)
         self._sources: list[MetricSource] = (
             [Printed(paths.logs, Patterns(payload.metrics))]
             if payload.metrics
             else [
                 TensorBoard(places, pid, since_s),
-                Printed(paths.logs, CommonForms()),
+                Printed(paths.logs, CommonForms(payload.target_step)),
                 TrainerState(places, before=Places(payload, 0.0)),
             ]
         )
         self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
         self._chosen: MetricSource | None = None
         self._over = False
-        self._looked_s, self._first_s = -math.inf, 0.0
+        self._first_s = 0.0
         self._marks: dict[str, int] = {}
-        self._seen_bytes = self._own_lines = 0
-        self._unwritten = b""
+        self._remarked: set[str] = set()
 
-    def wait(self, seconds: float) -> None:
-        """Sleep, and note meanwhile when something is printed."""
+    def follow(self, seconds: float) -> None:
+        """Take in new lines for some time."""
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(NOTE_S, left_s))
-            for source in () if self._over else self._sources:
-                with suppress(OSError):
-                    source.note()
+            time.sleep(min(LOOK_S, left_s))
+            self.look()
 
     def look(self) -> None:
-        """Take in new lines, now and then; call it often."""
-        if time.monotonic() - self._looked_s < LOOK_S:
-            return
-        self._looked_s = time.monotonic()
-        if self._read_until(self._looked_s + AT_ONCE_S, last=False):
-            self._looked_s = -math.inf  # a script that prints more than that is followed without a pause
+        """Take in the lines that are there, as many as fit into a moment."""
+        self._read_until(time.monotonic() + AT_ONCE_S, last=False)
 
     def finish(self) -> None:
         """Take in the rest, once the script has ended."""
@@ -119,30 +105,21 @@ class Collector:
         if self._over or self._script_reports():
             return False
         more = False
-        for source in tuple(self._sources):
-            more |= self._read(source, last=last)
+        for source in self._sources:
+            with suppress(OSError):  # the next look tries again
+                lines, moved = source.read(last=last)
+                self._held[source] = (self._held[source] + lines)[:MAX_HELD]
+                more |= moved
         if self._chosen is None:
             self._choose(at_once=last and not more)
         if self._chosen is not None:
             lines, self._held[self._chosen] = self._held[self._chosen], []
-            self._append([new for line in lines if (new := self._new(line))])
+            self._spool.append([new for line in lines if (new := self._new(line))])
         for source in self._sources:
-            for remark in source.remarks():
-                self._tell(remark, within_s=source.within_s)
-        return more
-
-    def _read(self, source: MetricSource, *, last: bool) -> bool:
-        """Hold the new lines of a source; give it up after an error that nobody foresaw."""
-        try:
-            lines, more = source.read(CHUNK_BYTES, last=last)
-        except OSError:  # the next look tries again
-            return False
-        except Exception as exc:  # noqa: BLE001 - an error here concerns this source alone
-            self._sources.remove(source)
-            with suppress(OSError):
-                self._tell(f"metrics cannot be read from {source.kind}, which is given up: {exc!r}")
-            return False
-        self._held[source] = (self._held[source] + lines)[:MAX_HELD]
+            for remark in source.remarks:
+                if remark not in self._remarked:
+                    self._remarked.add(remark)
+                    self._tell(remark, within_s=source.within_s)
         return more
 
     def _choose(self, *, at_once: bool) -> None:
@@ -176,39 +153,48 @@ class Collector:
         return (step > mark or went_back) and (name in self._marks or len(self._marks) < MAX_NAMES)
 
     def _script_reports(self) -> bool:
-        """Return whether the spool has lines of steps that are not from here; then collecting is over."""
-        with suppress(FileNotFoundError):
-            with open_regular(self._spool) as file:
-                file.seek(self._seen_bytes)
-                content = file.read() or b""
-            self._seen_bytes += len(content)
-            steps = _step_lines(content)
-            to_come = _step_lines(self._unwritten)
-            self._over = steps > self._own_lines - to_come
-            self._own_lines = to_come
-            if self._over and self._chosen is not None:
-                self._tell("the script reports metrics now; nothing else is read any more", source=REPORTED)
+        self._over = self._spool.has_others_steps()
+        if self._over and self._chosen is not None:
+            self._tell("the script reports metrics now; nothing else is read any more", source=REPORTED)
         return self._over
 
     def _tell(self, message: str, **facts: str | float) -> None:
         event = {"event": "metrics_source", "ts": time.time(), "message": message[:MAX_MESSAGE], **facts}
-        self._write(json.dumps(event) + "\n")
+        self._spool.append([event])
 
-    def _append(self, lines: list[Line]) -> None:
-        if lines or self._unwritten:
-            self._own_lines += len(lines)
-            self._write("".join(f"{json.dumps(line)}\n" for line in lines))
 
-    def _write(self, text: str) -> None:
-        """Append; the part that a full disk refuses is written at the next look."""
-        self._unwritten += text.encode()
-        descriptor = open_private(self._spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+class _Spool:
+    """The attempt's spool, to which the script may append too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen, self._others = 0, False
+        self._unwritten = b""
+
+    def has_others_steps(self) -> bool:
+        """Return whether it has lines of steps that were not appended here."""
+        with suppress(FileNotFoundError):
+            self._look(None)
+        return self._others
+
+    def append(self, lines: list[dict[str, object]] | list[Line]) -> None:
+        """Append lines; the part that a full disk refuses is written at the next call."""
+        self._unwritten += "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        if not self._unwritten:
+            return
+        descriptor = open_private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             while self._unwritten:
-                self._unwritten = self._unwritten[os.write(descriptor, self._unwritten) :]
+                written = os.write(descriptor, self._unwritten)
+                end = os.lseek(descriptor, 0, os.SEEK_CUR)
+                self._look(end - written)
+                self._seen, self._unwritten = end, self._unwritten[written:]
         finally:
             os.close(descriptor)
 
-
-def _step_lines(content: bytes) -> int:
-    return sum(b'"step"' in line and b'"event"' not in line for line in content.splitlines())
+    def _look(self, end: int | None) -> None:
+        with open_regular(self._path) as file:
+            file.seek(self._seen)
+            content = file.read(-1 if end is None else end - self._seen) or b""
+        self._seen += len(content)
+        self._others |= any(b'"step"' in line and b'"event"' not in line for line in content.splitlines())

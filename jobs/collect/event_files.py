@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from dscampaign.files.regular_files import open_regular
 
@@ -27,8 +26,7 @@ _CASTAGNOLI: Final = 0x82F63B78
 _MASK: Final = 0xA282EAD8
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):
     """One value: time of writing in seconds since 1970, step and tag."""
 
     ts_s: float
@@ -47,10 +45,7 @@ class EventFile:
     def read(self, max_bytes: int) -> tuple[list[Scalar], bool]:
         """Return the scalars of the next complete records, and whether there were records: images have no scalars.
 
-        A record larger than `max_bytes`, as of a large image, is skipped.
-
-        Raises:
-            OSError: the file cannot be read.
+        A record larger than `max_bytes`, as of a large image, is skipped. Raises OSError if the file cannot be read.
         """
         with open_regular(self.path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -97,50 +92,35 @@ def _scalars(event: bytes) -> list[Scalar]:
     """Return the scalars of one event; none of a record that is no event."""
     try:
         fields = dict(_fields(event))
-        ts_s, step = _number("<d", fields.get(1)), fields.get(2, 0)
-        summary = _bytes(fields.get(5, b""))
-        values = [_value(_bytes(value)) for field, value in _fields(summary) if field == 1]
-    except (TypeError, ValueError, IndexError):
+        (ts_s,) = struct.unpack("<d", fields[1])
+        step = fields.get(2, 0)
+        step -= 2**64 if step >= 2**63 else 0
+        values = [_value(summary) for field, summary in _fields(fields.get(5, b"")) if field == 1]
+        return [Scalar(ts_s, step, *value) for value in values if value]
+    except (struct.error, TypeError, ValueError, KeyError, IndexError):
         return []
-    if ts_s is None or not isinstance(step, int):
-        return []
-    step -= 2**64 if step >= 2**63 else 0
-    return [Scalar(ts_s, step, *value) for value in values if value]
 
 
 def _value(summary: bytes) -> tuple[str, float] | None:
-    """Return tag and number of a `Summary.Value`; None if it is no scalar."""
+    """Return tag and number of a `Summary.Value`: a float, or a `TensorProto` of one number; None of any other."""
     fields = dict(_fields(summary))
-    tag, number = fields.get(1), _number("<f", fields.get(2))
-    if 2 not in fields and 8 in fields:
-        number = _of_tensor(dict(_fields(_bytes(fields[8]))))
-    return (tag.decode(errors="replace"), number) if isinstance(tag, bytes) and number is not None else None
-
-
-def _of_tensor(fields: dict[int, int | bytes]) -> float | None:
-    """Return the number of a `TensorProto` that holds only one: as bytes, or as a list of one."""
-    content = {_FLOAT: "<f", _DOUBLE: "<d"}.get(int(fields.get(1) or 0))
-    forms = ((content, 4), ("<f", 5), ("<d", 6))
-    return next((_number(form, fields[field]) for form, field in forms if form and field in fields), None)
-
-
-def _bytes(content: int | bytes) -> bytes:
-    if isinstance(content, int):
-        raise TypeError("a number in place of bytes")
-    return content
-
-
-def _number(form: str, content: int | bytes | None) -> float | None:
-    if isinstance(content, bytes) and len(content) == struct.calcsize(form):
-        return float(struct.unpack(form, content)[0])
+    if 2 in fields:
+        forms = [("<f", fields[2])]
+    else:
+        tensor = dict(_fields(fields.get(8, b"")))
+        content = {_FLOAT: "<f", _DOUBLE: "<d"}.get(tensor.get(1, 0), "")
+        forms = [(form, tensor[field]) for form, field in ((content, 4), ("<f", 5), ("<d", 6)) if field in tensor]
+    for form, number in forms:
+        if form and len(number) == struct.calcsize(form):
+            return fields[1].decode(errors="replace"), float(struct.unpack(form, number)[0])
     return None
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield number and content of each field of a protobuf message: a number, or bytes that the caller can read.
 
     Raises:
-        IndexError, ValueError: it is no message.
+        IndexError, TypeError, ValueError: it is no message.
     """
     at = 0
     while at < len(message):

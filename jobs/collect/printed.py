@@ -5,86 +5,190 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from dscampaign.files.regular_files import open_regular
+from dscampaign.jobs.shared.user_pattern import UserPattern
 
-from .forms import Form
-from .lines import Line
-from .sources import MetricSource
+from .epochs import Epochs
+from .formats import Line, Reading, epoch_alone, logged, read_line
+from .sources import CHUNK_BYTES, MetricSource
 
 LINE_LIMIT: Final = 1000
 SEEN_WITHIN_S: Final = 0.25
 """Lines seen later than this after they may have been printed have no time."""
+WAITING: Final = 1000
+"""At most so many lines of the Trainer wait for their step."""
+PATTERN_S: Final = 2.0
+"""Of processor time, for one pattern on one chunk of output: others need a hundredth of it."""
+SHOWN: Final = 80
+"""Characters of a line, for people."""
 
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
+_TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
 
 
 class Printed(MetricSource):
-    """The output of the first rank.
-
-    Its file only shows the growth between two looks at its size. Of the lines that came between two looks, only the
-    last has a known time: a script with a buffer prints many at once, and has just made the last.
-    """
+    """The output of the first rank. A turn of a progress bar counts as a line."""
 
     kind = "printed"
     within_s = SEEN_WITHIN_S
 
-    def __init__(self, logs: Path, form: Form) -> None:
+    def __init__(self, logs: Path, form: Patterns | CommonForms) -> None:
+        super().__init__()
         self._logs, self._form = logs, form
         self._path: Path | None = None
         self._offset, self._rest = 0, b""
-        self._sizes: list[tuple[int, float]] = []
-        self._noted_s = -math.inf
+        self._at_end_s = -math.inf
 
-    def note(self) -> None:
-        """Note the length of the output."""
-        if self._path is None:
-            return
-        size, now_s = self._path.stat().st_size, time.monotonic()
-        if size > (self._sizes[-1][0] if self._sizes else self._offset):
-            in_time = now_s - self._noted_s <= SEEN_WITHIN_S
-            self._sizes.append((size, time.time() if in_time else math.nan))
-        self._noted_s = now_s
+    def read(self, *, last: bool = False) -> tuple[list[Line], bool]:
+        """Return the metrics of the next lines.
 
-    def read(self, max_bytes: int, *, last: bool = False) -> tuple[list[Line], bool]:
-        """Return the metrics of the next lines; a progress bar's turns count as lines."""
+        Of lines that came between two looks only the last has a known time: a script with a buffer prints many at once,
+        and has just made the last.
+        """
         self._path = self._path or next(iter(sorted(self._logs.glob("*_rank0.log"))), None)
         if self._path is None:
             return [], False
-        self.note()
         chunk = b""
-        if self._sizes:
+        if self._path.stat().st_size > self._offset:
             with open_regular(self._path) as file:
                 file.seek(self._offset)
-                chunk = file.read(min(max_bytes, self._sizes[-1][0] - self._offset)) or b""
-        lines, more = self._timed(chunk), len(chunk) == max_bytes
-        self.description = self._form.description
-        return self._form.settled(lines, over=last and not more), more
-
-    def remarks(self) -> list[str]:
-        """Return the form's remarks."""
-        return self._form.remarks()
-
-    def _timed(self, chunk: bytes) -> list[Line]:
-        ends = [self._offset + end.end() for end in _LINE_END.finditer(chunk)]
-        *texts, rest = _LINE_END.split(self._rest + chunk)
-        self._rest = rest[:LINE_LIMIT]
+                chunk = file.read(CHUNK_BYTES) or b""
+        more, now_s = len(chunk) == CHUNK_BYTES, time.monotonic()
+        in_time = not more and now_s - self._at_end_s <= SEEN_WITHIN_S
+        self._at_end_s = -math.inf if more else now_s
         self._offset += len(chunk)
-        taken = list(self._form.take(_ESCAPE.sub(b"", text[:LINE_LIMIT]).decode(errors="replace") for text in texts))
-        newest: dict[int, Line] = {}
-        for index, line in taken:
-            newest[_look_at(ends[index], self._sizes)] = line
-        for look, line in newest.items():
-            size, ts_s = self._sizes[look]
-            if size <= self._offset and math.isfinite(ts_s):
-                line["ts"] = ts_s
-        self._sizes = [look for look in self._sizes if look[0] > self._offset]
-        return [line for _, line in taken]
+        *pieces, rest = _LINE_END.split(self._rest + chunk)
+        self._rest = rest[:LINE_LIMIT]
+        texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
+        lines = self._form.take(texts, time.time() if in_time else None, last=last and not more)
+        self.description, self.remarks = self._form.description, self._form.remarks
+        return lines, more
 
 
-def _look_at(end: int, sizes: Iterable[tuple[int, float]]) -> int:
-    return next(index for index, (size, _) in enumerate(sizes) if size >= end)
+class Patterns:
+    """The spec's own: a regular expression with one group for each metric, and one for the step."""
+
+    description = "the script's output, by the spec's patterns"
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = dict(patterns)
+        self._step: int | None = None
+        self.remarks: list[str] = []
+
+    def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:  # noqa: ARG002
+        """Return the metrics of further lines. A value belongs to the step on its line, or else to the last before.
+
+        Args:
+            texts: the lines.
+            ts_s: when the last of them was printed, None if unknown.
+            last: whether nothing follows.
+        """
+        patterns = {name: UserPattern(pattern, PATTERN_S) for name, pattern in self._patterns.items()}
+        lines: list[Line] = []
+        for text in texts:
+            numbers = {name: _number(pattern.find(text)) for name, pattern in patterns.items()}
+            values = {name: number for name, number in numbers.items() if number is not None}
+            if math.isfinite(step := values.pop("step", math.nan)):
+                self._step = int(step)
+            if "step_time_ms" in values:
+                values["step_time"] = values.pop("step_time_ms") / 1e3
+            if values and self._step is not None:
+                lines.append({"step": self._step, **values})
+        for name in [name for name, pattern in patterns.items() if pattern.given_up]:
+            del self._patterns[name]
+            self.remarks.append(f"metrics.{name} takes too long on what the script prints, and is given up")
+        return _stamped(lines, ts_s)
+
+
+class CommonForms:
+    """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars.
+
+    Args:
+        run_steps: the run's number of steps, None if unknown.
+    """
+
+    def __init__(self, run_steps: int | None = None) -> None:
+        self.description = ""
+        self._run_steps = run_steps
+        self._waiting: list[Line] = []
+        self._total = 0
+        self._epoch: int | None = None
+        self._turn: list[Reading] = []
+        self._epochs = Epochs()
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return that steps begin again with each epoch and cannot be counted on."""
+        example = self._epochs.refused[:SHOWN]
+        remark = (
+            "the script seems to count steps anew in each epoch, and how many an epoch has is not known: lines such as "
+            f'"{example}" are not read. Let it print the step of the whole training'
+        )
+        return [remark] if example else []
+
+    def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:
+        """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
+        readings = [reading for text in texts for reading in self._read(text)]
+        _stamped([reading.line for reading in readings], ts_s)
+        ready = self._last_turns(readings, last=last)
+        settled = [counted for reading in ready for counted in self._epochs.take(reading)]
+        return [reading.line for reading in settled + (self._epochs.finish() if last else [])]
+
+    def _read(self, text: str) -> list[Reading]:
+        """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
+        if (values := logged(text)) is not None:
+            if values and len(self._waiting) < WAITING:
+                self.description = self.description or "what the Trainer prints"
+                self._waiting.append(values)
+        elif self._waiting and (bar := _TRAINERS_BAR.match(text)):
+            return [Reading(line, text) for line in self._placed(int(bar[1]), int(bar[2]))]
+        elif (epoch := epoch_alone(text)) is not None:
+            self._epoch = epoch
+        elif "loss" in text.lower() and (reading := read_line(text, self._run_steps)):
+            if reading.epoch is None and not reading.over_all:
+                reading.epoch = self._epoch
+            self.description = self.description or f'lines of the output such as "{text.strip()[:SHOWN]}"'
+            return [reading]
+        return []
+
+    def _last_turns(self, readings: list[Reading], *, last: bool) -> list[Reading]:
+        """Keep the last turn of a bar at each step: those before may still have the values of the step before."""
+        ready: list[Reading] = []
+        for reading in self._turn + readings:
+            if (
+                ready
+                and reading.bar
+                and ready[-1].bar
+                and (ready[-1].step, ready[-1].epoch) == (reading.step, reading.epoch)
+            ):
+                ready.pop()
+            ready.append(reading)
+        self._turn = [ready.pop()] if ready and ready[-1].bar and not last else []
+        return ready
+
+    def _placed(self, step: int, total: int) -> list[Line]:
+        """Return the lines that waited for the training's bar; an evaluation has a bar of its own, after the first."""
+        if not self._total and any("loss" in values for values in self._waiting):
+            self._total = total
+        if total != self._total:
+            return []
+        waiting, self._waiting = self._waiting, []
+        return [{"step": step, **values} for values in waiting]
+
+
+def _stamped(lines: list[Line], ts_s: float | None) -> list[Line]:
+    if lines and ts_s is not None:
+        lines[-1]["ts"] = ts_s
+    return lines
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text.replace(",", ""))
+    except ValueError:
+        return None

@@ -3,55 +3,70 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.db.storable import MAX_WHOLE
 from dscampaign.files.atomic_files import load_json
+from dscampaign.jobs.shared.layout import RunPaths
+from dscampaign.jobs.shared.payload import Payload
 
 from .event_files import EventFile, Scalar
-from .lines import Line
+from .formats import MAX_STEP, Line
 from .metric_names import metric_name
-from .places import Places
 
+CHUNK_BYTES: Final = 256 << 10
+"""Read of one file at a time: the agent has other things to do."""
 SEARCH_S: Final = 10.0
 """Between two searches for files."""
-_REMARKED: Final = sys.maxsize
-"""In place of the newest step of a value that went back."""
+MAX_DEPTH: Final = 5
+MAX_ENTRIES: Final = 5000
+"""Of one search: a folder may hold a data set."""
+CLOCKS_DIFFER_S: Final = 60.0
+"""A file server may be late by this much."""
+
+_NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "__pycache__", "node_modules"})
+_MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
 
 
 class MetricSource:
-    """A source of an attempt's metrics."""
+    """A source of an attempt's metrics.
+
+    Attributes:
+        kind: a word for programs.
+        within_s: a line with a time may have been seen this much later than it was written.
+        description: for people.
+        remarks: for people.
+    """
 
     kind = ""
-    """A word for programs."""
     within_s = 0.0
-    """A line with a time may have been seen this much later than it was written."""
-    description = ""
-    """For people."""
 
-    def note(self) -> None:
-        """Look whether something has come, for the sake of its time; cheap. Raises OSError if that fails for now."""
+    def __init__(self) -> None:
+        self.description = ""
+        self.remarks: list[str] = []
+        self._searched_s = -math.inf
 
-    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
-        """Return the new lines, and whether there may be more.
-
-        Args:
-            max_bytes: to read at once.
-            last: whether the script has ended.
+    def read(self, *, last: bool) -> tuple[list[Line], bool]:
+        """Return the new lines, and whether there may be more; ``last``: the script has ended.
 
         Raises:
             OSError: it cannot be read now.
         """
         raise NotImplementedError
 
-    def remarks(self) -> list[str]:
-        """Return remarks for people, each once."""
-        return []
+    def _is_time_to_search(self) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._searched_s < SEARCH_S:
+            return False
+        self._searched_s = now_s
+        return True
 
 
 class TensorBoard(MetricSource):
@@ -60,27 +75,26 @@ class TensorBoard(MetricSource):
     kind = "tensorboard"
 
     def __init__(self, places: Places, pid: Callable[[], int | None], since_s: float) -> None:
+        super().__init__()
         self._places, self._pid, self._since_s = places, pid, since_s
         self._files: dict[Path, EventFile] = {}
         self._newest: dict[tuple[Path, str], int] = {}
-        self._remarks: list[str] = []
-        self._searched_s = -SEARCH_S
 
-    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:
+    def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return one line a step and file."""
-        if last or time.monotonic() - self._searched_s >= SEARCH_S:
-            self._searched_s = time.monotonic()
+        if last or self._is_time_to_search():
             for path in self._places.event_files(self._pid()):
                 self.description = self.description or f"TensorBoard's event files in {path.parent}"
                 self._files.setdefault(path, EventFile(path))
         lines: list[Line] = []
         more = False
         for path, file in self._files.items():
-            scalars, moved = file.read(max_bytes)
+            scalars, moved = file.read(CHUNK_BYTES)
             more |= moved
             steps: dict[int, Line] = {}
             for scalar in scalars:
-                if scalar.ts_s < self._since_s or "/Samples/" in scalar.tag:  # DeepSpeed counts samples, not steps
+                of_samples = "/Samples/" in scalar.tag  # DeepSpeed's
+                if scalar.ts_s < self._since_s or scalar.step > MAX_STEP or of_samples:
                     continue
                 self._look_back(path, scalar)
                 line = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.ts_s})
@@ -88,21 +102,14 @@ class TensorBoard(MetricSource):
             lines += steps.values()
         return lines, more
 
-    def remarks(self) -> list[str]:
-        """Return that steps begin again within a file."""
-        remarks, self._remarks = self._remarks[-1:], []
-        return remarks
-
     def _look_back(self, path: Path, scalar: Scalar) -> None:
-        newest = self._newest.get((path, scalar.tag), -1)
-        if scalar.step < newest < _REMARKED:
-            self._remarks.append(
+        newest = self._newest.setdefault((path, scalar.tag), scalar.step)
+        if scalar.step < newest and not self.remarks:
+            self.remarks.append(
                 f"{scalar.tag} of step {scalar.step:,} comes again after step {newest:,} in {path.name}; steps that"
                 " were passed before are not read again: let the script count steps over all epochs"
             )
-            newest = _REMARKED
-        if scalar.step <= MAX_WHOLE:
-            self._newest[path, scalar.tag] = max(scalar.step, newest)
+        self._newest[path, scalar.tag] = max(scalar.step, newest)
 
 
 class TrainerState(MetricSource):
@@ -111,16 +118,15 @@ class TrainerState(MetricSource):
     kind = "trainer_state"
 
     def __init__(self, places: Places, before: Places) -> None:
+        super().__init__()
         self._places = places
         self._seen = {key for path in before.trainer_states() for key in _history(path)}
-        self._searched_s = -SEARCH_S
 
-    def read(self, max_bytes: int, *, last: bool) -> tuple[list[Line], bool]:  # noqa: ARG002 - it is read whole
+    def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return the entries that were not there when the attempt began, each once."""
-        if not last and time.monotonic() - self._searched_s < SEARCH_S:
+        if not (last or self._is_time_to_search()):
             return [], False
-        self._searched_s = time.monotonic()
-        entries = {}
+        entries: dict[str, dict[str, Any]] = {}
         for newest in self._places.trainer_states()[:1]:
             self.description = str(newest)
             entries = {key: entry for key, entry in _history(newest).items() if key not in self._seen}
@@ -145,3 +151,63 @@ def _is_whole(value: object) -> bool:
 def _values(entry: dict[str, Any]) -> Line:
     numbers = {name: float(value) for name, value in entry.items() if isinstance(value, float) or _is_whole(value)}
     return numbers if "train_runtime" in numbers else {metric_name(name): value for name, value in numbers.items()}
+
+
+class Places:
+    """The run's folder, folders that its command or environment names by the run's name, and the working folder.
+
+    Only files in the first two are certainly the run's own; in the working folder all runs may write.
+    """
+
+    def __init__(self, payload: Payload, since_s: float) -> None:
+        self._own = [Path(payload.run_dir), *_named(payload)]
+        self._workdir = Path(payload.workdir) if payload.workdir else None
+        self._campaigns = RunPaths(Path(payload.run_dir)).root
+        self._since_s = since_s - CLOCKS_DIFFER_S
+
+    def event_files(self, pid: int | None) -> Iterator[Path]:
+        """Yield TensorBoard's files; in the working folder only those that process ``pid`` has made."""
+        yield from self._find(self._own, ".tfevents.")
+        if self._workdir and pid:
+            for path in self._find([self._workdir], ".tfevents."):
+                maker = _MADE_BY.search(path.name)
+                if maker and int(maker[1]) == pid:
+                    yield path
+
+    def trainer_states(self) -> list[Path]:
+        """Return Transformers' records of a training, the newest first."""
+        return sorted(self._find(self._own, "trainer_state.json"), key=_modified_s, reverse=True)
+
+    def _find(self, folders: list[Path], part: str) -> Iterator[Path]:
+        """Yield files with this part in their name that were written since the attempt began."""
+        left = MAX_ENTRIES
+        waiting = [(folder, 0) for folder in folders]
+        while waiting:
+            folder, depth = waiting.pop(0)
+            with suppress(OSError), os.scandir(folder) as entries:  # gone meanwhile, or not ours to read
+                for entry in entries:
+                    left -= 1
+                    path = Path(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth < MAX_DEPTH and self._is_entered(path):
+                            waiting.append((path, depth + 1))
+                    elif part in entry.name and _modified_s(path) >= self._since_s:
+                        yield path
+                    if not left:
+                        return
+
+    def _is_entered(self, folder: Path) -> bool:
+        return folder != self._campaigns and folder.name not in _NOT_ENTERED and not folder.name.startswith(".")
+
+
+def _named(payload: Payload) -> list[Path]:
+    name = re.compile(rf"(?<![A-Za-z0-9]){re.escape(payload.run)}(?![A-Za-z0-9])")
+    words = (word.partition("=")[2] or word for word in (*payload.command, *payload.env.values()))
+    return [Path(payload.workdir, word) for word in words if name.search(word)]
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

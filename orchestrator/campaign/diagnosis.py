@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
-from dscampaign.jobs.collect.lines import read_line
+from dscampaign.jobs.collect.formats import read_line
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.failures.classify import classify

@@ -15,10 +15,9 @@ import pytest
 
 from dscampaign.jobs.collect import collector
 from dscampaign.jobs.collect.collector import Collector
-from dscampaign.jobs.collect.forms import CommonForms, Form, Patterns
-from dscampaign.jobs.collect.lines import Line
+from dscampaign.jobs.collect.formats import Line
 from dscampaign.jobs.collect.metric_names import metric_name
-from dscampaign.jobs.collect.printed import Printed
+from dscampaign.jobs.collect.printed import CommonForms, Patterns, Printed
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, framed, record, scalar
@@ -36,19 +35,23 @@ TRAINER = (
 """As the Trainer of Transformers 5 prints it."""
 
 
-def read(text: str, form: Form, piece: int = 1 << 20, folder: Path = Path()) -> list[Line]:
-    log, output, found = folder / "1_rank0.log", Printed(folder, form), []
-    log.write_text(text)
-    more = True
-    while more:
-        lines, more = output.read(piece, last=True)
-        found += lines
-    return found
+def read(text: str, form: CommonForms | Patterns, folder: Path) -> list[Line]:
+    """The lines of a text, read in one piece."""
+    (folder / "1_rank0.log").write_text(text)
+    return Printed(folder, form).read(last=True)[0]
 
 
 @pytest.mark.parametrize("piece", [1, 50, 1 << 20])
-def test_the_trainers_lines_have_the_step_of_the_bar_that_follows(tmp_path: Path, piece: int) -> None:
-    assert read(TRAINER, CommonForms(), piece, tmp_path) == [
+def test_the_trainers_lines_have_the_step_of_the_bar_that_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr("dscampaign.jobs.collect.printed.CHUNK_BYTES", piece)
+    (tmp_path / "1_rank0.log").write_text(TRAINER)
+    output, found, more = Printed(tmp_path, CommonForms()), list[Line](), True
+    while more:
+        lines, more = output.read(last=True)
+        found += lines
+    assert found == [
         {"step": 5, "loss": 3.762, "grad_norm": 1.5, "lr": 0.008, "epoch": 0.07},
         {"step": 10, "eval_loss": 3.235, "epoch": 0.1562},
         {"step": 20, "train_runtime": 41.02, "train_loss": 3.362, "epoch": 0.3},
@@ -64,22 +67,18 @@ class Clock:
             monkeypatch.setattr(f"dscampaign.jobs.collect.printed.time.{name}", lambda: self.now_s)
 
 
-def test_a_line_has_the_time_of_the_look_that_saw_it_first_not_of_the_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_line_that_a_look_sees_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lines between two looks: only the second is known to be of then."""
     clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
-    log = tmp_path / "1_rank0.log"
+    log, lines = tmp_path / "1_rank0.log", list[Line]()
     log.write_text("begin\n")
-    output.read(1 << 20)
+    output.read()
     with log.open("a") as file:
         for step in range(1, 7):
             clock.now_s += 0.0625
             print(f"step {step} loss {step}.5", file=file, flush=True)
             if step % 2 == 0:
-                output.note()
-    clock.now_s += 1.5
-    lines, _ = output.read(1 << 20)
+                lines += output.read()[0]
     assert [(line["step"], line.get("ts")) for line in lines] == [
         (1, None), (2, 1000.125), (3, None), (4, 1000.25), (5, None), (6, 1000.375),
     ]  # fmt: skip
@@ -89,34 +88,15 @@ def test_a_line_that_may_have_waited_to_be_seen_has_no_time(tmp_path: Path, monk
     clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("step 1 loss 1.5\n")
-    found, _ = output.read(1 << 20)
-    clock.now_s += 2
-    with log.open("a") as file:
-        print("step 2 loss 2.5", file=file)
-    lines, _ = output.read(1 << 20)
-    assert [line for line in found + lines if "ts" in line] == []
-
-
-@pytest.mark.parametrize("piece", [1, 7, 20])
-def test_no_time_is_wrong_however_little_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
-    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
-    log = tmp_path / "1_rank0.log"
-    log.write_text("begin\n")
-    output.read(1 << 20)
-    for text in ("step 1 loss 1.5\nstep 2 loss 2.5\nst", "ep 3 loss 3.5\r\nthe end\n"):
-        clock.now_s += 0.125
+    found, _ = output.read()
+    for text, chunk in (("step 2 loss 2.5\n", 1 << 20), ("step 3 loss 3.5\nstep 4 loss 4.5\n", 16)):
+        clock.now_s += 0.125 if chunk == 16 else 2
+        monkeypatch.setattr("dscampaign.jobs.collect.printed.CHUNK_BYTES", chunk)
         with log.open("a") as file:
             file.write(text)
-        output.note()
-    found, more = [], True
-    while more:
-        lines, more = output.read(piece)
-        found += lines
-    assert [line["step"] for line in found] == [1, 2, 3]
-    times = {line["step"]: line["ts"] for line in found if "ts" in line}
-    assert times.items() <= {2: 1000.125, 3: 1000.25}.items()
+        found += output.read()[0]
+    found += output.read()[0]
+    assert [line["step"] for line in found if "ts" not in line] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +111,7 @@ def test_no_time_is_wrong_however_little_is_read_at_once(
     ],
 )
 def test_common_lines(tmp_path: Path, text: str, line: Line) -> None:
-    found = read(f"{text}\n", CommonForms(), folder=tmp_path)
+    found = read(f"{text}\n", CommonForms(), tmp_path)
     assert json.dumps(found) == json.dumps([line])
 
 
@@ -148,21 +128,21 @@ def test_common_lines(tmp_path: Path, text: str, line: Line) -> None:
     ],
 )
 def test_other_lines_say_nothing(tmp_path: Path, text: str) -> None:
-    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == []
+    assert read(f"{text}\n", CommonForms(), tmp_path) == []
 
 
 def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path) -> None:
     form = Patterns({"step": r"^it (\d+)", "loss": r"L=(\S+)", "step_time_ms": r"(\d+) ms"})
-    found = read("L=9\nit 1 L=2.5 (40 ms)\nL=2.25\nit 2\nL=oops\nL=-inf\n", form, folder=tmp_path)
+    found = read("L=9\nit 1 L=2.5 (40 ms)\nL=2.25\nit 2\nL=oops\nL=-inf\n", form, tmp_path)
     inf = float("-inf")
     assert found == [{"step": 1, "loss": 2.5, "step_time": 0.04}, {"step": 1, "loss": 2.25}, {"step": 2, "loss": inf}]
 
 
 def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dscampaign.jobs.collect.forms.PATTERN_S", 0.1)
+    monkeypatch.setattr("dscampaign.jobs.collect.printed.PATTERN_S", 0.1)
     form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
-    assert read(f"it 1 lr 2 {'a' * 100}!\n", form, folder=tmp_path) == [{"step": 1, "lr": 2.0}]
-    assert form.remarks() == ["metrics.loss takes too long on what the script prints, and is given up"]
+    assert read(f"it 1 lr 2 {'a' * 100}!\n", form, tmp_path) == [{"step": 1, "lr": 2.0}]
+    assert form.remarks == ["metrics.loss takes too long on what the script prints, and is given up"]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +232,6 @@ class Looked:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "LOOK_S", 0.0)
     monkeypatch.setattr(collector, "HOLD_S", 0.0)
     monkeypatch.setattr("dscampaign.jobs.collect.sources.SEARCH_S", 0.0)
 
@@ -272,19 +251,6 @@ def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
 
 
 NOISE = ("debug " * 40 + "\n") * 10_000
-
-
-def test_a_script_that_prints_much_is_followed_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector, "LOOK_S", 3600.0)
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    looked.print(f"{NOISE}step 1 loss 1.5\n")
-    for _ in range(1 + len(NOISE) // collector.CHUNK_BYTES):
-        collect.look()
-    assert looked.reported()[1:] == [(1, 1.5)]
-    looked.print("step 2 loss 2.5\n")
-    collect.look()
-    assert looked.reported()[1:] == [(1, 1.5)]  # there was no more: until the next look
 
 
 def test_what_there_was_no_time_to_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +415,6 @@ def test_a_line_that_a_full_disk_cuts_is_still_from_here(tmp_path: Path, monkeyp
     monkeypatch.setattr("dscampaign.jobs.collect.collector.HOLD_S", 0.0)
     for step in range(1, 8):
         looked.print(f"step {step} loss 7\n")
-        collect._looked_s = 0.0
         with monkeypatch.context() as broken:
             if step in (2, 4, 5):
                 broken.setattr("dscampaign.jobs.collect.collector.os.write", cut_after([3 * step]))
@@ -492,37 +457,17 @@ def test_no_step_of_an_event_file_ends_a_training_or_hides_what_follows(tmp_path
     assert looked.reported()[1:] == [(1, 2.5)]
 
 
-@pytest.mark.parametrize("what", ["_choose", "_script_reports"])
-def test_collecting_ends_in_place_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    def fails(*_: Any, **__: Any) -> Any:
-        raise ValueError("Exceeds the limit")
-
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    monkeypatch.setattr(f"dscampaign.jobs.collect.collector.Collector.{what}", fails)
-    looked.print("step 2 loss 3\n")
-    collect.look()
-    collect.finish()
-    assert "not read any more: ValueError" in str(looked.reported()[-1])
-
-
-def test_a_source_that_fails_in_a_way_that_nobody_foresaw_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collecting_ends_in_place_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise ValueError("Exceeds the limit")
 
     looked = Looked(tmp_path)
     collect = looked.collector()
     monkeypatch.setattr("dscampaign.jobs.collect.sources.TrainerState.read", fails)
-    monkeypatch.setattr("dscampaign.jobs.collect.sources.TensorBoard.read", fails)
     looked.print("step 2 loss 3\n")
-    collect.wait(0.01)
+    collect.follow(0.01)
     collect.finish()
-    assert [str(said).endswith("given up: ValueError('Exceeds the limit')") for said in looked.reported()][:2] == [
-        True
-    ] * 2
-    assert (2, 3.0) in looked.reported()
+    assert "not read any more: ValueError" in str(looked.reported()[-1])
 
 
 def _full(_descriptor: int, _data: bytes) -> int:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.collect.forms import CommonForms
-from dscampaign.jobs.collect.lines import Line
-from dscampaign.jobs.collect.printed import Printed
+from dscampaign.jobs.collect.formats import STEPS, Line, StepForm, read_line
+from dscampaign.jobs.collect.printed import CommonForms, Printed
 from dscampaign.tests.unit.jobs.test_collect import Clock, Looked, read
 
 MEGATRON = (
@@ -93,7 +92,7 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
     ],
 )
 def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line) -> None:
-    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == [{"step": 295, **line}]
+    assert read(f"{text}\n", CommonForms(), tmp_path) == [{"step": 295, **line}]
 
 
 @pytest.mark.parametrize(
@@ -133,19 +132,42 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
     ],
 )
 def test_of_what_is_in_doubt_nothing_is_taken(tmp_path: Path, text: str) -> None:
-    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == []
+    assert read(f"{text}\n", CommonForms(), tmp_path) == []
+
+
+@pytest.mark.parametrize("form", STEPS, ids=lambda form: form.example)
+def test_each_form_of_step_reads_its_example(form: StepForm) -> None:
+    read = read_line(f"{form.example} \x20 loss: tensor(2.5, device='cuda:0')", run_steps=1000)
+    assert read is not None
+    assert read.line == {"step": 295, "loss": 2.5}
+
+
+@pytest.mark.parametrize("run_steps", [None, 40])
+def test_a_bar_counts_steps_if_its_total_is_the_runs(run_steps: int | None) -> None:
+    bars = [f"{name} 28%|██▊  | 10/{total} [00:04<00:11, loss=5.1]" for name in ("", "Train:") for total in (40, 50)]
+    reads = [read and read.step for read in (read_line(bar, run_steps) for bar in bars)]
+    assert reads == ([10, None, 10, None] if run_steps else [None] * 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "step_time"), [("244.5 ms/step", 0.2445), ("(0.456 s/step)", 0.456), ("3.4 it/s", None)]
+)
+def test_step_times_have_units(text: str, step_time: float | None) -> None:
+    read = read_line(f"step 10/30 | loss 5.1 | {text}")
+    assert read is not None
+    assert read.line.get("step_time") == step_time
 
 
 @pytest.mark.parametrize("text", ["step 1,500: loss 1.5", "Step [1,500/2,000], loss: 1.5", "step 1500.0 loss 1.5"])
 def test_a_step_may_have_thousands(tmp_path: Path, text: str) -> None:
-    assert read(f"{text}\n", CommonForms(), folder=tmp_path) == [{"step": 1500, "loss": 1.5}]
+    assert read(f"{text}\n", CommonForms(), tmp_path) == [{"step": 1500, "loss": 1.5}]
 
 
 def test_of_a_bar_the_last_turn_at_a_step_counts(tmp_path: Path) -> None:
     """It turns first, with the loss of the step before, and is given the new one then."""
     turns = [(1, 5.5), (2, 5.5), (2, 4.5), (3, 4.5), (3, 3.5)]
     text = "".join(f"\rSteps:  30%|##9   | {step}/9 [01:00<02:00,  4.9it/s, loss={loss}]" for step, loss in turns)
-    assert [line["loss"] for line in read(f"{text}\n", CommonForms(), folder=tmp_path)] == [5.5, 4.5, 3.5]
+    assert [line["loss"] for line in read(f"{text}\n", CommonForms(), tmp_path)] == [5.5, 4.5, 3.5]
 
 
 ANEW = [(epoch, step) for epoch in (1, 2, 3) for step in (100, 200)]
@@ -157,7 +179,7 @@ def epochs(tmp_path: Path, form: str, steps: list[tuple[int, int]]) -> tuple[lis
     """The steps that are taken, and what is remarked."""
     taken = CommonForms()
     text = "".join(form.format(epoch=epoch, step=step, loss=3 - i / 10) for i, (epoch, step) in enumerate(steps))
-    return [int(line["step"]) for line in read(text, taken, folder=tmp_path)], taken.remarks()
+    return [int(line["step"]) for line in read(text, taken, tmp_path)], taken.remarks
 
 
 @pytest.mark.parametrize(
@@ -206,27 +228,26 @@ def test_an_epoch_may_stand_above_its_steps(tmp_path: Path) -> None:
         f"===== Epoch {epoch}/3 =====\n" + "".join(f"step {step}/200: loss {3 - epoch / 2}\n" for step in (100, 200))
         for epoch in (1, 2, 3)
     )
-    assert [line["step"] for line in read(text, CommonForms(), folder=tmp_path)] == COUNTED
+    assert [line["step"] for line in read(text, CommonForms(), tmp_path)] == COUNTED
 
 
 def test_steps_of_an_epoch_with_another_number_of_them_are_not_counted(tmp_path: Path) -> None:
     text = "Epoch 1 step 200/200 loss 3\nEpoch 2 step 100/200 loss 2\nEpoch 2 step 10/20 loss 9\n"
-    assert [line["step"] for line in read(text, CommonForms(), folder=tmp_path)] == [200, 300]
+    assert [line["step"] for line in read(text, CommonForms(), tmp_path)] == [200, 300]
 
 
 def test_lines_that_wait_keep_their_times_and_come_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
     log = tmp_path / "1_rank0.log"
     log.write_text("begin\n")
-    output.read(1 << 20)
+    output.read()
     for step in (1, 2):
         clock.now_s += 0.125
         with log.open("a") as file:
             print(f"Epoch 1, step {step}, loss 2.5", file=file)
-        output.note()
-    assert output.read(1 << 20) == ([], False)
+        assert output.read() == ([], False)
     clock.now_s += 60
-    lines, _ = output.read(1 << 20, last=True)
+    lines, _ = output.read(last=True)
     assert [(line["step"], line["ts"]) for line in lines] == [(1, 1000.125), (2, 1000.25)]
 
 
