@@ -123,7 +123,7 @@ class Agent:
             return EXIT_FAILED
         pusher = Pusher(self.payload, self.paths.metrics, self._store_url() if self.node.rank == 0 else None)
         pusher.start()
-        forwarders = Forwarders(self.payload, self.paths, self.node.rank)
+        forwarders = Forwarders(self.paths)
         exit_code, ended_by = self._search_and_train(start, forwarders)
         forwarders.end(exit_code, ended_by)
         if self._folder.is_restored():
@@ -181,7 +181,8 @@ class Agent:
 
     def _train(self, start: Start, forwarders: Forwarders) -> tuple[int, str]:
         self._telemetry.start()
-        forwarders.start(self.payload)
+        if self.node.rank == 0:
+            forwarders.start(self.payload)
         if self.node.rank == 0 and not self.payload.train:
             self._collector = Collector(self.payload, self.paths, self._watch.first_pid)
         ended = self._launch(self.payload, self.paths, start)

@@ -32,44 +32,36 @@ def main(argv: list[str]) -> int:
     """Forward the attempt in the folder ``argv[0]`` to the tool ``argv[1]``."""
     os.umask(0o077)
     os.nice(NICENESS)
+    paths, tool, in_terminal = AttemptPaths(Path(argv[0]).absolute()), argv[1], sys.stdin.isatty()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
-        if not sys.stdin.isatty():  # Slurm signals every process of a job; the agent's closing is what counts
+        if not in_terminal:  # Slurm signals every process of a job; the agent's closing is what counts
             signal.signal(number, signal.SIG_IGN)
-    paths, tool = AttemptPaths(Path(argv[0]).absolute()), argv[1]
     try:
         content = trusted_bytes(paths.forward_payload, paths.dir.parents[FORWARD_ROOT_LEVELS])
     except Distrusted as doubt:
         print(f"not run: {doubt}", file=sys.stderr)
         return NOT_RUN
-    end = _End(paths)
-    threading.Thread(target=end.wait, daemon=True).start()
+    over, how = threading.Event(), ["failed"]
+    if in_terminal:
+        outcome = read_json(paths.outcome(0)) or {}
+        how = [how_it_ended(outcome.get("launcher_exit"), outcome.get("ended_by", ""))]
+        over.set()
+    else:
+        threading.Thread(target=_wait, args=(over, how), daemon=True).start()
     payload = Payload.parse(content, paths.forward_payload)
     state = RunPaths(Path(payload.run_dir)).forward_state(payload.config_hash, tool)
     make_below(Path(payload.run_dir), state.parent, closed=True)
     with alone(state.with_suffix(".lock")):  # the attempt before may have ended a moment ago
-        Forwarding(payload, tool).run(end.event, lambda: end.how)
+        Forwarding(payload, tool).run(over, lambda: how[-1])
     return 0
 
 
-class _End:
-    """The end of the attempt: from standard input, or in a terminal from the attempt's outcome."""
-
-    def __init__(self, paths: AttemptPaths) -> None:
-        self._paths = paths
-        self.event = threading.Event()
-        self.how = ""
-
-    def wait(self) -> None:
-        """Wait for it. From then on time is limited, even if the tool hangs and no agent is left to end it."""
-        if sys.stdin.isatty():
-            outcome = read_json(self._paths.outcome(0)) or {}
-            self.how = how_it_ended(outcome.get("launcher_exit"), outcome.get("ended_by", ""))
-            self.event.set()
-            return
-        self.how = sys.stdin.readline().strip() or "failed"
-        self.event.set()
-        threading.Event().wait(FINISH_S + 1)
-        os._exit(1)
+def _wait(over: threading.Event, how: list[str]) -> None:
+    """Wait for the end. From then on time is limited, even if the tool hangs and no agent is left to end it."""
+    how.append(sys.stdin.readline().strip() or "failed")
+    over.set()
+    threading.Event().wait(FINISH_S + 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -14,24 +14,23 @@ from dscampaign.db.ingest.lines import MetricBatch, parse
 from dscampaign.db.ingest.reader import read_on
 from dscampaign.files.atomic_files import load_json, read_json, write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared import spool_steps
 from dscampaign.jobs.shared.documents import decode
 from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
-from .spool import tell, tell_unfinished
-from .tool import Opened, State, Steps, Tool, make_tool
+from .events import tell, tell_unfinished
+from .tool import State, Steps, Tool, make_tool
 
 POLL_S = 5.0
 MAX_WAIT_S = 60.0
 """Between two tries of a tool that fails."""
 CHUNK_BYTES = 1 << 20
-_ENDLESS = 1 << 60
-_TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "mlflow": "MLflow"}
 
 
 class Forwarding:
     """One tool's part of an attempt.
+
+    Lines that earlier attempts left come first; a tool drops repeated steps, or the values that it has are not sent.
 
     Args:
         payload: the attempt as it really runs.
@@ -40,16 +39,13 @@ class Forwarding:
 
     def __init__(self, payload: Payload, tool: str) -> None:
         self._payload, self._name = payload, tool
-        self._title = _TITLES.get(tool, tool)
         self._run_paths = RunPaths(Path(payload.run_dir))
         self._paths = self._run_paths.attempt(payload.generation)
         self._state_file = self._run_paths.forward_state(payload.config_hash, tool)
-        self._state, self._begun = State(), False
+        self._state: State | None = None
         self._tool: Tool | None = None
-        self._trouble = ""
-        self._failures = 0
-        self._behind = False
-        """Whether earlier attempts may have lines that the tool lacks."""
+        self._trouble, self._failures = "", 0
+        self._resumes = False
 
     def run(self, over: threading.Event, how: Callable[[], str]) -> None:
         """Forward lines until the attempt is over.
@@ -61,72 +57,58 @@ class Forwarding:
         last = False
         while not last:
             last = over.is_set()
-            if self._superseded() or not self._try(last):
-                return  # a newer attempt goes on with the run, or nothing can be done
+            if self._superseded():
+                return  # a newer attempt goes on with the run
+            try:
+                self._pass_on()
+                if last and self._tool is not None:
+                    self._tool.close(how())
+            except ImportError as exc:
+                package = "mlflow-skinny" if self._name == "mlflow" else self._name
+                hint = f"; install it into the agents' environment, `pip install {package}`"
+                self._tell("failed", f"{self._name} gets no metrics: {exc}{hint}")
+                return
+            except Exception as exc:  # noqa: BLE001 - a tool may raise anything, and nobody else is to suffer from it
+                self._failed(exc)
+            else:
+                if self._trouble:
+                    self._tell("recovered", f"{self._name} takes the metrics again")
+                self._failures, self._trouble = 0, ""
             if not last:
                 rest_s = min(POLL_S * 2 ** min(self._failures, 9), MAX_WAIT_S)
                 over.wait(rest_s * random.uniform(0.8, 1.2))  # many runs share a server and a file system
-        if self._tool is not None:
-            self._close(how())
         if self._trouble:
-            tell_unfinished(self._paths, self._name, f"{self._left_bytes()} bytes of the spool were not passed on")
+            tell_unfinished(self._paths, self._name, "it has not taken all lines")
 
-    def _try(self, last: bool) -> bool:
-        """Forward the lines that are there; return False if trying again is of no use."""
-        try:
-            self._pass_on(last)
-        except ImportError as exc:
-            hint = ""
-            if (exc.name or "").partition(".")[0] == self._name:
-                package = "mlflow-skinny" if self._name == "mlflow" else self._name
-                hint = f"; install it into the agents' environment, `pip install {package}`"
-            self._tell("failed", f"{self._title} gets no metrics: {exc}{hint}")
-            return False
-        except Exception as exc:  # noqa: BLE001 - a tool may raise anything, and nobody else is to suffer from it
-            self._failed(exc)
-        else:
-            self._worked()
-        return True
-
-    def _pass_on(self, last: bool) -> None:
-        if not self._begun:
-            self._begin()
+    def _pass_on(self) -> None:
+        if self._state is None:
+            self._state = _state(self._state_file)
+            before = self._state.offsets.keys() - {self._payload.generation}
+            self._resumes = bool(before) and not self._state.offsets.setdefault(self._payload.generation, 0)
         if self._tool is None:
-            self._save()
-            tool = make_tool(self._name, self._payload, self._state)
-            self._record(tool.open())
-            self._tool = tool
-        while (own := self._read(self._payload.generation)).length:
-            if own.steps and self._behind:
-                self._catch_up(spool_steps.first_step(self._paths.metrics, default=min(own.steps)))
-                if not self._state.offsets[self._payload.generation]:
-                    self._tool.resume(min(own.steps))
-                self._behind = False
-            self._send(self._payload.generation, own)
-        if last and self._behind:  # this attempt made no step
-            self._catch_up(_ENDLESS)
+            self._tool = self._open(self._state)
+        for generation in sorted(self._state.offsets):
+            while (batch := self._read(generation, self._state.offsets[generation])).length:
+                if self._resumes and batch.steps and generation == self._payload.generation:
+                    self._tool.resume(min(batch.steps))
+                    self._resumes = False
+                self._send(self._tool, self._state, generation, batch)
 
-    def _begin(self) -> None:
-        self._state = _state(self._state_file)
-        self._state.offsets.setdefault(self._payload.generation, 0)
-        self._behind = any(generation < self._payload.generation for generation in self._state.offsets)
-        self._begun = True
+    def _open(self, state: State) -> Tool:
+        """Begin the run in the tool, or go on with it; its id is saved before anything is sent."""
+        self._save(state)
+        tool = make_tool(self._name, self._payload, state)
+        opened = tool.open()
+        state.run_id, state.where = opened.run_id, opened.where
+        self._save(state)
+        message = f"{self._name}: run {opened.run_id}, {opened.where}"
+        self._tell("opened", message, run_id=opened.run_id, where=opened.where)
+        if opened.trouble:
+            self._tell("failed", f"{self._name}: {opened.trouble}")
+        return tool
 
-    def _catch_up(self, first_step: int) -> None:
-        ends, end = {}, first_step
-        for generation in sorted(self._state.offsets, reverse=True):
-            if generation < self._payload.generation:
-                ends[generation] = end
-                spool = self._run_paths.attempt(generation).metrics
-                end = min(end, spool_steps.first_step(spool, default=end))
-        for generation, end in sorted(ends.items()):
-            while (batch := self._read(generation)).length:
-                batch.steps = {step: values for step, values in batch.steps.items() if step < end}
-                self._send(generation, batch)
-
-    def _read(self, generation: int) -> MetricBatch:
+    def _read(self, generation: int, offset: int) -> MetricBatch:
         """Return the next complete lines of an attempt."""
-        offset = self._state.offsets[generation]
         stretch = read_on(self._run_paths.attempt(generation).metrics, offset, CHUNK_BYTES)
         if stretch is None:
             return MetricBatch()
@@ -135,66 +117,29 @@ class Forwarding:
         batch.length += stretch.skipped
         return batch
 
-    def _send(self, generation: int, batch: MetricBatch) -> None:
-        assert self._tool is not None
-        steps = self._new(batch.steps) if self._tool.keeps_first else batch.steps
-        if steps:
-            self._tool.send(steps)
+    def _send(self, tool: Tool, state: State, generation: int, batch: MetricBatch) -> None:
+        if steps := _new(batch.steps, state.marks) if tool.keeps_first else batch.steps:
+            tool.send(steps)
         for step, values in batch.steps.items():
             for name in values:
-                self._state.marks[name] = max(step, self._state.marks.get(name, -1))
-        self._state.offsets[generation] += batch.length
-        self._save()
+                state.marks[name] = max(step, state.marks.get(name, -1))
+        state.offsets[generation] += batch.length
+        self._save(state)
 
-    def _save(self) -> None:
+    def _save(self, state: State) -> None:
         make_below(self._run_paths.dir, self._state_file.parent, closed=True)
-        write_atomically(self._state_file, json.dumps(asdict(self._state)))
-
-    def _new(self, steps: Steps) -> Steps:
-        marks = self._state.marks
-        new = {
-            step: {name: v for name, v in values.items() if name == "ts" or step > marks.get(name, -1)}
-            for step, values in steps.items()
-        }
-        return {step: values for step, values in new.items() if values.keys() - {"ts"}}
-
-    def _left_bytes(self) -> int:
-        try:
-            return self._paths.metrics.stat().st_size - self._state.offsets.get(self._payload.generation, 0)
-        except FileNotFoundError:
-            return 0
+        write_atomically(self._state_file, json.dumps(asdict(state)))
 
     def _superseded(self) -> bool:
         current = read_json(self._run_paths.current)
         return current is not None and current["generation"] > self._payload.generation
 
-    def _close(self, how: str) -> None:
-        assert self._tool is not None
-        try:
-            self._tool.close(how)
-        except Exception as exc:  # noqa: BLE001 - as above
-            self._failed(exc)
-
-    def _record(self, opened: Opened) -> None:
-        """Save the run's id before anything is sent to it."""
-        self._state.run_id, self._state.where = opened.run_id, opened.where
-        self._save()
-        message = f"{self._title}: run {opened.run_id}, {opened.where}"
-        self._tell("opened", message, run_id=opened.run_id, where=opened.where)
-        if opened.trouble:
-            self._tell("failed", f"{self._title}: {opened.trouble}")
-
     def _failed(self, exc: Exception) -> None:
         self._failures += 1
         trouble = f"{type(exc).__name__}: {exc}".partition("\n")[0]
         if trouble != self._trouble:
-            self._tell("failed", f"{self._title} does not take the metrics, they wait in the spool: {trouble}")
+            self._tell("failed", f"{self._name} does not take the metrics, they wait in the spool: {trouble}")
         self._trouble, self._tool = trouble, None
-
-    def _worked(self) -> None:
-        if self._trouble:
-            self._tell("recovered", f"{self._title} takes the metrics again")
-        self._failures, self._trouble = 0, ""
 
     def _tell(self, event: str, message: str, **data: object) -> None:
         tell(self._paths, event, self._name, message, **data)
@@ -210,3 +155,11 @@ def _state(path: Path) -> State:
         state: State = decode(State, load_json(path) or {})
         return state
     return State()
+
+
+def _new(steps: Steps, marks: dict[str, int]) -> Steps:
+    new = {
+        step: {name: value for name, value in values.items() if name == "ts" or step > marks.get(name, -1)}
+        for step, values in steps.items()
+    }
+    return {step: values for step, values in new.items() if values.keys() - {"ts"}}

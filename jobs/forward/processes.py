@@ -13,7 +13,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import signal_group
 
-from .spool import tell, tell_unfinished
+from .events import tell_unfinished
 
 FINISH_S = 15.0
 """A tool may take lines for this long after the ranks: less than Slurm lets a cancelled job live."""
@@ -23,35 +23,22 @@ FINISHED = "finished"
 
 
 class Forwarders:
-    """The processes that forward an attempt's metrics, one for each tool that the spec names.
+    """The processes that forward an attempt's metrics from its first node, one for each tool that the spec names."""
 
-    Args:
-        payload: the attempt as it was submitted.
-        paths: its files.
-        node_rank: they run on the first node.
-    """
-
-    def __init__(self, payload: Payload, paths: AttemptPaths, node_rank: int) -> None:
-        self._payload, self._paths = payload, paths
-        self._tools = tuple(payload.forward) if node_rank == 0 else ()
+    def __init__(self, paths: AttemptPaths) -> None:
+        self._paths = paths
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ended_s = 0.0
 
     def start(self, payload: Payload) -> None:
         """Start them, for the attempt as it really runs. A machine that cannot start one trains all the same."""
-        self._payload = payload
-        if not self._tools:
-            return
         try:
-            self._payload.write(self._paths.forward_payload)
+            if payload.forward:
+                payload.write(self._paths.forward_payload)
+            for tool in payload.forward:
+                self._processes[tool] = self._start(tool, payload)
         except OSError as exc:
             print(f"metrics are not forwarded: {exc}", file=sys.stderr, flush=True)
-            return
-        for tool in self._tools:
-            try:
-                self._processes[tool] = self._start(tool)
-            except OSError as exc:
-                tell(self._paths, "failed", tool, f"{tool}: no process for it: {exc}")
 
     def end(self, exit_code: int | None, ended_by: str) -> None:
         """Pass on how the ranks ended, without waiting."""
@@ -77,11 +64,11 @@ class Forwarders:
                 log = self._paths.forward_log(tool)
                 tell_unfinished(self._paths, tool, f"its process ended with {code}, see {log}")
 
-    def _start(self, tool: str) -> subprocess.Popen[bytes]:
+    def _start(self, tool: str, payload: Payload) -> subprocess.Popen[bytes]:
         with open(self._paths.forward_log(tool), "ab", opener=open_private) as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-u", "-m", "dscampaign.jobs.forward", str(self._paths.dir), tool],
-                env={**os.environ, **self._payload.env},
+                env={**os.environ, **payload.env},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -9,7 +9,7 @@ import posixpath
 import re
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from mlflow.tracking import MlflowClient
 from dscampaign.files.atomic_files import alone
 from dscampaign.jobs.shared.payload import Payload
 
+from .events import without_password
 from .processes import FINISHED
-from .spool import without_password
 from .tool import Opened, State, Steps, Tool, flat, metrics_of, settings_of, sizes_of
 
 METRICS_A_REQUEST = 1000
@@ -63,8 +63,8 @@ class ToMlflow(Tool):
         if not uri:
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
             raise NoServer(f"no tracking server: {hint}")
-        with _one_at_a_time(uri):
-            _make_tables(uri)
+        # Without the lock, runs that begin together would make the tables of a new SQLite file at the same time.
+        with alone(Path(f"{uri.removeprefix(_SQLITE)}.lock")) if uri.startswith(_SQLITE) else nullcontext():
             self._client = MlflowClient(tracking_uri=uri)
             experiment = self._experiment()
         self._run_id = self._run_id or self._find(experiment) or self._make(experiment)
@@ -117,26 +117,6 @@ class ToMlflow(Tool):
             self._client.log_batch(self._run_id, params=some)
         tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
         self._client.log_batch(self._run_id, tags=tags)
-
-
-def _one_at_a_time(uri: str) -> AbstractContextManager[None]:
-    file = _sqlite_file(uri)
-    return alone(Path(f"{file}.lock")) if file else nullcontext()
-
-
-def _make_tables(uri: str) -> None:
-    """Make a new SQLite file with all of MLflow's tables or none: MLflow cannot go on with some of them."""
-    file = _sqlite_file(uri)
-    if file is None or file.exists():
-        return
-    new = Path(f"{file}.new")
-    new.unlink(missing_ok=True)  # of one that was killed here: the lock is ours
-    MlflowClient(tracking_uri=f"{_SQLITE}{new}").search_experiments()
-    new.rename(file)
-
-
-def _sqlite_file(uri: str) -> Path | None:
-    return Path(uri.removeprefix(_SQLITE).partition("?")[0]) if uri.startswith(_SQLITE) else None
 
 
 def _named(name: str) -> str:

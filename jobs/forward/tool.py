@@ -17,13 +17,7 @@ Steps = Mapping[int, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Opened:
-    """A run in a tool.
-
-    Attributes:
-        run_id: the tool's own id.
-        where: its address or folder.
-        trouble: a difference from the spec, "" for none.
-    """
+    """A run in a tool: the tool's own id, its address or folder, and a difference from the spec, "" for none."""
 
     run_id: str
     where: str
@@ -52,10 +46,6 @@ class State:
 class Tool(ABC):
     """One tool.
 
-    Args:
-        payload: the attempt.
-        state: the tool's part of the run.
-
     Attributes:
         keeps_first: a later attempt's value for the same step would be a second value, so it is not sent.
     """
@@ -81,23 +71,13 @@ class Tool(ABC):
         """End the attempt's part; how: as of ``how_it_ended``."""
 
 
-_TOOLS: Final = {
-    "wandb": (".to_wandb", "ToWandb"),
-    "tensorboard": (".to_tensorboard", "ToTensorBoard"),
-    "mlflow": (".to_mlflow", "ToMlflow"),
-}
-"""The module and the class of each."""
+_TOOLS: Final = {"wandb": "ToWandb", "tensorboard": "ToTensorBoard", "mlflow": "ToMlflow"}
+"""The class of each, in the module `to_{name}`."""
 
 
 def make_tool(name: str, payload: Payload, state: State) -> Tool:
-    """Return a tool, of which only the module of that name is imported: others' packages may be missing.
-
-    Raises:
-        ImportError: its package is not installed here.
-        KeyError: the tool does not exist.
-    """
-    module, made = _TOOLS[name]
-    tool: Tool = getattr(import_module(module, __package__), made)(payload, state)
+    """Return a tool. Only its own module is imported: raises ImportError if its package is not installed here."""
+    tool: Tool = getattr(import_module(f".to_{name}", __package__), _TOOLS[name])(payload, state)
     return tool
 
 

@@ -78,14 +78,6 @@ def test_an_attempt_ends_with_all_its_lines_in_the_tool(attempt: Attempt) -> Non
     assert [line["event"] for line in said(attempt.paths)] == ["opened"]
 
 
-def test_only_the_first_node_forwards(attempt: Attempt) -> None:
-    forwarders = processes.Forwarders(attempt.payload, attempt.paths, node_rank=1)
-    forwarders.start(attempt.payload)
-    forwarders.end(0, "")
-    forwarders.wait()
-    assert not attempt.paths.forward_payload.exists()
-
-
 def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the training nor the other tool, and the attempt's end only for so long."""
     monkeypatch.setattr(processes, "FINISH_S", 0.1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import sys
 import time
@@ -18,24 +17,12 @@ _LONGEST = 500
 
 
 def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: object) -> None:
-    """Record an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else.
-
-    Args:
-        paths: files of the attempt.
-        event: `opened`, `failed`, `recovered` or `unfinished`.
-        tool: its name.
-        message: for people; a password in an address is left out.
-        data: more, as JSON.
-    """
+    """Record an event of the attempt, `forward.<event>`, in one write; a full disk loses it and nothing else."""
     message = without_password(message)[:_LONGEST]
     print(message, file=sys.stderr, flush=True)
     line = json.dumps({"event": event, "ts": time.time(), "tool": tool, "message": message, **data}) + "\n"
-    with contextlib.suppress(OSError):
-        descriptor = open_private(paths.forward_spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), open(paths.forward_spool, "ab", 0, opener=open_private) as spool:
+        spool.write(line.encode())
 
 
 def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
