@@ -83,8 +83,8 @@ class Forwarding:
     def _pass_on(self) -> None:
         if self._state is None:
             self._state = _state(self._state_file)
-            before = self._state.offsets.keys() - {self._payload.generation}
-            self._resumes = bool(before) and not self._state.offsets.setdefault(self._payload.generation, 0)
+            self._resumes = bool(self._state.offsets) and self._payload.generation not in self._state.offsets
+            self._state.offsets.setdefault(self._payload.generation, 0)
         if self._tool is None:
             self._tool = self._open(self._state)
         for generation in sorted(self._state.offsets):
