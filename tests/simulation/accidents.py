@@ -70,6 +70,15 @@ class Effects:
         finally:
             self._at_each = None
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """What happens in here is the cluster's work: neither its time nor its accidents are the pass's."""
+        kept, self._accident, self._at_each = (self._accident, self._at_each), None, None
+        try:
+            yield
+        finally:
+            self._accident, self._at_each = kept
+
     def moment(self, usual: Exception) -> None:
         """A moment between two effects."""
         if happens := self._at_each:

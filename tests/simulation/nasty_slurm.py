@@ -200,7 +200,8 @@ class NastySlurm:
                 if job.live:
                     self.cancelled.add(job.payload.run)
                     waits = job.state in LIVE_PENDING
-                    self.end(job, FATES["is cancelled by somebody"])
+                    with self._effects.elsewhere():  # its agents write how they ended
+                        self.end(job, FATES["is cancelled by somebody"])
                     job.forgotten = waits  # a task that is cancelled alone in the queue leaves no trace
         self._effects.moment(Unreachable("scancel is away"))
 

@@ -16,6 +16,7 @@ from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.support.budgets import FINAL, MUST_SAVE, charged, progressed, spent
 
@@ -37,6 +38,7 @@ class Promises:
     _ended: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     _cancelled: dict[int, set[int]] = field(default_factory=dict)
     _left: set[tuple[str, int]] = field(default_factory=set)
+    _sections: SharedSections = field(default_factory=SharedSections)
 
     def forget(self, left: Iterable[tuple[str, int]]) -> None:
         """The store was restored to an earlier state: what it had recorded since may be recorded otherwise now.
@@ -65,10 +67,11 @@ class Promises:
             mine = [row for row in rows if row.run_id == run.id]
             unwanted = run.name in self.unwanted or any("hang" in row.evidence for row in mine)
             assert unwanted or run.name not in self.cluster.cancelled, f"{run.name} is wanted and was cancelled"
-            self._check_attempts(run, mine)
+            config = run_config(run, self._sections)
+            self._check_attempts(run, mine, config.train.global_batch)
             for counted in _counted_together(mine):
                 left = {generation for name, generation in self._left if name == run.name}
-                _check_budgets(run, counted, run_config(run).retry, left)
+                _check_budgets(run, counted, config.retry, left)
                 if not left:
                     self._check_free(run, counted)
 
@@ -125,12 +128,11 @@ class Promises:
             assert not new, f"{runs[run_id].name} was cancelled, and submitted again: {sorted(new)}"
         self._cancelled = cancelled
 
-    def _check_attempts(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
+    def _check_attempts(self, run: RunRow, rows: Sequence[AttemptRow], asked: int | None) -> None:
         by_age = sorted(rows, key=lambda row: row.id)
         generations = [row.generation for row in by_age]
         assert generations == sorted(set(generations)), f"{run.name}: generations {generations}"
         assert sum(row.state not in TERMINAL_ATTEMPT for row in rows) <= 1, f"{run.name} has two live attempts"
-        asked = run_config(run).train.global_batch
         for row in rows:
             if asked and row.micro_batch and row.accumulation:
                 assert row.micro_batch * row.accumulation * row.world_size == asked

@@ -307,23 +307,20 @@ def test_every_history_keeps_the_promises(store: Store, clock: Clock) -> None:
     run_state_machine_as_test(Here, settings=how)
 
 
-def test_a_slow_pass_of_which_no_run_needs_a_look_keeps_its_lease(store: Store, clock: Clock) -> None:
+@pytest.fixture
+def here(store: Store, clock: Clock) -> Iterator[Machine]:
     class Here(Machine):
         pass
 
     Here.store, Here.clock = store, clock
-    here = Here()
-    here.begin(
-        accounting=False,
-        error_s=0.0,
-        nodes_error_s=0.0,
-        crash=0,
-        infra=1,
-        oom=0,
-        builtin=False,
-        nodes=1,
-        backoff_s=30,
-    )
+    made = Here()
+    quiet = {"accounting": False, "error_s": 0.0, "nodes_error_s": 0.0, "builtin": False, "backoff_s": 30}
+    made.begin(crash=0, infra=1, oom=0, nodes=2, **quiet)
+    yield made
+    made.world.close()
+
+
+def test_a_slow_pass_of_which_no_run_needs_a_look_keeps_its_lease(here: Machine) -> None:
     here.time_passes(seconds=3700)
     here.user_cancels(which=0)
     here.time_passes(seconds=130)
@@ -333,4 +330,12 @@ def test_a_slow_pass_of_which_no_run_needs_a_look_keeps_its_lease(store: Store, 
         here.reconcile(leader=0)
     here.reconcile_slowly(effect_s=12, leader=0, sbatch="taken")
     here.promises_hold()
-    here.world.close()
+
+
+def test_a_slow_pass_does_not_wait_for_the_agents_that_it_cancels(here: Machine) -> None:
+    here.reconcile(leader=0)
+    here.jobs_start()
+    for which in range(3):
+        here.user_cancels(which=which)
+    here.reconcile_slowly(effect_s=12, leader=0, sbatch="taken")
+    here.promises_hold()
