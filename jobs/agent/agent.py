@@ -73,11 +73,8 @@ class Agent:
     """One node's part of an attempt.
 
     Args:
-        payload: the attempt.
-        node: this node.
         umask: the user's, for the ranks: their files are the user's own. Only write permission for others is taken
             away, for a later attempt reads files of an earlier one.
-        closed: returns whether the attempt may no longer begin.
     """
 
     def __init__(

@@ -32,9 +32,6 @@ def clear_build_locks(env: Mapping[str, str]) -> list[Path]:
 
     Only from a local disk: on a shared disk another node's process may be building. And only from the folder that
     `node_cache` chose: in a folder of the user's own they stay.
-
-    Args:
-        env: the ranks' environment, which has the folder of the builds.
     """
     folder = _folder(env)
     if not on_local_disk(folder):

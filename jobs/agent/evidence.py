@@ -209,7 +209,6 @@ def rank_ends(
 
     Args:
         gone_s: by rank, when its process was seen to be gone without a record.
-        kept: by rank, a record that it could not write here.
     """
     gone, kept = gone_s or {}, kept or {}
     records = {rank: kept.get(rank) or RankRecord.read(paths.rank_record(rank)) for rank in ranks}

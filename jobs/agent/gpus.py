@@ -80,12 +80,7 @@ class GpuFacts:
 
 
 class GpuWatch:
-    """Looks at a node's GPUs when an attempt begins and when it ends.
-
-    Args:
-        asked: number that the job requested, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
-    """
+    """Looks at a node's GPUs when an attempt begins and when it ends."""
 
     def __init__(self, asked: int, visible: str) -> None:
         self._asked = asked
@@ -138,14 +133,6 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
 
     Fewer than ``asked`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
-
-    Args:
-        nvml: the module pynvml of a session.
-        visible: entries of CUDA_VISIBLE_DEVICES.
-
-    Raises:
-        nvml.NVMLError: the driver does not answer.
-        NotKnown: the names do not show it.
     """
     count = nvml.nvmlDeviceGetCount()
     answers = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]

@@ -34,9 +34,6 @@ class ProcessMemory:
     """Samples a process and its descendants about once a second, and keeps the highest sum.
 
     It misses peaks between two samples, and a process whose parents have all ended.
-
-    Args:
-        root: id of the process.
     """
 
     def __init__(self, root: int) -> None:

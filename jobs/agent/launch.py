@@ -64,14 +64,7 @@ def environment(
     cpu_count: int,
     copy: CodeCopy | None = None,
 ) -> dict[str, str]:
-    """Return the environment of the launcher and of every rank.
-
-    Args:
-        resume: folder of the verified checkpoint to start from, or "".
-        base: the agent's own environment.
-        cpu_count: cores that the job may use on this node.
-        copy: the attempt's copy of the code; None for none.
-    """
+    """Return the environment of the launcher and of every rank."""
     other = (_OF_A_TASK, variables.PER_TASK)
     base = {name: value for name, value in base.items() if not any(known.fullmatch(name) for known in other)}
     env = {

@@ -26,11 +26,7 @@ _AT_HOME: Final = Path(".cache", "dscampaign")
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caches' variables that the environment does not set, each with a folder on this node.
-
-    Args:
-        environ: environment of this process; TMPDIR names the node's disk.
-    """
+    """Return the caches' variables that the environment does not set, each with a folder on this node."""
     missing = {name: below for name, below in _FOLDERS.items() if not environ.get(name)}
     if not missing:
         return {}

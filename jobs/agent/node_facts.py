@@ -21,12 +21,7 @@ _PEAK = ("memory.peak", "memory.max_usage_in_bytes")
 
 
 class NodeFacts:
-    """Looks at the node before and after an attempt.
-
-    Args:
-        gpus: number that the job requested of a node.
-        visible_devices: CUDA_VISIBLE_DEVICES as Slurm set it.
-    """
+    """Looks at the node before and after an attempt."""
 
     def __init__(self, gpus: int, visible_devices: str) -> None:
         self._kernel = KernelLog()
@@ -62,9 +57,6 @@ def _own_group(job: str) -> Path | None:
 
     A peak counts all processes that ever ran in a group. So the peak of a container or a machine is not the attempt's,
     nor is that of a job in which somebody works by hand: then other processes are in it when this process begins.
-
-    Args:
-        job: the job's raw id (``SLURM_JOB_ID``), "" outside of Slurm.
     """
     group = _memory_group()
     its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)

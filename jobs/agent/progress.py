@@ -214,11 +214,7 @@ class RankWatch:
 
 
 def _locked(folder: Path) -> int:
-    """Take the folder's lock, which ends with this process.
-
-    Raises:
-        OSError: a living process has it, or the folder is not ours.
-    """
+    """Take the folder's lock, which ends with this process."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

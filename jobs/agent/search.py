@@ -60,14 +60,7 @@ def prepare(payload: Payload, size: int, too_big: int | None = None) -> None:
 
 
 class Search:
-    """One node's part in the search.
-
-    Args:
-        payload: the attempt.
-        node: this node.
-        launch: starts this node's ranks.
-        tell: records an event of the attempt.
-    """
+    """One node's part in the search."""
 
     def __init__(self, payload: Payload, node: Node, launch: Launch, tell: Callable[..., None]) -> None:
         self._payload, self._node, self._launch, self._tell = payload, node, launch, tell
@@ -75,12 +68,7 @@ class Search:
         self._too_big: int | None = None
 
     def run(self, start: Start, over: Callable[[], str]) -> Searched:
-        """Search until node 0 announces the sizes to train with.
-
-        Args:
-            start: where the ranks meet to search.
-            over: returns why the attempt is over, or "".
-        """
+        """Search until node 0 announces the sizes to train with."""
         began_s = time.monotonic()
         while start.search_from is not None:
             paths = _round(self._payload, start.search_from)

@@ -35,11 +35,7 @@ LINES_KEPT = 40
 
 
 class SharedFolder:
-    """An agent's patience with the shared folder.
-
-    Args:
-        marker: the campaign's, which is missing if the whole folder is away.
-    """
+    """An agent's patience with the shared folder."""
 
     def __init__(self, marker: Path) -> None:
         self._marker, self._hurried_s = marker, inf
@@ -74,8 +70,6 @@ class SharedFolder:
         """Try until it is done, for ``FOLDER_WAIT_S`` at most; return whether it is.
 
         Args:
-            done: the attempt; an OSError counts as not done.
-            what: description of the trouble, for the log.
             own: whether it may be missing alone: then, or if the campaign's folder is there and the error is not the
                 file system's, the wait is ``OWN_WAIT_S``.
         """

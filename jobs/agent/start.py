@@ -50,8 +50,6 @@ class Starter:
     """One node's way from its payload to the launch.
 
     Args:
-        payload: the attempt as it was submitted.
-        node: this node.
         beat: gives a sign of life, if it is time to; the other nodes wait for it.
         closed: returns whether the attempt may no longer begin, see `closed_tasks`.
     """
@@ -82,11 +80,7 @@ class Starter:
         return Begun(start, self._payload, CopyPaths(Path(self._payload.code)).read() if self._payload.code else None)
 
     def _verified_code(self) -> CodeCopy | None:
-        """Verify the copy of the code; a damaged copy is marked, so that no attempt uses it again.
-
-        Raises:
-            DamagedCopy: it was changed.
-        """
+        """Verify the copy of the code; a damaged copy is marked, so that no attempt uses it again."""
         if not self._payload.code:
             return None
         paths = CopyPaths(Path(self._payload.code))
@@ -226,11 +220,6 @@ def trusted_payload(path: Path, index: int, root: Path) -> Payload:
     """Return a task's payload, if no other user can have written it or can write to the attempt's folder.
 
     Makes the attempt's folder: of a campaign's thousands of runs, many may wait for long, or never begin.
-
-    Args:
-        path: the payloads of the array.
-        index: the task's.
-        root: the campaign's `dir`.
 
     Raises:
         Distrusted: another user can.

@@ -43,15 +43,7 @@ WAIT_S = 0.5
 
 
 class Telemetry:
-    """Samples the GPUs that an attempt has on this node.
-
-    Args:
-        gpus: number of GPUs, 0 for a run without.
-        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
-        node: this node's name.
-        spool: the file to append to.
-        interval_s: seconds between two samples, 0 for none.
-    """
+    """Samples the GPUs that an attempt has on this node."""
 
     def __init__(self, gpus: int, visible: str, node: str, spool: Path, interval_s: float) -> None:
         self._gpus, self._node, self._spool, self._interval_s = gpus, node, spool, interval_s
@@ -113,11 +105,7 @@ class Telemetry:
 
 
 class Alarms:
-    """Finds events: a GPU that begins to be slowed down, an uncorrected memory error, an Xid.
-
-    Args:
-        node: this node's name.
-    """
+    """Finds events: a GPU that begins to be slowed down, an uncorrected memory error, an Xid."""
 
     def __init__(self, node: str) -> None:
         self._node, self._left = node, EVENT_LIMIT
@@ -128,13 +116,7 @@ class Alarms:
     def look(
         self, figures: Mapping[int, Figures], xids: Iterable[tuple[int | None, int]], now_s: float
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events of a sample, as lines of the spool.
-
-        Args:
-            figures: by GPU.
-            xids: GPU and number of each Xid since the last sample.
-            now_s: time of the sample.
-        """
+        """Yield the events of a sample, as lines of the spool."""
         for gpu, own in figures.items():
             bits = int(own.get("throttle", 0)) & SLOWED
             if (begun := bits & ~self._slowed.get(gpu, 0)) and self._may_tell(("slowed", gpu, begun), now_s):

@@ -45,13 +45,6 @@ _Records = dict[int, RankRecord | None]
 class Watch:
     """The reasons to end this node's ranks, and the requests to stop.
 
-    Args:
-        payload: the attempt.
-        node: this node.
-        folder: the shared folder.
-        progress: the ranks' progress.
-        beat: gives a sign of life, if it is time to.
-
     Attributes:
         stop_asked: whether the ranks are asked to save and leave.
         ending_s: time of the first request to the ranks to end, None if never.
@@ -82,10 +75,7 @@ class Watch:
         """Watch the ranks until they end or must end; return why they were ended, "" if they ended by themselves.
 
         Args:
-            launcher: their launcher.
             running: the files of this launch, which in a search are not the attempt's.
-            start: where they meet.
-            collector: finds the metrics of a script that reports none.
         """
         self._running, self._meeting, self._since_s = running, start, {}
         while launcher.poll() is None:

@@ -41,8 +41,6 @@ class Collector:
     Made before the script starts, and used from the main thread, which alone can end a pattern that takes too long.
 
     Args:
-        payload: the attempt.
-        paths: its files.
         pid: returns the process of the first rank, None while it is not known.
     """
 

@@ -117,11 +117,7 @@ def _value(summary: bytes) -> tuple[str, float] | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and content of each field of a protobuf message: a number, or bytes that the caller can read.
-
-    Raises:
-        IndexError, TypeError, ValueError: it is no message.
-    """
+    """Yield number and content of each field of a protobuf message: a number, or bytes that the caller can read."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

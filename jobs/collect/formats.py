@@ -146,11 +146,7 @@ class Reading:
 
 
 def read_line(text: str, run_steps: int | None = None) -> Reading | None:
-    """Return the metrics of a line with a step and a loss; None of any other.
-
-    Args:
-        run_steps: the run's number of steps, None if unknown.
-    """
+    """Return the metrics of a line with a step and a loss; None of any other."""
     read = _step(text, run_steps)
     if read is None or not {"loss", "eval_loss"} & (values := _values(text)).keys():
         return None

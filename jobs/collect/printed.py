@@ -81,13 +81,7 @@ class Patterns:
         self.remarks: list[str] = []
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:  # noqa: ARG002
-        """Return the metrics of further lines. A value belongs to the step on its line, or else to the last before.
-
-        Args:
-            texts: the lines.
-            ts_s: when the last of them was printed, None if unknown.
-            last: whether nothing follows.
-        """
+        """Return the metrics of further lines. A value belongs to the step on its line, or else to the last before."""
         patterns = {name: UserPattern(pattern, PATTERN_S) for name, pattern in self._patterns.items()}
         lines: list[Line] = []
         for text in texts:
@@ -106,11 +100,7 @@ class Patterns:
 
 
 class CommonForms:
-    """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars.
-
-    Args:
-        run_steps: the run's number of steps, None if unknown.
-    """
+    """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars."""
 
     def __init__(self, run_steps: int | None = None) -> None:
         self.description = ""

@@ -31,10 +31,6 @@ class Forwarding:
     """One tool's part of an attempt.
 
     Lines that earlier attempts left come first; a tool drops repeated steps, or the values that it has are not sent.
-
-    Args:
-        payload: the attempt as it really runs.
-        tool: the tool's name.
     """
 
     def __init__(self, payload: Payload, tool: str) -> None:
@@ -48,12 +44,7 @@ class Forwarding:
         self._resumes = False
 
     def run(self, over: threading.Event, how: Callable[[], str]) -> None:
-        """Forward lines until the attempt is over.
-
-        Args:
-            over: set when the ranks are gone.
-            how: returns how they ended, once they have.
-        """
+        """Forward lines until the attempt is over."""
         last = False
         while not last:
             last = over.is_set()

@@ -25,8 +25,6 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
     """Run a program to its end.
 
     Args:
-        env: its whole environment.
-        timeout_s: after this time it is killed, with everything that it started.
         log: the file for its output; the program starts in its folder, where nothing shadows a module.
 
     Raises:

@@ -15,7 +15,6 @@ def census(visible: Sequence[str], asked: int) -> Gpus:
 
     Args:
         visible: entries of CUDA_VISIBLE_DEVICES; if empty, all GPUs of the node.
-        asked: number of GPUs that the job was promised.
 
     Raises:
         Unavailable: there is no library, or the driver does not answer.

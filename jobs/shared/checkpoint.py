@@ -138,7 +138,6 @@ def verify(path: Path, *, check_digests: bool = True) -> Checkpoint:
     It may hold code: DeepSpeed reads pickles.
 
     Args:
-        path: the checkpoint's folder.
         check_digests: read every byte; without it only presence and sizes are checked.
 
     Raises:
@@ -208,8 +207,6 @@ def newest_verified(
     """Return the newest checkpoint of the experiment that is complete and loadable, or None.
 
     Args:
-        folder: the run's checkpoint folder; may be missing.
-        config_hash: the experiment that resumes.
         world_size: its number of ranks; None if checkpoints of any number can be loaded.
         zero_stage: its ZeRO stage, which may have been raised to save memory; None if that does not matter.
         arrangement: layout of its state, which a change to save memory may have altered; None if unknown.

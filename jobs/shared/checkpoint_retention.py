@@ -103,9 +103,7 @@ def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
     """Make sure that another checkpoint fits on the disk. A full quota shows only in the writing.
 
     Args:
-        folder: the run's checkpoints.
         generation: the attempt that wants to save; drafts up to its own may be removed.
-        expected_bytes: size of a checkpoint, if there is none yet.
 
     Raises:
         OSError: ENOSPC, with the figures.

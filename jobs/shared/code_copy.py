@@ -176,11 +176,7 @@ def _counterpart(path: str, copy: CodeCopy, folder: Path) -> Path | None:
 
 
 def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) -> tuple[str, ...]:
-    """A command with the copy's files in place of those that it reads: the script, and files of configuration.
-
-    Args:
-        workdir: folder that relative paths start from.
-    """
+    """A command with the copy's files in place of those that it reads: the script, and files of configuration."""
 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)

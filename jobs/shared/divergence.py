@@ -34,7 +34,6 @@ def diverged(rows: Iterable[Mapping[str, Any]], *, begun: bool = True) -> tuple[
     """Return the figure that is not finite at the end, and the step since when; None if the loss is real.
 
     Args:
-        rows: the reports in order: ``step``, and numbers by name.
         begun: whether the first row is the training's first; otherwise all was well before.
     """
     watch = _Watch(begun)

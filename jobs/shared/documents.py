@@ -66,8 +66,6 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
         kind: a dataclass or a typed dictionary, a tuple, list or mapping of types, text, a number (whole numbers have
             64 bits, others are finite), a truth value, a literal, or any of these or None. An annotation narrows it to
             a range, or any dictionary to a typed one.
-        raw: the value.
-        place: its place, for the error.
 
     Raises:
         ValueError: it is not of that type, or a dataclass lacks a field, or has an unknown field and is `exact`.

@@ -25,11 +25,7 @@ def render(
     """Return the DeepSpeed configuration of an attempt.
 
     Args:
-        train: Fields of the spec's `train`, as in train.json.
         micro_batch: Samples of one forward pass on a rank; None for a command without it.
-        accumulation: Passes of an optimizer step; None for a command without it.
-        world_size: Ranks.
-        overrides: The spec's `deepspeed`, laid over the rest.
 
     Returns:
         A mapping for json.dump. The learning rate in it is the highest one; a schedule is the training script's own.

@@ -62,13 +62,7 @@ def smaller_size(share: int, size: int) -> int | None:
 
 
 def next_size(share: int, trials: Sequence[Trial], too_big: int | None = None) -> int | None:
-    """Return the next size to try; None if that would not pay, or is expected not to fit.
-
-    Args:
-        share: samples of a rank in an optimizer step.
-        trials: the measured sizes, smallest first, at least one.
-        too_big: a size that did not fit.
-    """
+    """Return the next size to try; None if that would not pay, or is expected not to fit."""
     last = trials[-1]
     if not last.fits or not _pays(trials):
         return None

@@ -88,13 +88,7 @@ def driver_version() -> str:
 
 
 class GpuMeter:
-    """One GPU. An unsupported figure is asked for once; a figure that fails for a moment lacks in one sample.
-
-    Args:
-        nvml: the module pynvml, or its stand-in.
-        handle: its handle of the GPU.
-        number: the GPU's number on its node, as the ranks count them.
-    """
+    """One GPU. An unsupported figure is asked for once; a figure that fails for a moment lacks in one sample."""
 
     def __init__(self, nvml: Any, handle: Any, number: int) -> None:
         self.number = number
@@ -130,12 +124,7 @@ class GpuMeter:
 
 
 class XidWatch:
-    """Reads the driver's Xids, its messages about GPUs that went wrong, if it gives them.
-
-    Args:
-        nvml: the module pynvml, or its stand-in.
-        meters: the GPUs.
-    """
+    """Reads the driver's Xids, its messages about GPUs that went wrong, if it gives them."""
 
     def __init__(self, nvml: Any, meters: list[GpuMeter]) -> None:
         self._nvml, self._set = nvml, None

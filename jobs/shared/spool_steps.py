@@ -41,8 +41,6 @@ def step_reached(spool: Path, start_step: int, target: int | None = None) -> int
     """Return the highest step that may have been made: a script may report every tenth only, or count from 0.
 
     Args:
-        spool: of an attempt that has ended.
-        start_step: steps that were done when it began, 0 if unknown.
         target: of the attempt, None if unknown; steps far beyond it do not count.
     """
     reported = {step for line in tail(spool) if (step := _step(line, least=0)) is not None}

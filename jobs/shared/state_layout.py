@@ -14,9 +14,6 @@ def joins_parameters(train: Mapping[str, Any]) -> bool:
     """Return whether all parameters lie in two tensors (see the trainer's `flat_parameters`).
 
     They do if the backward pass is one compiled graph over whole parameters.
-
-    Args:
-        train: fields of train.json; missing fields have the spec's defaults.
     """
     whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
     whole = whole and train.get("tensor_parallel", 1) == 1
@@ -29,9 +26,6 @@ def arrangement(train: Mapping[str, Any]) -> str:
     """Name the layout, such as ``single padded``: equal names mean that checkpoints of one ZeRO stage fit each other.
 
     A vocabulary of random weights is padded; earlier versions did not pad it.
-
-    Args:
-        train: as above.
     """
     if train.get("engine", DEEPSPEED) != DEEPSPEED:
         words = [train["engine"]]

@@ -26,10 +26,6 @@ class UserPattern:
         pattern: its text.
         given_up: whether its time is used up.
 
-    Args:
-        pattern: its text.
-        limit_s: processor time for all searches together, in seconds.
-
     Raises:
         re.error: it is no regular expression.
     """

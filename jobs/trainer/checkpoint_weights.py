@@ -36,11 +36,6 @@ class SavedWeights:
     def __init__(self, folder: Path, tag: str, dtype: torch.dtype) -> None:
         """Open the files.
 
-        Args:
-            folder: the checkpoint.
-            tag: folder in it that the engine wrote.
-            dtype: format of the weights; decides which copy of them is read.
-
         Raises:
             ValueError: the files are not of this trainer, or their number of shards does not fit.
         """
@@ -121,9 +116,7 @@ class _Joined:
 
         Args:
             parts: tensors, or weights that DeepSpeed gathers into a tensor on request.
-            dim: dimension along which they lie side by side.
             pieces: number of weights of equal size in this weight, each cut by itself.
-            turned: swap rows and columns in the end.
         """
         self._parts, self._dim, self._pieces, self._turned = parts, dim, pieces, turned
         sizes = list(parts[0].shape)

@@ -86,8 +86,6 @@ def load(
     The first rank names the folders: nodes may see other times of the same files, or miss them.
 
     Args:
-        config: names the text and the tokenizer.
-        data_dir: folder of the prepared tokens of all runs.
         prepare: tokenise missing text (on a rank); else wait until that rank has done it.
         share: broadcasts a value of the preparing rank to all ranks; called once, by all.
 

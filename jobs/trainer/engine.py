@@ -81,11 +81,7 @@ def leave_process_group() -> None:
 def create_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
-    """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone.
-
-    Args:
-        universal: the engine will load a universal checkpoint.
-    """
+    """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone."""
     keep_reduce_buckets(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())

@@ -44,8 +44,6 @@ class FlatModel(nn.Module):
         """Take the inner model's parameters. Its buffers stay with it on ``device``.
 
         Args:
-            inner: the model.
-            device: device of its parameters.
             copy_gradients: copy gradients into memory of their own. A replayed CUDA graph writes into the memory of the
                 next replay, while gradients are still accumulated over micro-batches or read by the optimizer.
         """

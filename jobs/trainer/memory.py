@@ -40,11 +40,7 @@ def peak(device: torch.device) -> Peak:
 
 
 class Peaks:
-    """The peaks of this rank's memory: of the whole attempt, and without its warm-up.
-
-    Args:
-        device: this rank's.
-    """
+    """The peaks of this rank's memory: of the whole attempt, and without its warm-up."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -77,12 +73,7 @@ def current_gb(device: torch.device) -> float:
 
 
 def usable_gb(device: torch.device, limit_bytes: int | None) -> float | None:
-    """Return this rank's usable memory in GB, without the share of other processes; None without a limit.
-
-    Args:
-        device: the rank's device.
-        limit_bytes: limit of its GPU memory, None for all.
-    """
+    """Return this rank's usable memory in GB, without the share of other processes; None without a limit."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         room = free + torch.cuda.memory_reserved(device)

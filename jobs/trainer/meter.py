@@ -48,14 +48,7 @@ class Meter:
     """
 
     def __init__(self, config: TrainerConfig, device: torch.device, steps: range, flops_per_token: float) -> None:
-        """Start the clock.
-
-        Args:
-            config: configuration of the training.
-            device: this rank's device.
-            steps: steps of the attempt; the last is the run's target.
-            flops_per_token: FLOP of the model per token.
-        """
+        """Start the clock."""
         self.stop_agreed = False
         self.reported: dict[str, float] = {}
         self._config = config

@@ -70,9 +70,6 @@ class NextTokenLoss(nn.Module):
         """Prepare the loss of a model.
 
         Args:
-            model: returns logits.
-            vocab_size: logits beyond it are padding and take no part.
-            fused: fuse output layer and loss.
             first_position: position of the inputs in their samples if ranks share samples, else None.
         """
         super().__init__()

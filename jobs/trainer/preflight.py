@@ -55,12 +55,7 @@ def _finding(places: Any, message: str, hint: str = "", *, at_key: bool = False,
 
 
 def deepspeed_findings(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return DeepSpeed's objections to a configuration, and the keys that it would ignore.
-
-    Args:
-        config: the whole configuration.
-        given: the part that the spec gives; objections are placed in it.
-    """
+    """Return DeepSpeed's objections to a configuration, and the keys that it would ignore."""
     findings: list[Any] = []
     config = deepcopy(config)
     errors = _errors(config)

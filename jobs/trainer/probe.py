@@ -105,7 +105,6 @@ def sample_cost_gb(peak_gb: Callable[[int], float], room_gb: float) -> float:
 
     Args:
         peak_gb: passes this number of samples through the model and returns the peak.
-        room_gb: limit of the peak.
     """
     peak_gb(1)  # the first pass of a process also allocates what its libraries keep
     one_gb = peak_gb(1)

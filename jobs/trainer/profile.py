@@ -25,13 +25,7 @@ class Profile:
     """Record the operators of some steps on the first rank, and write their times."""
 
     def __init__(self, steps: range, attempt_dir: Path, device: torch.device) -> None:
-        """Prepare it.
-
-        Args:
-            steps: optimizer steps that are profiled.
-            attempt_dir: parent of the folder ``profile``.
-            device: this rank's device.
-        """
+        """Prepare it."""
         self._steps = steps
         self._records = dist.get_rank() == 0
         self._folder = attempt_dir / FOLDER

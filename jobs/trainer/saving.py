@@ -35,13 +35,6 @@ _WRITING_FAILED = re.compile(r"PytorchStreamWriter|inline_container|basic_ios|io
 def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: dict[str, float]) -> None:
     """Write the checkpoint of ``step``, complete or not at all. All ranks call it.
 
-    Args:
-        engine: engine to save.
-        config: goes into the manifest.
-        job: names the folder.
-        step: optimizer steps so far.
-        reported: metrics of the step, for ``restore``.
-
     Raises:
         OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
     """

@@ -12,11 +12,6 @@ def learning_rate(config: TrainerConfig, step: int, steps: int) -> float:
 
     Rises linearly over the warm-up (its last step has the full rate), then follows the schedule down towards
     ``min_lr_ratio * lr``, which the step after the last would have: no step of the run is spent at rate 0.
-
-    Args:
-        config: the rate and its schedule.
-        step: 1 is the first.
-        steps: the run's target step.
     """
     if step < config.warmup_steps:
         return config.lr * step / config.warmup_steps

@@ -37,7 +37,6 @@ def register(attention: _Attention, ranks: int) -> str:
     Args:
         attention: of whole samples, on tensors (batch, heads, tokens, head size); returns (batch, tokens, heads, head
             size).
-        ranks: of consecutive numbers, that share a sample.
     """
     group, _ = dist.new_subgroups(ranks)
 

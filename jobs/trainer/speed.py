@@ -84,12 +84,7 @@ class Speed:
     """
 
     def __init__(self, work: Work, warm_up: int) -> None:
-        """Begin an empty window.
-
-        Args:
-            work: work of a step.
-            warm_up: number of first steps that do not count, at least one.
-        """
+        """Begin an empty window."""
         self._work = work
         self._warm_up = warm_up
         self._warm_up_s: list[float] = []
@@ -100,13 +95,7 @@ class Speed:
         self._clock_s = 0.0
 
     def add(self, time_s: float, waited_s: float, end: End) -> None:
-        """Add the next step.
-
-        Args:
-            time_s: by the device's own clock.
-            waited_s: the part in which this rank's host waited for data.
-            end: of the step, by the host's clock.
-        """
+        """Add the next step."""
         if len(self._warm_up_s) < self._warm_up:
             self._warm_up_s.append(time_s)
             self._by_queue = not end.waited

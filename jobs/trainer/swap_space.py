@@ -48,10 +48,6 @@ def with_room(ds_config: Mapping[str, Any], largest: int, ranks: int) -> dict[st
 
     DeepSpeed's own hold 100 million numbers, five times: 2 GB of a rank's memory in fp32, which the system cannot page
     out, however small the model; and too little for the embeddings of Llama 3 on fewer than six ranks.
-
-    Args:
-        largest: numbers in the model's largest parameter.
-        ranks: among which it is divided.
     """
     config = deepcopy(dict(ds_config))
     weights = config.get("zero_optimization", {}).get("offload_param") or {}

@@ -33,9 +33,6 @@ def random_model(
     """Return a model with random weights in fp32.
 
     Args:
-        model_config: its shape.
-        options: of ``from_config``.
-        seed: of the weights.
         ds_config: partition them by this DeepSpeed configuration with ZeRO 3, in its number format; None leaves them
             whole. Call ``hand_over`` for a partitioned model when its vocabulary is padded.
     """
