@@ -63,6 +63,8 @@ AWAY = (StoreUnreachable, StoreMissing, StoreIncomplete, StoreReadOnly)
 class StaleWrite(StoreError):
     """Another process changed a row that this write relied on: drop it and look again."""
 
+    retryable = True
+
 
 class StaleLease(StaleWrite):
     """The lease was taken over by another holder."""

@@ -35,9 +35,17 @@ class UserError(Exception):
 
 
 class Unreachable(UserError):
-    """Slurm or the store did not respond; nothing changed, and it is safe to retry."""
+    """Slurm or the store did not respond; nothing changed, and it is safe to retry.
+
+    Args:
+        about: The subject: a watch reports each once. By default the message.
+    """
 
     exit_code = EXIT_UNREACHABLE
+
+    def __init__(self, message: str, hint: str | None = None, *, about: str = "") -> None:
+        super().__init__(message, hint)
+        self.about = about or message
 
 
 FieldPath = tuple[str | int, ...]

@@ -63,11 +63,6 @@ class Node:
         return next(filter(_is_reachable, known), None) or _outgoing_address()
 
 
-def own_name_address() -> str:
-    """Return the address of this machine's own name here, "" for none: gloo offers it to the others."""
-    return next(iter(_addresses(socket.gethostname())), "")
-
-
 def _addresses(name: str) -> list[str]:
     """Resolve a name here, IPv4 first: not every library knows IPv6."""
     with suppress(OSError):

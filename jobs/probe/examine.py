@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dscampaign.files.atomic_files import read_json, write_atomically
+from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.disk_space import try_writing
 from dscampaign.files.file_systems import file_system
 from dscampaign.files.ownership import distrust
-from dscampaign.files.private_files import open_private
 from dscampaign.jobs.agent import launch
-from dscampaign.jobs.agent.node import Node, free_port, own_name_address
+from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
 from dscampaign.jobs.shared.nvml import listed
@@ -41,13 +40,10 @@ EXIT_ENDED: Final = 128 + signal.SIGTERM
 SOFTWARE_S: Final = 240.0
 """A first import over a busy network file system takes minutes."""
 COLLECTIVE_S: Final = 240.0
-LONGEST_S: Final = 2 * SOFTWARE_S + 120
-"""All looks together, at most."""
 GB: Final = 1e9
 _TRAINER: Final = Path(__file__).parents[1] / "trainer"
 _RDMA: Final = Path("/sys/class/infiniband")
 _GRACE_S: Final = 15.0
-_POLL_S: Final = 0.1
 
 Look = Callable[[], Any]
 
@@ -77,12 +73,10 @@ class _Examination:
     def __init__(self, question: Question, talk: Talk, node: Node) -> None:
         self.question, self.talk, self.node = question, talk, node
         self.env = _environment(question)
-        self.report = NodeReport(node.name)
-        self.clock: tuple[float, float] | None = None
+        self.report = NodeReport(node.name, clock_most_s=time.time() - question.asked_s)
 
     def run(self) -> None:
         """Examine every section that was asked for."""
-        threading.Thread(target=self._greet, daemon=True).start()
         for section, (look, timeout_s) in self._looks().items():
             self._write(running=section)
             seen, trouble = _within(timeout_s, look)
@@ -129,19 +123,8 @@ class _Examination:
         children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))
         return Collective.read(output)
 
-    def _greet(self) -> None:
-        """Exchange times with the asking host: that bounds the difference of the clocks."""
-        said_s = time.time()
-        os.close(open_private(self.talk.hello, os.O_WRONLY | os.O_CREAT))
-        for _ in range(int(LONGEST_S / _POLL_S)):
-            if echo := read_json(self.talk.echo):
-                self.clock = (said_s - echo["heard_s"], time.time() - echo["heard_s"])
-                return
-            time.sleep(_POLL_S)
-
     def _write(self, **changed: Any) -> None:
-        least_s, most_s = self.clock or (None, None)
-        self.report = replace(self.report, clock_least_s=least_s, clock_most_s=most_s, **changed)
+        self.report = replace(self.report, ended_s=time.time(), **changed)
         self.report.write(self.talk.report)
 
 
@@ -160,7 +143,6 @@ def _host(node: Node) -> Host:
         locked_gb=None if locked == resource.RLIM_INFINITY else locked / GB,
         infiniband=_RDMA.is_dir() and any(_RDMA.iterdir()),
         address=node.reachable_address() or "",
-        name_address=own_name_address(),
     )
 
 

@@ -20,7 +20,7 @@ class Question(Document):
         on_gpus: whether the training uses them.
         files: paths that the spec names.
         ops: DeepSpeed's operators that the training needs.
-        nvme_path: the folder that states are offloaded to, or None.
+        asked_s: the host's time.
         store: URL without a password, or None if nodes leave the store alone (SQLite).
     """
 
@@ -31,19 +31,14 @@ class Question(Document):
     on_gpus: bool
     files: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
+    asked_s: float = 0.0
     nvme_path: str | None = None
     store: str | None = None
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU; figures that it does not report are None or empty.
-
-    Attributes:
-        used_gb: memory in use before anything of ours ran.
-        ecc_errors: uncorrected memory errors since the driver was loaded.
-        nvlinks: number of active NVLinks.
-    """
+    """A GPU; `used_gb` before any process of this job ran, `ecc_errors` since the driver was loaded."""
 
     number: int
     name: str = ""
@@ -55,14 +50,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a node as the driver shows them.
-
-    Attributes:
-        driver: its version.
-        cuda: the newest CUDA version that it serves, such as "12.8".
-        devices: the GPUs that answered.
-        troubles: the driver's errors for the others.
-    """
+    """The GPUs of a node, the newest CUDA version that their driver serves, and its errors for further GPUs."""
 
     driver: str
     cuda: str
@@ -76,13 +64,11 @@ class Host:
 
     Attributes:
         cpus: number that this job may use.
-        memory_gb: of the machine.
-        limit_gb: limit of this job by its control group; None for no limit.
+        memory_gb, limit_gb: of the machine, and of this job by its control group; None for no limit.
         shm_gb: size of /dev/shm, 0 for none.
         locked_gb: memory that a process may pin; None for no limit.
         infiniband: whether there are devices for RDMA.
         address: its address for other nodes, "" for none.
-        name_address: address that its own name resolves to there, "" for none.
     """
 
     cpus: int
@@ -92,7 +78,6 @@ class Host:
     locked_gb: float | None = None
     infiniband: bool = False
     address: str = ""
-    name_address: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,8 +96,7 @@ class Software(Document):
     Attributes:
         torch_cuda: the CUDA version that torch was built for, "" for a build without.
         devices: GPUs that torch sees.
-        device_trouble: why CUDA does not start.
-        deepspeed_trouble: why DeepSpeed does not load.
+        device_trouble, deepspeed_trouble: why CUDA does not start, why DeepSpeed does not load.
         accelerator: DeepSpeed's device, "cuda" or "cpu".
         ops: for each operator that the training needs, whether it is built or compiles on demand.
         missing: packages that the built-in training needs.
@@ -153,8 +137,8 @@ class NodeReport(Document):
     Attributes:
         running: the section in progress when the report was written, "" at the end.
         troubles: for each section that failed, why.
-        clock_least_s, clock_most_s: bounds of the node's clock minus the asking host's; None if that host did not
-            answer the node's greeting.
+        ended_s: the node's time when the report was written.
+        clock_least_s, clock_most_s: bounds of the node's clock minus the host's.
         missing_files: paths of the spec that the node does not have.
         store_offset_s: the database's clock minus the node's.
     """
@@ -162,6 +146,7 @@ class NodeReport(Document):
     node: str
     running: str = ""
     troubles: Mapping[str, str] = field(default_factory=dict)
+    ended_s: float = 0.0
     clock_least_s: float | None = None
     clock_most_s: float | None = None
     gpus: Gpus | None = None
@@ -179,6 +164,4 @@ class Talk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.question = folder / "question.json"
-        self.hello = folder / "hello"
-        self.echo = folder / "echo.json"
         self.report = folder / "report.json"

@@ -69,7 +69,6 @@ class Explained:
     """Why a job ended; `kind` is None if nothing shows it.
 
     Attributes:
-        mistake: whether the same error at the same place, once more, is a mistake in the script.
         rank, node: of the process and machine that failed first, None if nothing names them.
     """
 
@@ -78,7 +77,6 @@ class Explained:
     reason: str = ""
     rule: str = ""
     hint: str = ""
-    mistake: bool = False
     proof: Proof | None = None
     rank: int | None = None
     node: str | None = None
@@ -160,8 +158,7 @@ def _explained(verdict: Verdict, ended: Ended, seen: Seen, death: _Death, slurm:
     clue = next((clue for clue in clues if (clue.line.file, clue.line.number) == at), Clue(LogLine("", 0, "")))
     rank = death.rank if clue.rank is None and kind not in _FROM_OUTSIDE else clue.rank
     host = verdict.host or clue.host or death.host
-    mistake = verdict.suspect is not None or bool(verdict.place)
-    return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, mistake, proof, rank, host or None)
+    return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, proof, rank, host or None)
 
 
 def _proof(line: LogLine, seen: Seen, slurm: Proof | None) -> Proof:

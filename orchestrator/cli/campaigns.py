@@ -12,7 +12,7 @@ import click
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
-from dscampaign.orchestrator.formatting import count, duration, moment, size
+from dscampaign.orchestrator.formatting import count, duration, size
 
 from .completion import names
 from .options import Verb, agreed, json_option, store_options, verb, yes_option
@@ -77,13 +77,9 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     found = removal_of(opened, campaign)
     if not as_json:
         echo_err("\n".join([*found.listing, *_kept(found.kept)]))
-    folder = (
-        f"{size(found.size_bytes)} in {found.folder}" if found.size_bytes is not None else "its folder is gone already"
-    )
-    what = (
-        f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics, events and memory observations; {folder}"
-    )
-    if not agreed(f"removes {what}", "Remove it?", yes):
+    folder = "no folder" if found.size_bytes is None else f"{size(found.size_bytes)} in {found.folder}"
+    content = f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics and events; {folder}"
+    if not agreed(f"this removes {content}", "Remove it?", yes):
         echo_err("nothing was removed")
         return EXIT_FAILED
     with terminated_as_interrupted():
@@ -91,13 +87,13 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
             with progress_shown(quiet=as_json):
                 gone = remove(opened, campaign)
         except KeyboardInterrupt:
-            echo_err(f"interrupted: a part of {campaign.name} may be gone. `{typed('rm', campaign.name)}` finishes it")
+            echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
             raise
     if as_json:
         done = {"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True}
         echo_json({**done, "kept": [_kept_document(one) for one in gone.kept]})
     else:
-        echo_err("\n".join([f"removed {what}", *_kept([one for one in gone.kept if one not in found.kept])]))
+        echo_err("\n".join([f"removed {content}", *_kept([one for one in gone.kept if one not in found.kept])]))
     return EXIT_OK
 
 
@@ -132,7 +128,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
         if as_json:
             echo_json(_garbage_document(found, deleted=False))
         return EXIT_OK
-    if not agreed(f"deletes {size(found.size_bytes)}", "Delete it?", yes):
+    if not agreed(f"this deletes {size(found.size_bytes)}", "Delete it?", yes):
         echo_err("nothing was deleted")
         return EXIT_FAILED
     gone = collect(opened, found, chosen, shared)
@@ -170,36 +166,21 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
 def _garbage(found: Garbage) -> list[str]:
     from dscampaign.orchestrator.campaign.retention import GarbageKind
 
-    lines = [
-        f"{size(sum(i.size_bytes for i in of)):>8}  {kind} ({len(of):,})"
-        for kind in GarbageKind
-        if (of := found.of(kind))
-    ]
-    total = f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"
-    paths = [f"deletes {item.path}" for item in found.items]
-    return [*paths, *lines, total, *_too_new(found), *_kept(found.kept), *found.notes]
+    lines = [f"deletes {item.path}" for item in found.items]
+    for kind in GarbageKind:
+        if items := found.of(kind):
+            lines += [f"{size(sum(item.size_bytes for item in items)):>8}  {kind} ({len(items):,})"]
+    lines += [f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"]
+    lines += [f"too new: {count(len(found.too_new), 'file')}"] if found.too_new else []
+    return [*lines, *_kept(found.kept), *found.notes]
 
 
 def _kept(kept: Sequence[Kept]) -> list[str]:
-    """A line for each place that stays."""
-    return [f"keeps {one.path}: {one.why}" for one in kept]
+    return [f"keeps {item.path}: {item.why}" for item in kept]
 
 
 def _kept_document(kept: Kept) -> dict[str, str]:
     return {"path": str(kept.path), "why": kept.why}
-
-
-def _too_new(found: Garbage) -> list[str]:
-    """A line for each kind of garbage that is too new to be deleted."""
-    from dscampaign.orchestrator.campaign.retention import GarbageKind
-
-    lines = []
-    for kind in GarbageKind:
-        if of := [item for item in found.too_new if item.kind is kind]:
-            from_s = max(item.from_s for item in of)
-            much = size(sum(item.size_bytes for item in of))
-            lines.append(f"too new: {much} of {kind} ({len(of):,}), deleted from {moment(from_s)} on")
-    return lines
 
 
 def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:

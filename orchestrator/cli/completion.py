@@ -49,13 +49,12 @@ def completing() -> bool:
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The campaigns, then the runs of the named campaign; nothing, without a message, if the store cannot be read."""
-    given, before = ctx.params, ctx.find_root().params
+    given = ctx.params
     words = [word for word in (given.get("name"), *(given.get("words") or ())) if word]
     try:
         from dscampaign.orchestrator.campaign.lookup import names_to_complete
 
-        place = PlaceOptions(*(given.get(name) or before.get(name) for name in ("dir", "store")))
-        known = names_to_complete(place, words)
+        known = names_to_complete(PlaceOptions(given.get("dir"), given.get("store")), words)
     except Exception:  # noqa: BLE001 - a message would land in the line that the user types
         return []
     return [name for name in known if name.startswith(incomplete) and _PLAIN.fullmatch(name) and name not in words]

@@ -95,7 +95,7 @@ def prune(
         echo("\n".join(map(_thinning, found)) or "nothing to thin")
     if found and not dry_run:
         lines = sum(one.removed.steps + one.removed.figures + one.removed.samples for one in found)
-        if not agreed(f"removes {lines:,} rows of metrics", "Remove them?", yes):
+        if not agreed(f"this removes {lines:,} rows of metrics", "Remove them?", yes):
             echo_err("nothing was removed")
             return EXIT_FAILED
         with progress_shown(quiet=as_json):
@@ -109,6 +109,6 @@ def prune(
 
 def _thinning(one: Thinning) -> str:
     removed, kept = one.removed, one.rule.keep_every
-    parts = [count(removed.steps, "step"), count(removed.figures, "figure"), count(removed.samples, "GPU sample")]
-    told = ", ".join(part for part, number in zip(parts, list(vars(removed).values())[1:], strict=True) if number)
-    return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {told} go"
+    rows = {"step": removed.steps, "figure": removed.figures, "GPU sample": removed.samples}
+    parts = ", ".join(count(number, noun) for noun, number in rows.items() if number)
+    return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {parts} go"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
-from dscampaign.orchestrator.formatting import clean, count, size, source, words
+from dscampaign.orchestrator.formatting import clean, count, source, words
 
 from .options import verb
 from .output import echo_page, page_for
@@ -20,7 +20,7 @@ from .pages.text import Page, Style
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.diagnosis import Explained
 
-UNKNOWN: Final = "Add evidence: `--job ID` for Slurm's word, the logs of the other ranks, standard error."
+UNKNOWN: Final = "Add evidence: `--job ID`, the logs of the other ranks, standard error."
 
 
 @verb
@@ -48,7 +48,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
     if not paths and job is None:
         raise UserError("nothing to diagnose", "`campaign diagnose LOG...`, `campaign diagnose --job ID`, or both")
     if not paths and job and not job.view.terminal:
-        raise UserError(f"job {job_id} has not ended: {job.view.state}", "name its logs to see what they show so far")
+        raise UserError(f"job {job_id} has not ended: {job.view.state}", "to read its logs so far, name them")
     found = explain(paths or (files_of(job) if job else []), job)
     if form == TABLE:
         echo_page("\n".join(_lines(found, page_for(sys.stdout))))
@@ -76,28 +76,25 @@ def _document(found: Explained) -> dict[str, Any]:
 def _next(found: Explained) -> str:
     if found.kind is None:
         return UNKNOWN
-    again = " The same error at the same place is a mistake in the script." if found.mistake else ""
-    return found.kind.policy.by_hand + again
+    return found.kind.policy.by_hand
 
 
 def _lines(found: Explained, page: Page) -> Iterator[str]:
     title = words(str(found.kind)) if found.kind else "unknown"
-    reason = clean(found.reason) or ("" if found.kind else "nothing in what was read shows why it ended")
+    reason = clean(found.reason) or ("" if found.kind else "no log shows the cause")
     yield page.paint(f"{title}: {reason}" if reason else title, Style.BOLD)
     if proof := found.proof:
         where = source(proof.file, proof.line or 0)
         where += f", line {proof.line_from_end:,} from its end" if proof.line_from_end else ""
         yield page.paint(f"proof: {where}{f', rule {found.rule}' if found.rule else ''} ({found.sure})", Style.DIM)
         yield page.paint(f"       {clean(proof.text.splitlines()[0] if proof.text else '')}", Style.DIM)
-    who = [f"rank {found.rank}"] if found.rank is not None else []
-    who += [f"node {clean(found.node)}"] if found.node else []
-    if who:
-        yield f"from:  {', '.join(who)}"
+    origin = [f"rank {found.rank}"] if found.rank is not None else []
+    origin += [f"node {clean(found.node)}"] if found.node else []
+    if origin:
+        yield f"from:  {', '.join(origin)}"
     if found.job:
         view = found.job.view
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
     yield f"next:  {_next(found)}"
-    partly = [file for file in found.files if file.read_bytes < file.size_bytes]
-    if partly:
-        total = size(sum(file.size_bytes for file in partly))
-        yield page.paint(f"Read only the beginning and the end of {count(len(partly), 'file')} ({total}).", Style.DIM)
+    if partly := sum(file.read_bytes < file.size_bytes for file in found.files):
+        yield page.paint(f"Read only the beginning and the end of {count(partly, 'file')}.", Style.DIM)

@@ -36,7 +36,7 @@ class LineDisplay:
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._page, self._clock = stream, page_for(stream), clock
-        self._counts, self._steps, self._said_s = "", "", clock()
+        self._counts, self._steps, self._written_s = "", "", clock()
 
     def say(self, lines: Sequence[str]) -> None:
         """Write each line with its time."""
@@ -46,9 +46,9 @@ class LineDisplay:
     def update(self, status: CampaignStatus) -> None:
         """Write the counts if they have changed, or after a while the steps."""
         counts, steps = headline(status, self._page), steps_line(status)
-        late = steps != self._steps and self._clock() - self._said_s >= STEPS_EVERY_S
+        late = steps != self._steps and self._clock() - self._written_s >= STEPS_EVERY_S
         if counts != self._counts or late:
-            self._counts, self._steps, self._said_s = counts, steps, self._clock()
+            self._counts, self._steps, self._written_s = counts, steps, self._clock()
             self.say([f"{counts} · {steps}" if steps else counts])
 
 

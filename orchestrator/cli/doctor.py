@@ -32,12 +32,7 @@ from .spec_file import read_submission, set_option
 @store_options
 @json_option
 def doctor(
-    spec: Path | None,
-    on_node: bool,
-    wait_min: float,
-    sets: Sequence[str],
-    place: PlaceOptions,
-    as_json: bool,
+    spec: Path | None, on_node: bool, wait_min: float, sets: Sequence[str], place: PlaceOptions, as_json: bool
 ) -> int:
     """Check whether machine, cluster and store are ready.
 

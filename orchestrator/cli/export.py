@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,26 +33,14 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 @verb
 @campaign_argument
 @click.option("--what", type=click.Choice(TABLES), default="steps", show_default=True, help="Rows to export.")
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File to write.  [default, and -: standard output]",
-)
+@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
 @store_options
 @format_option(*FORMATS, default=None)
-def export(
-    name: str | None,
-    form: str | None,
-    what: str,
-    output: Path | None,
-    place: PlaceOptions,
-) -> int:
+def export(name: str | None, form: str | None, what: str, output: Path | None, place: PlaceOptions) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
 
     Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. The default
-    format is that of the file's name, or CSV. In Parquet, a
-    missing figure is null, one that is not a number is NaN, and times are UTC timestamps.
+    format is that of the file's name, or CSV. In Parquet, times are UTC timestamps.
 
     Examples:
       campaign export sweep --output steps.csv
@@ -65,7 +52,6 @@ def export(
     from dscampaign.orchestrator.export.parquet import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
-    output = None if output == Path("-") else output
     named = output.suffix.removeprefix(".") if output else ""
     form = form or (named if named in FORMATS else "csv")
     if form == "parquet":
@@ -75,10 +61,12 @@ def export(
 
     opened, campaign = open_campaign(place, name)
     writers: dict[str, Callable[..., int]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
-    with _output(output, form) as stream, columns_and_rows(opened, campaign, what) as (columns, rows):
-        beside_rows = output is None and sys.stdout.isatty()
-        with progress_shown(quiet=beside_rows):
-            number = writers[form](stream, campaign.name, what, columns, counted("rows", rows))
+    with (
+        _output(output, form) as stream,
+        columns_and_rows(opened, campaign, what) as (columns, rows),
+        progress_shown(quiet=output is None and sys.stdout.isatty()),
+    ):
+        number = writers[form](stream, campaign.name, what, columns, counted("rows", rows))
     echo_err(f"{number:,} rows" + (f" in {output}" if output else ""))
     if what in ("steps", "gpus") and (thinned := _thinned(opened, campaign)):
         echo_err(thinned)
@@ -86,37 +74,27 @@ def export(
 
 
 def _thinned(store: Store, campaign: CampaignRow) -> str:
-    """A note for the runs of which not all rows are left, "" if there are none."""
     from dscampaign.db.campaigns import thinned_runs
 
     with store.read() as conn:
-        found = thinned_runs(conn, campaign.id)
-    if not found:
-        return ""
-    least, most = min(found.values()), max(found.values())
-    every = str(least) if least == most else f"{least} to {most}"
-    return f"of {count(len(found), 'run')} one row in {every} is left: they were thinned"
+        runs = thinned_runs(conn, campaign.id)
+    return f"{count(len(runs), 'run')} thinned to one row in {max(runs.values())} or less" if runs else ""
 
 
 @contextmanager
 def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
-    """A stream to write to inside a transaction: a pager, a pipe or a device may wait, and gets all rows after it."""
+    """A stream to write to inside a transaction: a pager may wait, and gets all rows after it."""
     if path:
         check_folder_of(path)
     try:
-        if path is not None and (path.is_file() or not path.exists()):
+        if path is not None:
             with whole_file(path, binary=form == "parquet") as stream:
                 yield stream
             return
-        binary: dict[str, Any] = {} if form == "parquet" else {"mode": "w+", "encoding": "utf-8", "newline": ""}
-        with tempfile.TemporaryFile(**binary) as rows:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as rows:
             yield rows
             rows.seek(0)
-            if path is None:
-                sys.stdout.writelines(map(printable, rows) if sys.stdout.isatty() else rows)
-                return
-            with whole_file(path, binary=not binary) as stream:
-                shutil.copyfileobj(rows, stream)
+            sys.stdout.writelines(map(printable, rows) if sys.stdout.isatty() else rows)
     except BrokenPipeError:
         raise
     except OSError as error:

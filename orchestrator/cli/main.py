@@ -6,7 +6,6 @@ Nothing here imports pydantic, SQLAlchemy or submitit before a subcommand needs 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from dscampaign import __version__
-from dscampaign.db.errors import StaleWrite, StoreError
+from dscampaign.db.errors import StoreError
 from dscampaign.orchestrator.commands import running
 from dscampaign.orchestrator.errors import (
     EXIT_BUG,
@@ -47,10 +46,8 @@ from .weights import weights
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="campaign", message="%(prog)s %(version)s")
-@click.option("--dir", hidden=True)
-@click.option("--store", hidden=True)
 @click.pass_context
-def campaign(ctx: click.Context, dir: str | None, store: str | None) -> None:  # noqa: ARG001 - see `store_options`
+def campaign(ctx: click.Context) -> None:
     """Run campaigns of DeepSpeed training runs on a Slurm cluster.
 
     A typical session:
@@ -81,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if debug := "--debug" in words:
         words.remove("--debug")
-    _write_whatever_happens()
+    _replace_unprintable()
     gc.set_threshold(50_000)  # imports make many objects that stay: looking for garbage among them costs a sixth
     try:
         with running():
@@ -99,30 +96,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _explained(error: Exception) -> int | None:
     """Print the error and its hint; return the exit code, None for a bug."""
-    code: int | None = None
     match error:
         case click.Abort():
-            code = EXIT_INTERRUPTED
+            return EXIT_INTERRUPTED
         case click.ClickException():
             _complain_of_usage(error)
-            code = error.exit_code
         case SpecError():
             echo_err(error.message)
-            code = error.exit_code
         case UserError():
             echo_error(error.message, error.hint)
-            code = error.exit_code
-        case StaleWrite():
-            echo_error(f"another process changed the store first: {error.message}", "nothing is lost: try again")
-            code = EXIT_UNREACHABLE
         case StoreError():
             echo_error(error.message, error.hint)
-            code = EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
+            return EXIT_UNREACHABLE if error.retryable else EXIT_USAGE
         case OSError():
-            where = f"{error.filename}: " if error.filename else ""
-            echo_error(f"{where}{error.strerror or error}", None)
-            code = EXIT_FAILED
-    return code
+            place = f"{error.filename}: " if error.filename else ""
+            echo_error(f"{place}{error.strerror or error}", None)
+            return EXIT_FAILED
+        case _:
+            return None
+    return error.exit_code
 
 
 def _complain_of_usage(error: click.ClickException) -> None:
@@ -131,10 +123,8 @@ def _complain_of_usage(error: click.ClickException) -> None:
     echo_error(message[:1].lower() + message[1:].removesuffix("."), f"`{verb} --help`")
 
 
-def _write_whatever_happens() -> None:
-    """Let a command go on with a closed stream, as in `2>&-`, and with characters that a stream lacks."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif reconfigure := getattr(getattr(sys, name), "reconfigure", None):
+def _replace_unprintable() -> None:
+    """Let a command print characters that the encoding of a stream lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")

@@ -72,12 +72,11 @@ class Verbs(Verb, click.Group):
 
 
 def store_options(command: Decorated) -> Decorated:
-    """`--dir` and `--store`, also before the command, which gets both as `place`."""
+    """`--dir` and `--store`; the command gets both as `place`."""
 
     @wraps(command)
     def with_place(*args: Any, dir: str | None, store: str | None, **options: Any) -> Any:
-        before = click.get_current_context().find_root().params
-        return command(*args, place=PlaceOptions(dir or before.get("dir"), store or before.get("store")), **options)
+        return command(*args, place=PlaceOptions(dir, store), **options)
 
     folder = click.option("--dir", metavar="DIR", help="Shared folder of the campaign.  [default: ./campaign]")
     store = click.option("--store", metavar="URL", help="Database URL.  [default: SQLite file in the shared folder]")
@@ -89,13 +88,13 @@ def yes_option(command: Decorated) -> Decorated:
     return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
-def agreed(what: str, question: str, yes: bool) -> bool:
-    """Ask for confirmation; raise UserError without a terminal to confirm on."""
-    if yes:
+def agreed(reason: str | None, question: str, yes: bool) -> bool:
+    """Ask for confirmation if there is a reason; raise UserError without a terminal to confirm on."""
+    if yes or reason is None:
         return True
     if not sys.stdin.isatty():
-        raise UserError(f"nothing was deleted: this {what}, and there is no terminal to confirm on", "add --yes")
-    return click.confirm(f"this {what}. {question}", err=True)
+        raise UserError(f"nothing was done: {reason}, and there is no terminal to confirm on", "add --yes")
+    return click.confirm(f"{reason}. {question}", err=True)
 
 
 def format_option(*forms: str, default: str | None) -> Callable[[Decorated], Decorated]:
@@ -141,8 +140,9 @@ def selection_options(command: Decorated) -> Decorated:
 def _states(words: str | None) -> list[RunState]:
     from dscampaign.db.states import RunState
 
-    known = [str(state) for state in RunState]
-    for word in words.split(",") if words else []:
-        if word.strip() not in known:
-            raise UserError(f"no state named {word}", did_you_mean(word, known, f"one of: {', '.join(known)}"))
-    return [RunState(word.strip()) for word in words.split(",")] if words else []
+    states = {str(state): state for state in RunState}
+    names = [name.strip() for name in words.split(",")] if words else []
+    for name in names:
+        if name not in states:
+            raise UserError(f"no state named {name}", did_you_mean(name, states, f"one of: {', '.join(states)}"))
+    return [states[name] for name in names]

@@ -53,17 +53,16 @@ def echo(text: str) -> None:
 
 def echo_page(text: str) -> None:
     """Print text for people: folded between words on a terminal."""
-    echo(for_terminal(text))
+    echo(_for_terminal(text))
 
 
-def for_terminal(text: str) -> str:
-    """Text for people as standard output shows it."""
+def _for_terminal(text: str) -> str:
     return fold(printable(text, colours=True), page_for(sys.stdout).width)
 
 
 def echo_screen(text: str) -> None:
     """Print text, through `$PAGER` if it is longer than the terminal."""
-    text = for_terminal(text)
+    text = _for_terminal(text)
     if not sys.stdout.isatty() or len(text.splitlines()) < terminal_size(sys.stdout).lines:
         echo(text)
     else:

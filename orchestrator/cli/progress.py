@@ -1,4 +1,4 @@
-"""The progress of long work: a bar with a rate on a terminal, plain lines elsewhere, nothing for short work."""
+"""The progress of long work on a terminal: a line with a rate and the time left, removed at the end."""
 
 from __future__ import annotations
 
@@ -19,85 +19,54 @@ _Item = TypeVar("_Item")
 
 _FIRST_S: Final = 1.0
 _EVERY_S: Final = 0.2
-"""Of a bar on a terminal."""
-
-_PLAIN_S: Final = 5.0
-"""Between two lines in a log, and before the first."""
-
-_BAR: Final = 24
 
 
 class Progress:
-    """Shows how many things are done, how many a second, and how long the rest takes; removes the bar at the end.
+    """Shows on a terminal how many things are done, how many a second, and how long the rest takes.
 
-    If the stream is closed, the work goes on.
-
-    Args:
-        stream: shows it.
-        clock: seconds that only grow.
+    Work that takes less than a second is not shown. If the stream is closed, the work continues.
     """
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream, clock
-        self._bar = stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._shown = False
-        self._next_s: float | None = None
+        self._stream, self._clock, self._shown = stream, clock, False
+        on_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._next_s = clock() + _FIRST_S if on_terminal else math.inf
 
     def clear(self) -> None:
-        """Remove the bar."""
-        if self._shown and self._bar:
+        """Remove the line."""
+        if self._shown:
             self._write(CLEAR_LINE)
         self._shown = False
 
     def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
         """As `counted`."""
-        total = None
-        if isinstance(items, Sized):
-            total = sum(map(size, items)) if size else len(items)
+        total = (sum(map(size, items)) if size else len(items)) if isinstance(items, Sized) else None
         began_s, done = self._clock(), 0
-        if self._next_s is None:
-            self._next_s = began_s + (_FIRST_S if self._bar else _PLAIN_S)
         try:
             for item in items:
                 yield item
                 done += size(item) if size else 1
                 now_s = self._clock()
                 if now_s >= max(self._next_s, began_s + _EVERY_S) and done != total:
-                    self._next_s = now_s + (_EVERY_S if self._bar else _PLAIN_S)
-                    self._shown = True
-                    self._write(self._text(noun, done, total, now_s - began_s))
+                    self._next_s, self._shown = now_s + _EVERY_S, True
+                    text = progress_text(noun, done, total, now_s - began_s)
+                    self._write(f"{CLEAR_LINE}{shorten(text, (page_for(self._stream).width or 80) - 1)}")
         finally:
             self.clear()
-
-    def _text(self, noun: str, done: int, total: int | None, took_s: float) -> str:
-        text = progress_text(noun, done, total, took_s)
-        if not self._bar:
-            return f"{text}\n"
-        filled = _BAR * done // total if total else 0
-        bar = f"[{'#' * filled}{' ' * (_BAR - filled)}] " if total else ""
-        return f"{CLEAR_LINE}{shorten(bar + text, (page_for(self._stream).width or 80) - 1)}"
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # closed at the other end, or at this one
+        except (OSError, ValueError):  # closed at the other end, or at this end
             self._next_s, self._shown = math.inf, False
 
 
 @contextmanager
 def progress_shown(*, quiet: bool) -> Iterator[None]:
-    """Show on stderr the progress of the work inside, see `counted`.
-
-    Args:
-        quiet: show nothing: the output is for a program, or stands on the same terminal.
-    """
-    progress = Progress(sys.stderr)
-    try:
-        with shown_by(None if quiet else progress):
-            yield
-    finally:
-        progress.clear()
+    """Show on stderr the progress of the work inside, unless the output is for a program (`quiet`)."""
+    with shown_by(None if quiet else Progress(sys.stderr)):
+        yield
 
 
 def progress_text(noun: str, done: int, total: int | None, took_s: float) -> str:

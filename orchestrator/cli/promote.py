@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -38,12 +37,7 @@ _SHOWN: Final = 8
 @store_options
 @json_option
 def promote(
-    name: str | None,
-    steps: int,
-    condition: str | None,
-    output: Path | None,
-    place: PlaceOptions,
-    as_json: bool,
+    name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions, as_json: bool
 ) -> int:
     """Write the spec of one longer run of the recommended condition.
 
@@ -72,41 +66,23 @@ def promote(
             raise UserError(f"{out} already exists", "name another file: --output FILE")
         times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
         made = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
-        with opened.read() as conn:
-            taken = queries.campaign_by_name(conn, made.name) is not None
-        notes = [
-            *([f"name: there is a campaign {made.name}; give this one another name"] if taken else []),
-            *made.notes,
-        ]
-        made = replace(made, notes=tuple(notes))
         with whole_file(out) as stream:
             stream.write(made.text)
     shown = str(output or out.name)
-    document: dict[str, Any] = {
-        "file": str(out),
-        "name": made.name,
-        "campaign": results.campaign.name,
-        "condition": chosen.name,
-    }
-    document |= {"steps": steps, "fixed": made.fixed, "notes": made.notes}
+    origin = {"campaign": results.campaign.name, "condition": chosen.name, "steps": steps}
+    document = {"file": str(out), "name": made.name, **origin, "fixed": made.fixed, "notes": made.notes}
     echo_either(as_json, lambda: document, lambda _: "\n".join(_lines(made, chosen, shown)))
     echo_next(typed("plan", shown))
     return EXIT_OK
 
 
 def _recommended(results: Results) -> Condition:
-    given = "name a condition: --condition NAME"
-    if len(results.workloads) > 1:
-        names = [chosen.name for one in results.workloads if (chosen := one.recommendation.chosen)]
-        raise UserError(
-            f"{results.campaign.name} has {len(results.workloads)} workloads, each with its own recommendation",
-            f"{given}{f', such as {some(names, _SHOWN)}' if names else ''}",
-        )
-    said = results.workloads[0].recommendation if results.workloads else None
-    if said is None or said.chosen is None or not said.established:
-        why = clean(said.sentence) if said else "it has no run"
-        raise UserError(f"the recommendation for {results.campaign.name} is not established: {why}", given)
-    return said.chosen
+    found = [workload.recommendation for workload in results.workloads]
+    if len(found) == 1 and found[0].chosen and found[0].established:
+        return found[0].chosen
+    reason = clean(found[0].sentence) if len(found) == 1 else f"{results.campaign.name} has {len(found)} workloads"
+    hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"
+    raise UserError(f"no condition is recommended: {reason}", hint)
 
 
 def _named(results: Results, name: str) -> Condition:

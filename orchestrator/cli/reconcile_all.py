@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease
@@ -15,7 +16,6 @@ from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, UserError
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
-from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
 from .display import LineDisplay
@@ -62,42 +62,32 @@ def _one_round(turns: Turns, store: Store) -> bool:
         seen = outcome.seen
         if isinstance(seen, LeaseHeld | StaleLease):
             continue
-        for line in (*_done(outcome, store), *in_the_way(seen)):
+        obstacles = in_the_way(seen)
+        for line in (*_done(outcome, store), *obstacles.values()):
             echo_err(f"{outcome.campaign.name}: {line}")
-        troubled = troubled or not isinstance(seen, Pass) or bool(seen.troubles)
+        troubled = troubled or bool(obstacles)
     return troubled
 
 
 def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> bool:
     """Add the campaigns that appear meanwhile; return False, as nothing is left to be done at the end."""
-    logs: dict[int, _Log] = defaultdict(_Log)
-    whole = _Log()
+    displays: dict[int, LineDisplay] = defaultdict(lambda: LineDisplay(sys.stderr))
+    obstacles: dict[int, Obstacles] = defaultdict(Obstacles)
     for outcome in turns.watch():
         if not isinstance(outcome, Outcome):
-            whole.obstacle(outcome)
+            displays[0].say(obstacles[0].news(in_the_way(outcome)))  # no campaign has the id 0
             continue
-        campaigns[outcome.campaign.id] = outcome.campaign
-        whole.obstacle(None)
-        logs[outcome.campaign.id].tell(outcome, store)
-    return False
-
-
-class _Log:
-    def __init__(self) -> None:
-        self._lines, self._obstacles = LineDisplay(sys.stderr), Obstacles()
-
-    def tell(self, outcome: Outcome, store: Store) -> None:
-        """Print the actions of a pass, and the state of the campaign if it has changed."""
+        campaign = campaigns[outcome.campaign.id] = outcome.campaign
+        display = displays[campaign.id]
+        display.say(obstacles[0].news({}))
         if isinstance(outcome.seen, LeaseHeld | StaleLease):
-            return
-        said = [*patiently(lambda: _done(outcome, store)), *self._obstacles.news(in_the_way(outcome.seen))]
-        self._lines.say([f"{outcome.campaign.name}: {line}" for line in said])
-        if status := status_if_any(store, outcome.campaign):
-            self._lines.update(status)
-
-    def obstacle(self, error: Exception | None) -> None:
-        """Print that the store is away, or back."""
-        self._lines.say(self._obstacles.news([] if error is None else in_the_way(error)))
+            continue
+        lines = patiently(partial(_done, outcome, store))
+        lines = [*lines, *obstacles[campaign.id].news(in_the_way(outcome.seen))]
+        display.say([f"{campaign.name}: {line}" for line in lines])
+        if status := status_if_any(store, campaign):
+            display.update(status)
+    return False
 
 
 def _done(outcome: Outcome, store: Store) -> Sequence[str]:
@@ -106,18 +96,17 @@ def _done(outcome: Outcome, store: Store) -> Sequence[str]:
 
 def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troubled: bool) -> int:
     with store.read() as conn:
-        there = {row.id for row in queries.list_campaigns(conn)}
-    left = [campaign for campaign in campaigns if campaign.id in there]
-    found = [read_status(store, campaign) for campaign in left]
+        present = {row.id for row in queries.list_campaigns(conn)}
+    left = [campaign for campaign in campaigns if campaign.id in present]
+    statuses = [read_status(store, campaign) for campaign in left]
     if as_json:
         echo_json({"campaigns": [status_document(store, campaign) for campaign in left]})
-    else:
-        for status in found:
-            echo(headline(status, page_for(sys.stdout)))
-        if not found:
-            echo_err("every campaign is settled")
+    for status in () if as_json else statuses:
+        echo(headline(status, page_for(sys.stdout)))
+    if not left and not as_json:
+        echo_err("every campaign is settled")
     if troubled:
         return EXIT_UNREACHABLE
-    if not all(status.settled for status in found):
+    if not all(status.settled for status in statuses):
         return EXIT_UNSETTLED
-    return EXIT_OK if all(status.all_completed for status in found) else EXIT_FAILED
+    return EXIT_OK if all(status.all_completed for status in statuses) else EXIT_FAILED

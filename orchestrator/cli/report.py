@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 30
 
 _baseline: Final = click.option(
-    "--baseline",
-    metavar="NAME",
-    help="Condition to compare with.  [default: ddp, else the first]",
+    "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
 )
 
 
@@ -147,12 +145,7 @@ def _follow(
 @store_options
 @json_option
 def recommend(
-    name: str | None,
-    baseline: str | None,
-    by: str | None,
-    config: bool,
-    place: PlaceOptions,
-    as_json: bool,
+    name: str | None, baseline: str | None, by: str | None, config: bool, place: PlaceOptions, as_json: bool
 ) -> int:
     """Recommend a configuration, and explain the exclusion of the others.
 

@@ -18,7 +18,7 @@ from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.settings import Settings
 
 from .completion import campaign_argument, runs_argument
-from .options import json_option, selection_options, store_options, verb
+from .options import agreed, json_option, selection_options, store_options, verb, yes_option
 from .output import echo_err, echo_json, echo_next, page_for
 from .progress import progress_shown
 from .spec_file import read_submission, set_option, spec_argument, warn_of_other_store
@@ -36,9 +36,8 @@ CANCELLED_S: Final = 1.0
 @verb
 @spec_argument
 @set_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @click.option("--watch", "-w", is_flag=True, help="Then reconcile until every run is settled.")
-@click.option("--all", "everything", is_flag=True, help="Show every run of the plan, even if there are hundreds.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and stop.")
 @store_options
 @json_option
@@ -49,7 +48,6 @@ def submit(
     sets: Sequence[str],
     yes: bool,
     watch: bool,
-    everything: bool,
     dry_run: bool,
     place: PlaceOptions,
     as_json: bool,
@@ -69,10 +67,10 @@ def submit(
     from .watch import terminated_as_interrupted
 
     if dry_run:
-        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, everything=everything, **place._asdict(), json=as_json))
+        return int(ctx.invoke(plan_verb, spec=spec, sets=sets, **place._asdict(), json=as_json))
     with progress_shown(quiet=as_json):
         read = read_submission(spec, sets, place)
-        recorded = _record(*read, yes=yes, everything=everything)
+        recorded = _record(*read, yes=yes)
         del read
     if recorded is None:
         echo_err("nothing was submitted")
@@ -81,9 +79,7 @@ def submit(
         return _watch(*recorded, None, as_json) if watch else _one_pass(*recorded, as_json)
 
 
-def _record(
-    submission: Submission, where: Location, *, yes: bool, everything: bool
-) -> tuple[Store, CampaignRow] | None:
+def _record(submission: Submission, where: Location, *, yes: bool) -> tuple[Store, CampaignRow] | None:
     """Show the plan, and record its runs if the user agrees, else return None.
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
@@ -107,10 +103,10 @@ def _record(
     planned = make_plan(existing, submission)
     if planned.starting:
         preflight.require_accepted()
-    echo_err(plan_page(planned, page_for(sys.stderr), everything=everything))
+    echo_err(plan_page(planned, page_for(sys.stderr)))
     ends = planned.count(Sign.CANCEL)
     large = _large(where.settings, planned.all_runs, planned.all_gpu_hours)
-    if not _agreed(f"it cancels {count(ends, 'run')}" if ends else large, yes):
+    if not agreed(f"this cancels {count(ends, 'run')}" if ends else large, "Submit?", yes):
         return None
     with terminated_as_interrupted():
         try:
@@ -131,12 +127,7 @@ def _record(
 @store_options
 @json_option
 def reconcile(
-    name: str | None,
-    watch: bool,
-    everything: bool,
-    interval: float | None,
-    place: PlaceOptions,
-    as_json: bool,
+    name: str | None, watch: bool, everything: bool, interval: float | None, place: PlaceOptions, as_json: bool
 ) -> int:
     """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
 
@@ -162,7 +153,7 @@ def reconcile(
     opened, campaign = open_campaign(place, name)
     if watch:
         return _watch(opened, campaign, interval, as_json)
-    return _one_pass(opened, campaign, as_json, say_unsettled=True)
+    return _one_pass(opened, campaign, as_json, report_unsettled=True)
 
 
 @verb
@@ -199,8 +190,7 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
             echo_json(status_document(opened, campaign))
         return EXIT_OK
     which = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
-    again = typed("retry", campaign.name, which)
-    code = _one_pass(opened, campaign, as_json, until_cancelled=True, then=again)
+    code = _one_pass(opened, campaign, as_json, cancelled=typed("retry", campaign.name, which))
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
@@ -208,16 +198,11 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
 @runs_argument
 @click.option("--all", "everything", is_flag=True, help="Retry every failed, held or cancelled run of the spec.")
 @selection_options
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @store_options
 @json_option
 def retry(
-    words: Sequence[str],
-    everything: bool,
-    chosen: Selection,
-    yes: bool,
-    place: PlaceOptions,
-    as_json: bool,
+    words: Sequence[str], everything: bool, chosen: Selection, yes: bool, place: PlaceOptions, as_json: bool
 ) -> int:
     """Retry failed, held or cancelled runs.
 
@@ -246,8 +231,8 @@ def retry(
         desired.retry(opened, campaign, names)  # says why it cannot
     echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else found.text)
     large = _large(locate(place, words).settings, len(found.again), found.gpu_hours)
-    # where nobody is asked, as in a crontab, what failed is retried however much it is
-    if (everything or sys.stdin.isatty()) and not _agreed(large, yes):
+    # a crontab retries failed runs however many there are
+    if (everything or sys.stdin.isatty()) and not agreed(large, "Submit?", yes):
         echo_err("nothing was retried")
         return EXIT_FAILED
     desired.retry(opened, campaign, [run.name for run in found.again])
@@ -255,14 +240,6 @@ def retry(
         word, which = found.may_follow
         echo_next(f"{typed('retry', campaign.name, word)}, {which}")
     return _one_pass(opened, campaign, as_json, changed=bool(found.again))
-
-
-def _agreed(reason: str | None, yes: bool) -> bool:
-    if yes or reason is None:
-        return True
-    if not sys.stdin.isatty():
-        raise UserError(f"nothing was submitted: {reason}, and there is no terminal to confirm on", "add --yes")
-    return click.confirm(f"{reason}. Submit?", err=True)
 
 
 def _large(settings: Settings, runs: int, gpu_hours: float) -> str | None:
@@ -278,32 +255,32 @@ def _one_pass(
     campaign: CampaignRow,
     as_json: bool,
     *,
-    say_unsettled: bool = False,
-    until_cancelled: bool = False,
-    then: str | None = None,
+    report_unsettled: bool = False,
+    cancelled: str = "",
     changed: bool = True,
 ) -> int:
-    """Run one pass, printed line by line, then prints the status.
+    """Run one pass, printed line by line, then print the status; return the exit code.
 
-    The exit code shows that runs are not settled yet only with `say_unsettled`. With `until_cancelled` a second pass
-    sees that jobs have left the queue. `then` is the next command if no further pass is needed, `changed` whether
-    another reconciler has anything to apply.
+    Args:
+        report_unsettled: let the exit code show that runs are not settled yet.
+        cancelled: the command that resumes the cancelled runs; a second pass sees that their jobs have ended.
+        changed: whether another reconciler has anything to apply.
     """
     from .watch import print_end, run_one_pass
 
     status, troubled = run_one_pass(store, campaign, quiet=as_json, changed=changed)
-    if until_cancelled and not troubled and not status.reconciled_now and CANCELLING in status.shown_counts:
+    if cancelled and not troubled and not status.reconciled_now and CANCELLING in status.shown_counts:
         time.sleep(CANCELLED_S)
         status, troubled = run_one_pass(store, campaign, quiet=as_json)
     whole = print_end(status, store, as_json, brief=True)
     if not whole and not status.settled and not status.reconciled_now:
         echo_next(typed("reconcile", campaign.name, "--watch"))
-    elif then:
-        echo_next(f"{then}, to resume it {'once it has ended' if CANCELLING in status.shown_counts else 'later'}")
+    elif cancelled:
+        echo_next(f"{cancelled}   (to resume it later)")
     if troubled:
         return EXIT_UNREACHABLE
     if not status.settled:
-        return EXIT_UNSETTLED if say_unsettled else EXIT_OK
+        return EXIT_UNSETTLED if report_unsettled else EXIT_OK
     return EXIT_OK if status.all_completed else EXIT_FAILED
 
 

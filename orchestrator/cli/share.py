@@ -21,22 +21,13 @@ if TYPE_CHECKING:
 
 @verb
 @campaign_argument
-@click.option(
-    "--group",
-    metavar="GROUP",
-    help="Group that may read.  [default: the one it is shared with, else your own]",
-)
+@click.option("--group", metavar="GROUP", help="Group that may read.  [default: the present group, else your own]")
 @click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")
 @click.option("--stop", is_flag=True, help="Take it back: nobody else may read the campaign.")
 @store_options
 @json_option
 def share(
-    name: str | None,
-    group: str | None,
-    checkpoints: bool,
-    stop: bool,
-    place: PlaceOptions,
-    as_json: bool,
+    name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions, as_json: bool
 ) -> int:
     """Let a group read a campaign.
 

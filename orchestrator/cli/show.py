@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dscampaign.orchestrator.campaign.location import Location, PlaceOptions, locate
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 
 from .completion import runs_argument
@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 @store_options
 @format_options
 def status(
-    words: Sequence[str],
-    watch: bool,
-    chosen: Selection,
-    everything: bool,
-    wide: bool,
-    place: PlaceOptions,
-    form: str,
+    words: Sequence[str], watch: bool, chosen: Selection, everything: bool, wide: bool, place: PlaceOptions, form: str
 ) -> int:
     """Show the status of a campaign.
 
@@ -94,14 +88,17 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
       campaign explain sweep zero_stage-3
       campaign explain --config
     """
-    if settings:
-        return _explain_settings(locate(place, words), as_json)
     from dscampaign.orchestrator.campaign.details import campaign_details, run_details
     from dscampaign.orchestrator.campaign.documents import campaign_document, run_document
     from dscampaign.orchestrator.campaign.lookup import find_run, open_runs
 
-    from .pages.describe import campaign_page, run_page
+    from .pages.describe import campaign_page, run_page, settings_page
 
+    if settings:
+        shown = locate(place, words).settings.shown
+        document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
+        echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
+        return EXIT_OK
     opened, campaign, names = open_runs(place, words)
     if names:
         run = run_details(opened, *find_run(opened, (campaign.name, *names)))
@@ -159,20 +156,9 @@ def logs(
         if not launcher and f"_rank{rank}." not in path.name:
             printed = "printed nothing" if wanted.ended else "has printed nothing yet"
             echo_err(f"rank {rank} {printed}; showing {path}")
+        text = io.BytesIO()
+        print_log(path, lines, text if as_json else log_stream())
         if as_json:
-            text = io.BytesIO()
-            print_log(path, lines, text)
             seen = text.getvalue().decode(errors="replace").splitlines()
             echo_json({"run": run.name, "rank": rank, "file": str(path), "lines": seen})
-        else:
-            print_log(path, lines, log_stream())
-    return EXIT_OK
-
-
-def _explain_settings(where: Location, as_json: bool) -> int:
-    from .pages.describe import settings_page
-
-    shown = where.settings.shown
-    document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
-    echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
     return EXIT_OK

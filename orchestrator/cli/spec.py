@@ -18,7 +18,7 @@ from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 
 from .options import json_option, store_options, verb
-from .output import echo, echo_either, echo_err, echo_json, for_terminal, page_for
+from .output import echo, echo_either, echo_err, echo_json, echo_page, page_for
 from .output_format import TABLE, echo_rows, format_options, row_of_run
 from .pages.text import table
 from .progress import progress_shown
@@ -33,14 +33,7 @@ RECONCILER_TIME: Final = "1-0"
 
 @verb
 @click.argument("path", type=click.Path(path_type=Path), default="campaign.yaml")
-@click.option(
-    "--from",
-    "template",
-    metavar="NAME",
-    default="starter",
-    show_default=True,
-    help="Template to copy.",
-)
+@click.option("--from", "template", metavar="NAME", default="starter", show_default=True, help="Template to copy.")
 @click.option(
     "--scale",
     type=click.Choice(("full", SMOKE)),
@@ -116,19 +109,10 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 @spec_argument
 @click.argument("run", required=False)
 @set_option
-@click.option("-v", "--verbose", is_flag=True, help="Show the DeepSpeed configuration of every run.")
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if there are hundreds.")
 @store_options
 @format_options
-def plan(
-    spec: Path,
-    run: str | None,
-    sets: Sequence[str],
-    verbose: bool,
-    everything: bool,
-    place: PlaceOptions,
-    form: str,
-) -> int:
+def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, form: str) -> int:
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
@@ -152,13 +136,14 @@ def plan(
         planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
-    chosen = _chosen(planned, run)
+    if run:
+        planned = replace(planned, runs=(_chosen(planned, run),))
     if form != TABLE:
-        echo_rows(form, plan_document(replace(planned, runs=tuple(chosen)) if run else planned), _plan_rows)
-        return EXIT_OK
-    pages = [] if run else [for_terminal(plan_page(planned, page, everything=everything))]
-    pages += [config_page(item, page) for item in chosen] if run or verbose else []
-    echo("\n\n".join(pages))
+        echo_rows(form, plan_document(planned), _plan_rows)
+    elif run:
+        echo(config_page(planned.runs[0], page))
+    else:
+        echo_page(plan_page(planned, page, everything=everything))
     return EXIT_OK
 
 
@@ -222,11 +207,11 @@ def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
         echo(script.rstrip("\n"))
 
 
-def _chosen(planned: Plan, run: str | None) -> list[PlannedRun]:
-    known = [item for item in planned.runs if item.run]
-    if run and run not in [item.name for item in known]:
-        raise _no_such_run(run, [item.name for item in known])
-    return [item for item in known if run in (None, item.name)]
+def _chosen(planned: Plan, run: str) -> PlannedRun:
+    known = {item.name: item for item in planned.runs if item.run}
+    if run not in known:
+        raise _no_such_run(run, list(known))
+    return known[run]
 
 
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
 from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
-from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState
+from dscampaign.db.states import CANCELLING, UNSETTLED_RUN
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
@@ -26,7 +25,7 @@ from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S,
 
 from .display import display, stamped
 from .output import echo_err, echo_json, echo_page, page_for, screen_height
-from .pages.actions import action_lines, trouble_lines, waiting
+from .pages.actions import action_lines, waiting
 from .pages.status import headline, status_page
 from .progress import progress_shown
 
@@ -40,9 +39,7 @@ def run_one_pass(
 ) -> tuple[CampaignStatus, bool]:
     """Run one pass, or as many as it takes to start all runs, and print their actions on stderr.
 
-    Returns the status after it, and whether something could not be read or done for now.
-
-    Unless `quiet`, also shows the progress of a long pass. Mentions another reconciler at work if something has
+    Return the status after it, and whether it met a problem. Mention another active reconciler only if something has
     `changed` that it applies.
     """
     reconciler = Reconciler(store, campaign)
@@ -58,8 +55,8 @@ def run_one_pass(
     finally:
         reconciler.close()
     status = read_status(store, campaign)
-    obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else ()
-    for line in (*done_lines(seen, lambda: status), *obstacles):
+    obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else {}
+    for line in (*done_lines(seen, lambda: status), *obstacles.values()):
         echo_err(line)
     return status, isinstance(seen, Pass) and bool(seen.troubles)
 
@@ -96,18 +93,16 @@ def watch_passes(
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s, sleep=sleep):
-                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
+                status, lines = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
                 if status and isinstance(seen, Pass):
                     after = {run.run_id: run for run in status.runs}
-                    shown.say([*action_lines(seen, after, page_for(sys.stderr), waited), *news])
+                    lines = [*action_lines(seen, after, page_for(sys.stderr), waited), *lines]
                     waited = waiting(seen, after)
-                else:
-                    shown.say(news)
-                if status is None:
-                    continue
-                shown.update(status)
-                if status.settled and isinstance(seen, LeaseHeld | StaleLease):
-                    return
+                shown.say(lines)
+                if status:
+                    shown.update(status)
+                    if status.settled and isinstance(seen, LeaseHeld | StaleLease):
+                        return
         except KeyboardInterrupt:
             reconciler.close()
             if status := status_if_any(store, campaign):
@@ -127,19 +122,14 @@ def require_polite(campaigns: Sequence[CampaignRow], interval_s: float | None) -
 
 def interrupted(status: CampaignStatus | None, name: str) -> str:
     """The state that an interrupted command leaves, and the command to continue."""
-    go_on = f"`{typed('reconcile', name, '--watch')}`"
+    resume = f"`{typed('reconcile', name, '--watch')}` resumes"
     unsettled = [run for run in status.runs if run.state in UNSETTLED_RUN] if status else []
-    if unsettled and all(run.shown == CANCELLING for run in unsettled):
-        return (
-            f"interrupted: {count(len(unsettled), 'run')} to be cancelled; their jobs may still run. {go_on} sees to it"
-        )
-    waiting = [run for run in unsettled if not run.job_id]
-    if status is None or not waiting:
-        return f"stopped; the jobs keep running. {go_on} resumes"
-    submitted = sum(run.job_id is not None for run in status.runs)
-    unclear = sum(run.state is RunState.QUEUED for run in waiting)
-    asked = f", {unclear:,} without an answer from sbatch, which the next pass looks for" if unclear else ""
-    return f"interrupted: {count(len(status.runs), 'run')} recorded, {submitted:,} submitted{asked}. {go_on} goes on"
+    if cancelling := sum(run.shown == CANCELLING for run in unsettled):
+        return f"interrupted: {count(cancelling, 'run')} to be cancelled; their jobs may still run. {resume}"
+    if not any(run.job_id is None for run in unsettled):
+        return f"stopped; the jobs keep running. {resume}"
+    submitted = sum(run.job_id is not None for run in unsettled)
+    return f"interrupted: {submitted:,} of {count(len(unsettled), 'run')} submitted. {resume}"
 
 
 def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
@@ -163,25 +153,20 @@ class Obstacles:
     """Obstacles to passes: each is reported once, and so is the end of them all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, work: str = "reconciling") -> None:
-        self._clock, self._work, self._since_s, self._said = clock, work, 0.0, set[str]()
+        self._clock, self._work, self._since_s, self._reported = clock, work, 0.0, set[str]()
 
-    def news(self, messages: Sequence[str]) -> list[str]:
-        """The lines to print after a pass, given its obstacles."""
-        if not messages:
+    def news(self, obstacles: Mapping[str, str]) -> list[str]:
+        """Return the lines to print after a pass, given its obstacles as of `in_the_way`."""
+        if not obstacles:
             over = f"recovered after {duration(self._clock() - self._since_s)}; {self._work} again"
-            lines = [over] if self._said else []
-            self._said.clear()
+            lines = [over] if self._reported else []
+            self._reported.clear()
             return lines
-        if not self._said:
+        if not self._reported:
             self._since_s = self._clock()
-        new = {_gist(message): message for message in messages if _gist(message) not in self._said}
-        self._said.update(new)
-        return list(new.values())
-
-
-def _gist(message: str) -> str:
-    """The message without numbers and names of temporary files, which differ in every pass."""
-    return re.sub(r"[0-9a-f]{8,}|\d+", "#", message)
+        lines = [message for about, message in obstacles.items() if about not in self._reported]
+        self._reported.update(obstacles)
+        return lines
 
 
 def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None:
@@ -213,9 +198,9 @@ def write_until_settled(
             now = repr(status.runs)  # as text: a loss that is not a number is not equal to itself
             if now != before:
                 result, before = write(status), now
-            news = obstacles.news([])
+            news = obstacles.news({})
         except AWAY as error:
-            news = obstacles.news([str(error)])
+            news = obstacles.news(in_the_way(error))
         if news:
             echo_err(stamped(news).rstrip())
         if status and status.settled and result is not None:
@@ -252,11 +237,11 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def in_the_way(seen: Pass | Exception) -> Sequence[str]:
-    """The troubles of a pass, in part or as a whole."""
+def in_the_way(seen: Pass | Exception) -> dict[str, str]:
+    """Return the obstacles to a pass, in part or as a whole, as lines by the subject of each."""
     if isinstance(seen, Pass):
-        return trouble_lines(seen)
+        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in seen.troubles}
     hint = getattr(seen, "hint", "")
     if isinstance(seen, AWAY):
         hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
-    return [f"{seen}; {hint}" if isinstance(seen, LeaseHeld) else f"{seen} ({hint})" if hint else str(seen)]
+    return {type(seen).__name__: f"{seen} ({hint})" if hint else str(seen)}

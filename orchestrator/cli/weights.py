@@ -31,13 +31,7 @@ _DTYPES: Final = ("bf16", "fp16", "fp32")
 @store_options
 @json_option
 def weights(
-    words: Sequence[str],
-    out: Path,
-    step: int | None,
-    best: bool,
-    dtype: str | None,
-    place: PlaceOptions,
-    as_json: bool,
+    words: Sequence[str], out: Path, step: int | None, best: bool, dtype: str | None, place: PlaceOptions, as_json: bool
 ) -> int:
     """Write a run's weights in the format of Transformers.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 
 from dscampaign.files.file_systems import LOCAL
@@ -47,7 +46,7 @@ def node_checks(
     gpus = report.gpus
     if required.gpus:
         if gpus is None and (trouble := report.troubles.get("gpus")):
-            gpus = Gpus("", "", (), troubles=(trouble,))  # that the driver knows nothing of what was promised
+            gpus = Gpus("", "", (), troubles=(trouble,))
         yield from _gpus(gpus, required, at) if gpus else of("gpus", "gpu.count", "try again", list)
     elif local and required.config.env.get("DS_ACCELERATOR") != "cpu":
         yield at.note(
@@ -70,8 +69,9 @@ def node_checks(
 
 def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     yield _memory(host, required, at)
-    if required.config.nodes > 1:
-        yield _address(host, required, at)
+    if required.config.nodes > 1 and not host.address:
+        hint = "`ip address` on the node shows its networks; tell the administrators"
+        yield at.problem("node.address", "no address under which other nodes reach it", hint)
     if host.cpus < required.ranks:
         hint = f"set `cpus_per_task: {8 * required.ranks}`, or as many as a node has"
         yield at.warning("node.cores", f"{host.cpus} cores for {required.ranks} ranks", hint)
@@ -81,19 +81,6 @@ def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     if host.infiniband and host.locked_gb is not None:
         hint = "RDMA needs `LimitMEMLOCK=infinity` for slurmd and PropagateResourceLimitsExcept=MEMLOCK"
         yield at.warning("node.limits", f"InfiniBand, but a process may pin only {host.locked_gb:.3g} GB", hint)
-
-
-def _address(host: Host, required: Requirements, at: At) -> Check:
-    """The ranks meet at an address; gloo then offers the others the address of the node's own name."""
-    if not host.address:
-        seen = f"no address under which other nodes reach it; its own name means {host.name_address or 'none'}"
-        return at.problem("node.address", seen, "`ip address` on the node shows its networks; tell the administrators")
-    local = bool(host.name_address) and ip_address(host.name_address).is_loopback
-    if local and "GLOO_SOCKET_IFNAME" not in required.config.env:
-        seen = f"reached at {host.address}, but its own name means {host.name_address}, which gloo tells other nodes"
-        hint = "set GLOO_SOCKET_IFNAME in env to the interface of the nodes' network"
-        return (at.note if required.on_gpus else at.warning)("node.address", seen, hint)
-    return at.ok("node.address", f"other nodes reach it at {host.address}")
 
 
 def _memory(host: Host, required: Requirements, at: At) -> Check:
@@ -134,10 +121,8 @@ def _nvme(disk: Disk, required: Requirements, at: At) -> Check:
     if disk.free_gb < required.disk_gb:
         hint = "use more nodes, or another nvme_path"
         return at.problem("node.nvme", f"{seen}, the model's states need {required.disk_gb:,.0f} GB of each node", hint)
-    if disk.file_system not in LOCAL:
+    if disk.file_system not in LOCAL or disk.file_system in ("tmpfs", "ramfs"):
         return at.warning("node.nvme", f"{seen}; not a local disk", "set train.nvme_path to a disk of the node's own")
-    if disk.file_system in ("tmpfs", "ramfs"):
-        return at.warning("node.nvme", f"{seen}; held in memory", "set train.nvme_path to a disk")
     return at.ok("node.nvme", seen)
 
 
@@ -163,7 +148,7 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     yield at.ok("gpu.driver", f"driver {gpus.driver}, supports up to CUDA {gpus.cuda}")
     yield from _gpu_memory(gpus.devices, required, at)
     yield _ecc(gpus.devices, at)
-    if busy := _those(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
+    if busy := _numbers(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
         seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
         yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
     links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
@@ -190,18 +175,18 @@ def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> It
     least = min((device.total_gb for device in devices if device.total_gb), default=None)
     if least and required.on_gpus and required.gpu_gb > least:
         seen = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
-        yield at.problem("gpu.memory", seen, "`campaign plan` says which ZeRO stage fits")
+        yield at.problem("gpu.memory", seen, "`campaign plan` names a ZeRO stage that fits")
     elif least:
         yield at.ok("gpu.memory", f"{least:,.0f} GB each")
 
 
 def _ecc(devices: Sequence[Device], at: At) -> Check:
-    if errors := _those(devices, lambda gpu: bool(gpu.ecc_errors)):
+    if errors := _numbers(devices, lambda gpu: bool(gpu.ecc_errors)):
         seen = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
         return at.warning("gpu.ecc", seen, "tell the administrators: the GPU needs a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 
-def _those(devices: Sequence[Device], which: Callable[[Device], bool]) -> str:
+def _numbers(devices: Sequence[Device], which: Callable[[Device], bool]) -> str:
     numbers = [str(device.number) for device in devices if which(device)]
     return f"GPU {', '.join(numbers)}" if numbers else ""

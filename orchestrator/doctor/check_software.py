@@ -13,8 +13,6 @@ from .requirements import Requirements
 
 LEAST_DEEPSPEED: Final = (0, 19, 1)
 _WRONG_GRADIENTS: Final = ((0, 17, 6), (0, 18, 2))
-_OLDEST_DRIVERS: Final = {11: "450.80", 12: "525.60", 13: "580.65"}
-"""By CUDA's major version: the oldest driver that serves all its minor versions."""
 _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 
@@ -49,9 +47,7 @@ def _no_gpus(software: Software, gpus: Gpus | None, required: Requirements) -> t
         return "it sees no GPU", "install a build of torch for CUDA"
     # a driver serves newer minor versions of its CUDA than its own, but no newer major one
     if gpus and _numbers(software.torch_cuda)[:1] > _numbers(gpus.cuda)[:1]:
-        oldest = _OLDEST_DRIVERS.get(_numbers(software.torch_cuda)[0])
-        driver = f"driver {oldest} or newer" if oldest else "a newer driver"
-        hint = f"install {driver}, or install torch built for CUDA {_numbers(gpus.cuda)[0]}"
+        hint = f"install a newer driver, or torch built for CUDA {_numbers(gpus.cuda)[0]}"
         return f"driver {gpus.driver} supports only up to CUDA {gpus.cuda}", hint
     if software.device_trouble:
         return f"CUDA does not start: {software.device_trouble}", "`nvidia-smi` on the node"
@@ -78,9 +74,7 @@ def _ops(software: Software, at: At) -> Check:
     missing = [name for name, usable in software.ops.items() if not usable]
     if not missing:
         return at.ok("software.ops", f"DeepSpeed can use {', '.join(software.ops)}")
-    need = "CUDA's compiler (nvcc, CUDA_HOME) of the version that torch was built for"
-    if missing[0] == "async_io" or missing[0].startswith("cpu_"):
-        need = f"a C++ compiler and ninja{', libaio and its headers (libaio-dev)' if 'async_io' in missing else ''}"
+    need = "a C++ compiler, ninja, and libaio's headers for async_io or CUDA's compiler (nvcc, CUDA_HOME) for fused_*"
     seen = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
     return at.problem("software.ops", seen, f"install {need}; for details, run `ds_report` on the node")
 

@@ -1,13 +1,12 @@
 """Examine a node from within: by a short job on the shared folder, or a process of this machine.
 
-The host writes a question, the node a report; they exchange times, which bounds the difference of their clocks.
+The host writes a question, the node a report, with times that bound the difference of their clocks.
 Any end of the examination, Ctrl-C too, ends its job.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import sys
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.files import ours
-from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.probe.node_report import NodeReport, Question, Talk
 from dscampaign.orchestrator.errors import Unreachable
@@ -99,6 +97,7 @@ def _question(required: Requirements, settings: Settings) -> Question:
         on_gpus=required.on_gpus,
         files=required.files,
         ops=required.ops,
+        asked_s=time.time(),
         nvme_path=required.nvme_path,
         store=None if store.startswith("sqlite") else store,
     )
@@ -149,20 +148,20 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
 
 
 def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
-    talk, said, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    talk, told, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
     looks = _looks(executor, batch, job_id)
     while True:
         job = next(looks)  # before the report is read, so that what a job writes last counts
         if report := _complete(talk):
-            if {"software", "collective"} & report.troubles.keys():  # the output of the program that failed tells more
+            if {"software", "collective"} & report.troubles.keys():
                 return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
             return Examined(report, shared=True)
         now_s = time.monotonic()
         why = "" if job.reason in ("", "None") else f": {job.reason}"
-        words = f"waits in the queue{why}" if job.pending else f"is {job.state.lower()}"
-        if words != said and not job.terminal:
-            tell(f"job {job_id} {words}")
-            said = words
+        progress = f"waits in the queue{why}" if job.pending else f"is {job.state.lower()}"
+        if progress != told and not job.terminal:
+            tell(f"job {job_id} {progress}")
+            told = progress
         if job.terminal:
             over_s = min(over_s, now_s)
             if now_s - over_s >= executor.outcome_grace_s:
@@ -202,10 +201,10 @@ def _ended(job: JobView, folder: Path) -> Examined:
 
 def _complete(talk: Talk) -> NodeReport | None:
     os.listdir(talk.report.parent)  # noqa: PTH208 - makes NFS look again for names that were not there
-    if talk.hello.exists() and not talk.echo.exists():
-        write_atomically(talk.echo, json.dumps({"heard_s": time.time()}))
     report = NodeReport.read(talk.report)
-    return report if report is not None and not report.running else None
+    if report is None or report.running:
+        return None
+    return replace(report, clock_least_s=report.ended_s - time.time())
 
 
 def _log_tail(folder: Path) -> str:

@@ -160,7 +160,7 @@ def _squeue(question: _Question) -> Jobs:
     # --all: also jobs in partitions that are hidden from the user
     done = question.ask(["squeue", "--all", "--noheader", "--array", "--states=all", "-o", SQUEUE_FORMAT])
     if done.returncode:
-        raise Unreachable(f"squeue: {done.stderr.strip()}")
+        raise Unreachable(f"squeue: {done.stderr.strip()}", about="squeue")
     seen = []
     for job_id, state, reason, submit, start, end, nodes, name in question.answers(done.stdout):
         times = unix_time(submit), unix_time(start), unix_time(end)  # the end of a running job is a forecast

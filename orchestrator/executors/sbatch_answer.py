@@ -147,7 +147,7 @@ def _of_policy(limits: Sequence[str], line: str) -> Exception:
 
 
 def _later(said: str) -> Unreachable:
-    return Unreachable(said, "nothing was submitted; the next pass tries again")
+    return Unreachable(said, "nothing was submitted; the next pass tries again", about="sbatch")
 
 
 def _is_sbatchs(line: str) -> bool:

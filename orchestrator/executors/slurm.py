@@ -110,7 +110,8 @@ class SlurmExecutor:
         for some in in_pieces("jobs cancelled", job_ids):
             done = ask(["scancel", *some])
             if done.returncode and "Invalid job id" not in done.stderr:
-                raise Unreachable(f"scancel: {done.stderr.strip()}", "the jobs go on; the next pass tries again")
+                message = f"scancel: {done.stderr.strip()}"
+                raise Unreachable(message, "the jobs go on; the next pass tries again", about="scancel")
 
 
 def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:

@@ -146,7 +146,8 @@ class CampaignFolder:
         except FileNotFoundError as exc:
             raise self._away() from exc
         except OSError as exc:
-            raise Unreachable(f"the shared folder cannot be read: {exc}", "the next pass tries again") from exc
+            message = f"the shared folder cannot be read: {exc}"
+            raise Unreachable(message, "the next pass tries again", about="not readable") from exc
         return FolderId(found.st_dev, found.st_ino)
 
     def complete(self) -> None:

@@ -109,7 +109,8 @@ def observe(
     views, broken, failed = _views(stored, listing, folder, metrics, renewing)
     if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):
         # no other could be read: it is the folder
-        raise Unreachable(f"the shared folder cannot be read: {failed[0]}", "the next pass tries again") from failed[0]
+        message = f"the shared folder cannot be read: {failed[0]}"
+        raise Unreachable(message, "the next pass tries again", about="not readable") from failed[0]
     origin = Origin.of(stored.campaign.provenance)
     snapshot = Snapshot(
         **stored.shared(),

@@ -89,9 +89,8 @@ def set_aside(
     """
     with writer.write() as conn:
         run = queries.run_by_id(conn, action.run_id)
-        trouble = Unreachable(
-            f"run {run.name} cannot be judged: {action.why}", "the other runs continue; this one is tried again"
-        )
+        message = f"run {run.name} cannot be judged: {action.why}"
+        trouble = Unreachable(message, "the other runs continue; this run is tried again", about=run.name)
         if action.passing:
             return trouble
         epoch = {"retry_epoch": run.retry_epoch}
@@ -118,7 +117,8 @@ def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter, grace
 
     An error of the file system is waited for.
     """
-    trouble = Unreachable(f"cannot read metrics: {in_words(error)}", "nothing is lost; the next pass tries again")
+    message = f"cannot read metrics: {in_words(error)}"
+    trouble = Unreachable(message, "nothing is lost; the next pass tries again", about="metrics")
     if may_pass(error):
         return trouble
     with writer.write() as conn:

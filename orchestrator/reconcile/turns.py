@@ -175,7 +175,7 @@ class Turns:
         except (UserError, *AWAY) as exc:
             failed: Exception = exc
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this campaign's alone
-            failed = Unreachable(f"the pass failed: {type(exc).__name__}: {exc}")
+            failed = Unreachable(f"the pass failed: {type(exc).__name__}: {exc}", about="pass")
         else:
             if reconciler.is_over(done):
                 self._unfinished.discard(campaign.id)

@@ -25,9 +25,6 @@ from dscampaign.orchestrator.reconcile.loop import Pass
 
 from .text import Page, Style
 
-SINGLE_LINES = 10
-"""More first attempts than this share a line."""
-
 _SAME_LINES = 3
 """More like lines than this are merged."""
 
@@ -74,17 +71,10 @@ def action_lines(
         and not (isinstance(action, Submit) and action.run.id in waited and _waits(action, after[action.run.id]))
         and not (isinstance(action, SetRun) and (action.state is action.run.state or action.run.id in started))
     ]
-    first = [a for a in shown if isinstance(a, Submit) and a.generation == 1 and after[a.run.id].state in UNSETTLED_RUN]
-    together = first if len(first) > SINGLE_LINES else []
-    silent = {id(action) for action in together}
     lines = [
-        line
-        for action in shown
-        if id(action) not in silent
-        for line in _lines(action, names[run_of(action)], before, after[run_of(action)], page)
+        line for action in shown for line in _lines(action, names[run_of(action)], before, after[run_of(action)], page)
     ]
-    merged = [text for same in alike(lines, lambda line: line.key) for text in _merged(same, page)]
-    return [*merged, *_together(together, after, page)]
+    return [text for same in alike(lines, lambda line: line.key) for text in _merged(same, page)]
 
 
 def _merged(same: Sequence[_Line], page: Page) -> list[str]:
@@ -98,12 +88,6 @@ def _merged(same: Sequence[_Line], page: Page) -> list[str]:
 def _jobs(job_ids: Sequence[str]) -> str:
     arrays = list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids))
     return f"{'jobs' if len(arrays) > 1 else 'job'} {some(arrays, 3)}"
-
-
-def _together(actions: Sequence[Submit], after: Mapping[int, RunStatus], page: Page) -> list[str]:
-    jobs = [job_id for action in actions if (job_id := after[action.run.id].job_id)]
-    texts = {f"submitted as {_jobs(jobs)}": len(jobs), "not submitted for now": len(actions) - len(jobs)}
-    return [f"{page.paint(count(number, 'run'), Style.BOLD)}: {text}" for text, number in texts.items() if number]
 
 
 def _recorded(action: Action, after: Mapping[int, RunStatus]) -> bool:
@@ -177,8 +161,3 @@ def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) 
         return ""
     why = f": {clean(reason)}" if reason else ""
     return page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + why
-
-
-def trouble_lines(done: Pass) -> Sequence[str]:
-    """Questions and actions that failed for now."""
-    return [f"{trouble.message}{f' ({trouble.hint})' if trouble.hint else ''}" for trouble in done.troubles]

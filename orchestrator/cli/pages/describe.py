@@ -79,14 +79,12 @@ def _next_command(facts: RunDetails) -> str:
     reconcile = typed("reconcile", campaign, "--watch")
     match run.state:
         case RunState.FAILED | RunState.HELD:
-            lacking = ", ".join(run.cause.names) if run.cause else ""
-            known = facts.attempts[-1].evidence if facts.attempts else {}
-            unclear = known.get("sure") == "unsure" and not known.get("frames")
+            evidence = facts.attempts[-1].evidence if facts.attempts else {}
+            unclear = evidence.get("sure") == "unsure" and not evidence.get("frames")
             retry = typed("logs", *name) if unclear else f"{typed('retry', *name)}   (once the cause is fixed)"
-            return f"{reconcile}   (where {lacking} is set)" if lacking else retry
-        case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
-            facts.early or run.state is not RunState.COMPLETED
-        ):
+            unset = ", ".join(run.cause.names) if run.cause else ""
+            return f"{reconcile}   (with {unset} set)" if unset else retry
+        case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if facts.early or run.state != "completed":
             return typed("retry", *name)
         case RunState.RUNNING:
             return typed("logs", *name, "-f")
@@ -97,18 +95,11 @@ def _next_command(facts: RunDetails) -> str:
     return typed("report", campaign) if facts.status.settled else watch
 
 
-def _turn(facts: RunDetails) -> str:
-    limit = facts.campaign.limits.get("running")
-    active = sum(one.state in (RunState.QUEUED, RunState.RUNNING) for one in facts.status.runs)
-    waits = facts.run.state is RunState.PENDING and limit is not None and active >= limit
-    return f"waits for its turn, limits.running = {limit}" if waits else ""
-
-
 def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
     run, latest = facts.run, facts.latest
     look = state_cell(run.state, early=facts.early)
-    said = doing(facts.now, facts.status), clean(run.reason) or _turn(facts)
-    reason = "".join(f": {text}" for text in said if text)
+    reasons = doing(facts.now, facts.status), clean(run.reason) or _limited(facts)
+    reason = "".join(f": {text}" for text in reasons if text)
     params = ", ".join(f"{name} = {json.dumps(value)}" for name, value in run.params.items())
     pairs = {
         "run": f"{run.name} of {facts.campaign.name}",
@@ -136,6 +127,13 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         newest = facts.checkpoints[0]
         pairs["checkpoint"] = f"step {newest.step:,}, attempt {newest.generation}: {newest.path}"
     return pairs
+
+
+def _limited(facts: RunDetails) -> str:
+    limit = facts.campaign.limits.get("running")
+    active = sum(other.state in (RunState.QUEUED, RunState.RUNNING) for other in facts.status.runs)
+    waits = facts.run.state is RunState.PENDING and limit is not None and active >= limit
+    return f"waits for its turn, limits.running = {limit}" if waits else ""
 
 
 def _metrics(facts: RunDetails) -> str:
@@ -171,16 +169,16 @@ def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
 
 def _batch(facts: RunDetails) -> str:
     """`64 = 8 × 2 × 4 ranks`, and the first micro-batch if it is smaller now."""
-    asked = batch_of(facts.run)
-    if not asked["global_batch"]:
+    spec = batch_of(facts.run)
+    if not spec["global_batch"]:
         return ""
     now = facts.attempts[-1] if facts.attempts else None
-    micro, accumulation = (now.micro_batch, now.accumulation) if now else (asked["micro_batch"], asked["accumulation"])
-    began = f" (began with micro-batch {asked['micro_batch']})" if asked["micro_batch"] not in (None, micro) else ""
-    ranks = sharers(asked["world_size"] or 1, ranks_per_sample(facts.run.config.get("train", {})))
+    micro, accumulation = (now.micro_batch, now.accumulation) if now else (spec["micro_batch"], spec["accumulation"])
+    began = f" (began with micro-batch {spec['micro_batch']})" if spec["micro_batch"] not in (None, micro) else ""
+    ranks = sharers(spec["world_size"] or 1, ranks_per_sample(facts.run.config.get("train", {})))
     if micro is None:
-        return f"{asked['global_batch']} over {ranks}, micro-batch not found yet"
-    return f"{asked['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
+        return f"{spec['global_batch']} over {ranks}, micro-batch not found yet"
+    return f"{spec['global_batch']} = {micro} × {accumulation} × {ranks}{began}"
 
 
 def _changes(facts: RunDetails) -> str:
@@ -194,10 +192,9 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         parts = [f"job {row.job_id}" if row.job_id else "", _steps(row), _time(row)]
         parts += [f"micro-batch {row.micro_batch} × {row.accumulation}" if row.micro_batch else ""]
         parts += [f"changed: {', '.join(row.changes.split())}" if row.changes else ""]
-        said = " · ".join(part for part in parts if part)
         before = next((prior.code for prior in facts.attempts if prior.generation == row.generation - 1), row.code)
-        said += f" · code {row.code}" if row.code != before else ""
-        yield f"{row.generation}  {page.paint(look.text, look.style)}  {said}"
+        parts += [f"code {row.code}" if row.code != before else ""]
+        yield f"{row.generation}  {page.paint(look.text, look.style)}  {' · '.join(filter(None, parts))}"
         if memory := _memory_line(row, facts.memory.get(row.id)):
             yield f"   memory: {memory}"
         if speed := speed_line(facts.events, row.id):
@@ -211,8 +208,9 @@ def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
     measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
     usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
     if seen is None or measured_gb is None:
-        needs_gb = _needs_gb(row, seen) or predicted_gb
-        return f"{needs_gb:.1f}{usable} GB predicted" if needs_gb else ""
+        if seen and seen.after_init_gb and seen.per_sample_gb and row.micro_batch:  # predicted by its own ranks
+            predicted_gb = seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+        return f"{predicted_gb:.1f}{usable} GB predicted" if predicted_gb else ""
     error = ""
     if predicted_gb:
         error = f", {predicted_gb:.1f} predicted ({100 * (predicted_gb / measured_gb - 1):+.1f} %)"
@@ -226,36 +224,21 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
 
     Empty if nothing is known.
     """
-    said = speed_document(events, attempt_id)
-    if said is None:
+    speed = speed_document(events, attempt_id)
+    if speed is None:
         return ""
-    mfu = f"MFU {said['mfu']:.1%}" if said.get("mfu") else ""
-    parts = [f"{short_number(said['tokens_per_s'])} tokens/s{_speed_of_each(said)}", mfu, _step_time(said)]
-    rest = [f"warm-up of {count(int(said.get('warm_up_steps', 0)), 'step')} took {said.get('warm_up_s', 0.0):.1f} s"]
-    rest += [f"{said['data_wait_share']:.1%} waited for data"] if said.get("data_wait_share", 0.0) >= 0.001 else []
-    rest += [f"{said['alloc_retries']:.0f} allocator retries"] if said.get("alloc_retries") else []
-    off = said.get("clock_ratio", 1.0) - 1.0
+    each, off = speed.get("tokens_per_s_per_gpu"), speed.get("clock_ratio", 1.0) - 1.0
+    a_rank = f" ({short_number(each)} a rank)" if each and each != speed["tokens_per_s"] else ""
+    parts = [f"{short_number(speed['tokens_per_s'])} tokens/s{a_rank}"]
+    parts += [f"MFU {speed['mfu']:.1%}"] if speed.get("mfu") else []
+    if "step_time_median_s" in speed:
+        median, spread = (figure(1e3 * speed.get(name, 0.0)) for name in ("step_time_median_s", "step_time_iqr_s"))
+        parts += [f"{median} ms a step (IQR {spread}) over {count(int(speed.get('steps', 0)), 'step')}"]
+    rest = [f"warm-up of {count(int(speed.get('warm_up_steps', 0)), 'step')} took {speed.get('warm_up_s', 0.0):.1f} s"]
+    rest += [f"{speed['data_wait_share']:.1%} waited for data"] if speed.get("data_wait_share", 0.0) >= 0.001 else []
+    rest += [f"{speed['alloc_retries']:.0f} allocator retries"] if speed.get("alloc_retries") else []
     rest += [f"the host's clock differs by {off:+.0%}"] if abs(off) > _CLOCKS_AGREE else []
-    return "; ".join([", ".join(filter(None, parts)), *rest])
-
-
-def _needs_gb(row: AttemptRow, seen: MemoryObservation | None) -> float | None:
-    """The memory that its ranks predicted before their first step."""
-    if seen is None or not (seen.after_init_gb and seen.per_sample_gb and row.micro_batch):
-        return None
-    return seen.after_init_gb + seen.per_sample_gb * row.micro_batch
-
-
-def _speed_of_each(said: Mapping[str, float]) -> str:
-    one = said.get("tokens_per_s_per_gpu")
-    return f" ({short_number(one)} a rank)" if one and one != said["tokens_per_s"] else ""
-
-
-def _step_time(said: Mapping[str, float]) -> str:
-    if "step_time_median_s" not in said:
-        return ""
-    median, spread = (1e3 * said.get(name, 0.0) for name in ("step_time_median_s", "step_time_iqr_s"))
-    return f"{figure(median)} ms a step (IQR {figure(spread)}) over {count(int(said.get('steps', 0)), 'step')}"
+    return "; ".join([", ".join(parts), *rest])
 
 
 def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
@@ -267,7 +250,8 @@ def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
     if line := evidence.get("line"):
         rule = f", rule {evidence['rule']}" if evidence.get("rule") else ""
         yield page.paint(f"proof: {source(line['file'], line['number'])}{rule}", Style.DIM)
-        if not _repeats(line["text"], evidence.get("reason") or ""):
+        text = " ".join(clean(line["text"]).removeprefix("builtins.").split())
+        if text[:HEADLINE_LIMIT] not in " ".join(clean(evidence.get("reason") or "").split()):
             yield page.paint(f"       {clean(line['text'])}", Style.DIM)
     if doubt := _doubt(row, facts):
         yield page.paint(doubt, Style.DIM)
@@ -286,49 +270,33 @@ def _frame(frame: Mapping[str, Any]) -> str:
     return f"{file}:{frame['number']} in {clean(str(frame['function']))}{code}"
 
 
-def _repeats(line: str, reason: str) -> bool:
-    said = " ".join(clean(line).removeprefix("builtins.").split())
-    return said[:HEADLINE_LIMIT] in " ".join(clean(reason).split())
-
-
 def _doubt(row: AttemptRow, facts: RunDetails) -> str:
-    evidence = row.evidence
-    match evidence.get("sure"):
-        case "likely":
-            return "likely: judged by the kind of error, and by where and when it was raised"
-        case "unsure" if evidence.get("place"):
-            return _own_exception(row, facts)
-        case "unsure":
-            return "unsure: another attempt decides"
-    return ""
-
-
-def _own_exception(row: AttemptRow, facts: RunDetails) -> str:
-    before = (one.evidence.get("place") for one in facts.attempts if one.generation <= row.generation)
-    seen = sum(place == row.evidence["place"] for place in before)
+    """How sure the verdict is, unless it is certain."""
+    place = row.evidence.get("place")
+    if row.evidence.get("sure") == "likely":
+        return "likely: judged by the kind of error, its place and its time"
+    if row.evidence.get("sure") != "unsure":
+        return ""
+    if not place:
+        return "unsure: another attempt decides"
+    seen = sum(one.evidence.get("place") == place for one in facts.attempts if one.generation <= row.generation)
     if seen > 1:
         return f"same error {seen} times at the same line: a bug in the script"
     if row is not facts.attempts[-1] or facts.run.state not in SETTLED_RUN:
-        return "raised by the script itself, once: retried; the same error at the same line is a bug in the script"
-    return (
-        "raised by the script itself, once: fix the script, then `campaign retry`. "
-        "To see whether it was chance, retry it unchanged"
-    )
+        return "the script's own error, once: retried; the same error at the same line is a bug in the script"
+    return "the script's own error, once: fix the script, or retry it unchanged if this may be chance"
 
 
 def _node(node: Mapping[str, Any]) -> str:
-    """How the processes of a node ended, and how full its memory was, if that is known."""
-    steps, exits = node.get("rank_steps") or {}, node.get("rank_exits") or {}
-    places = {rank: f" at step {steps[rank]:,}" if rank in steps else "" for rank in exits}
-    ends = "".join(f"; rank {rank} → {_exit(code)}{places[rank]}" for rank, code in exits.items())
+    """How the processes of a node ended, and how full its memory was."""
+    steps, launcher = node.get("rank_steps") or {}, node.get("launcher_exit")
+    ends = [f"launcher → {'no record' if launcher is None else launcher}"]
+    for rank, code in (node.get("rank_exits") or {}).items():
+        ends.append(f"rank {rank} → {code}" + (f" at step {steps[rank]:,}" if rank in steps else ""))
     peak, limit = node.get("memory_peak_bytes"), node.get("memory_limit_bytes")
-    known = bool(node.get("memory_peak_of"))  # without it: the peak of whatever enclosed the job
-    memory = f"; host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB" if known and peak and limit else ""
-    return f"{node['host']}: launcher → {_exit(node.get('launcher_exit'))}{ends}{memory}"
-
-
-def _exit(code: int | None) -> str:
-    return "no record" if code is None else str(code)
+    if node.get("memory_peak_of") and peak and limit:  # otherwise the peak is not of the job alone
+        ends.append(f"host memory {peak / 1e9:.1f} of {limit / 1e9:.1f} GB")
+    return f"{node['host']}: {'; '.join(ends)}"
 
 
 def _steps(row: AttemptRow) -> str:
@@ -345,13 +313,13 @@ def _time(row: AttemptRow) -> str:
 
 
 def _events(events: Sequence[EventRow], page: Page, names: Mapping[int, str] | None = None) -> Iterator[str]:
-    for event in sorted(events, key=lambda event: event.ts_s):  # what a training says is stored later than it was said
+    for event in sorted(events, key=lambda event: event.ts_s):  # events of a training are stored later
         name = f"{names[event.run_id]}: " if names and event.run_id is not None else ""
-        yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{_said(event)}"
+        yield f"{page.paint(moment(event.ts_s), Style.DIM)}  {name}{_event_text(event)}"
 
 
-def _said(event: EventRow) -> str:
-    """The message of the event; without one, its main facts."""
+def _event_text(event: EventRow) -> str:
+    """The message of the event; without a message, its main facts."""
     if event.message:
         return clean(event.message)
     facts = [f"{clean(name)} {_fact(value)}" for name, value in event.data.items() if not isinstance(value, dict)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,14 +14,14 @@ from dscampaign.jobs.shared import ds_config
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.formatting import clean, count, rough, short_number
+from dscampaign.orchestrator.formatting import clean, count, rough, short_number, some
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.feasibility import Shortage
 from dscampaign.orchestrator.memory.prediction import HEADROOM
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.run_names import value_slug
 
-from .plan_summary import ROWS_AT_MOST, SPECIAL_AT_MOST, special, summed_up
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table
 
@@ -35,10 +35,16 @@ _STYLES: Final = {
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
 _RIGHT: Final = "--r-rr--rw"
+_AXES: Final = ("axis", "values", "", "runs of each")
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
 _UNKNOWN: Final = Cell("unknown", Style.DIM)
+
+ROWS_AT_MOST: Final = 60
+"""A plan of more runs is summed up by axis."""
+SPECIAL_AT_MOST: Final = 20
+_VALUES_NAMED: Final = 4
 
 
 def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
@@ -51,7 +57,7 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
     whole = everything or len(plan.runs) <= ROWS_AT_MOST
     sections = [
         [page.paint(f"{_LEGEND}{later}", Style.DIM)],
-        *([_table(plan.runs, page)] if whole else [*summed_up(plan, page, _STYLES), *_special(plan, page)]),
+        *([_table(plan.runs, page)] if whole else [table(page, _AXES, _axes(plan), "-r-r"), *_special(plan, page)]),
         _command(plan),
         _differing(plan, page),
         [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes],
@@ -68,11 +74,33 @@ def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
     return table(page, _HEADER, _rows(items), _RIGHT, _DROPPED)
 
 
+def _axes(plan: Plan) -> Iterator[list[str]]:
+    """`lr  3  0.001, 0.01, 0.1  4,000`; a range of runs if the values have not equally many."""
+    points = [item.run.params for item in plan.runs if item.run]
+    for name in dict.fromkeys(name for point in points for name in point):
+        runs = Counter(value_slug(point[name]) for point in points if name in point)
+        fewest, most = min(runs.values()), max(runs.values())
+        each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+        yield [clean(name), f"{len(runs):,}", _abridged(list(runs)), each]
+
+
+def _abridged(values: Sequence[str]) -> str:
+    """`0, 1, 2 … 99`."""
+    if len(values) <= _VALUES_NAMED:
+        return ", ".join(values)
+    return f"{', '.join(values[: _VALUES_NAMED - 1])} … {values[-1]}"
+
+
 def _special(plan: Plan, page: Page) -> list[list[str]]:
-    found = special(plan)[:SPECIAL_AT_MOST]
-    hidden = len(plan.runs) - len(found)
-    more = f"… and {count(hidden, 'more run')}" if found else "Every run"
-    return [_table(found, page), [page.paint(f"{more}: `{typed('plan', SPEC, '--all')}`", Style.DIM)]]
+    """The runs that do not simply start, or continue as they are."""
+    special = [item for item in plan.runs if _is_special(item)][:SPECIAL_AT_MOST]
+    hidden = len(plan.runs) - len(special)
+    more = f"… and {count(hidden, 'more run')}" if special else "Every run"
+    return [_table(special, page), [page.paint(f"{more}: `{typed('plan', SPEC, '--all')}`", Style.DIM)]]
+
+
+def _is_special(item: PlannedRun) -> bool:
+    return bool(item.changes or item.needs.shortage or item.differing) or item.sign in (Sign.RESUBMIT, Sign.CANCEL)
 
 
 def summary(plan: Plan, page: Page) -> str:
@@ -100,7 +128,7 @@ def _screening(plan: Plan) -> list[str]:
 def _command(plan: Plan) -> list[str]:
     """The command of the first run, filled in, if it is a script of your own."""
     items = sorted((item for item in plan.runs if item.run), key=lambda item: not item.starts)
-    commands = ((item.name, item.run.config.command) for item in items if item.run)  # by the name that it has here
+    commands = ((item.name, item.run.config.command) for item in items if item.run)
     return [f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command][:1]
 
 
@@ -133,17 +161,11 @@ def _and_more(names: list[str]) -> str:
 
 def _ended_badly(plan: Plan) -> list[str]:
     kept = [item for item in plan.runs if item.sign is Sign.KEEP and item.run]
-    names = [item.name for item in kept if item.why in TROUBLED]
-    what = f"{names[0]} stays as it is" if len(names) == 1 else f"{len(names):,} runs stay as they are"
-    lines = [f"{what}: `{typed('retry', plan.campaign)}` retries the failed and held runs"] if names else []
-    if ended := [item.name for item in kept if item.why == RunState.CANCELLED]:
-        stay = "stays cancelled" if len(ended) == 1 else "stay cancelled"
-        again = "starts it again" if len(ended) == 1 else "starts that one again"
-        lines += [f"{_and_more(ended)} {stay}: `{typed('retry', plan.campaign, ended[0])}` {again}"]
-    if ending := [item.name for item in kept if item.why == CANCELLING]:
-        verb, it = ("is", "it") if len(ending) == 1 else ("are", "that one")
-        again = f"`{typed('retry', plan.campaign, ending[0])}` starts {it} again once it has ended"
-        lines += [f"{_and_more(ending)} {verb} being cancelled: {again}"]
+    lines = []
+    for kind, states in (("failed or held", TROUBLED), ("cancelled", (RunState.CANCELLED, CANCELLING))):
+        if names := [item.name for item in kept if item.why in states]:
+            chosen = names[:1] if kind == "cancelled" else []
+            lines += [f"{kind}, not submitted again: {some(names, 3)} (`{typed('retry', plan.campaign, *chosen)}`)"]
     return lines
 
 

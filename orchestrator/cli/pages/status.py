@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from math import ceil
 
-from dscampaign.db.campaigns import MetricsSource
 from dscampaign.db.records import RunStatus
-from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState
+from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.orchestrator.campaign.code_text import mixed_code
 from dscampaign.orchestrator.campaign.status import (
-    LOOKED_S,
     TROUBLED,
     WORST_FIRST,
     CampaignStatus,
@@ -70,7 +67,6 @@ _SOURCES = {
     "trainer_state": "trainer_state.json",
 }
 _LEAST_ROWS = 1
-_DAY_S = 86_400.0
 _JUST_NOW_S = 10.0
 
 
@@ -123,14 +119,12 @@ def _notes(status: CampaignStatus) -> list[str]:
 
 
 def _sources(status: CampaignStatus) -> list[str]:
-    told = [run for run in status.runs if run.run_id in status.sources]
-    groups = alike(told, lambda run: status.sources[run.run_id].kind)
-    return [_source(status.sources[runs[0].run_id], some([run.name for run in runs], 3)) for runs in groups]
-
-
-def _source(source: MetricsSource, names: str) -> str:
-    said = _SOURCES.get(source.kind)
-    return f"metrics read from {said}: {names}" if said else f"{names}: {clean(source.message)}"
+    lines = []
+    for runs in alike((r for r in status.runs if r.run_id in status.sources), lambda r: status.sources[r.run_id].kind):
+        source, names = status.sources[runs[0].run_id], some([run.name for run in runs], 3)
+        known = _SOURCES.get(source.kind)
+        lines += [f"metrics read from {known}: {names}" if known else f"{names}: {clean(source.message)}"]
+    return lines
 
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
@@ -291,38 +285,24 @@ def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
 
 
 def _footer(status: CampaignStatus) -> list[str]:
-    if not any(run.state in UNSETTLED_RUN for run in status.runs):
+    if status.settled:
         return []
     lease, command = status.reconciler, f"`{typed('reconcile', status.campaign.name, '--watch')}`"
     until = f"failures are not retried until you run {command}."
-    if lease is None:
+    holder = LeaseHolder.parse(lease.holder) if lease else None
+    if lease and holder and status.reconciled_now:
+        line = f"Auto-retry is active (pid {holder.pid} on {holder.host})."
+    elif lease and holder and lease.expires_s > status.now_s:
+        line = f"The reconciler (pid {holder.pid}) has died; {until}"
+    elif lease is None or lease.asked_s is None:
         return [f"Not reconciled yet. Run {command}."]
-    holder = LeaseHolder.parse(lease.holder)
-    if status.reconciled_now:
-        who = f"Auto-retry is active (pid {holder.pid} on {holder.host})."
-    elif lease.expires_s > status.now_s:
-        who = f"The reconciler (pid {holder.pid}) has died; {until}"
-    elif lease.asked_s is None:  # a pass that was broken off has asked nobody
-        who = f"Not reconciled yet. Run {command}."
     else:
-        ago = _reconciled(max(0.0, status.now_s - lease.asked_s), status.now_s)
-        who = f"{ago} Jobs keep running; {until}"
+        line = f"Reconciled {_ago(status.now_s - lease.asked_s)}. Jobs keep running; {until}"
     if status.executor_silent:
-        since = f"since {_clock(lease.heard_s, status.now_s)}" if lease.heard_s else "yet"
-        return [who, f"Slurm has not answered {since}: {clean(lease.trouble)}", "States are from before."]
-    slurm = status.campaign.executor == "slurm" and lease.heard_s
-    heard = f" Slurm last answered at {_clock(lease.heard_s, status.now_s)}." if slurm and lease.heard_s else ""
-    return [who + heard, *([f"In the way of the last pass: {clean(lease.trouble)}"] if lease.trouble else [])]
+        since = f"for {duration(status.now_s - lease.heard_s)}" if lease.heard_s else "yet"
+        return [line, f"Slurm has not answered {since}, so states are out of date: {clean(lease.trouble)}"]
+    return [line, *([f"The last pass met a problem: {clean(lease.trouble)}"] if lease.trouble else [])]
 
 
-def _reconciled(ago_s: float, now_s: float) -> str:
-    """When a pass was last made; a command that has just made one must not report the contrary."""
-    if ago_s > LOOKED_S:
-        return f"Not reconciled since {_clock(now_s - ago_s, now_s)}."
-    return f"Reconciled {'just now' if ago_s < _JUST_NOW_S else f'{duration(ago_s)} ago'}."
-
-
-def _clock(at_s: float, now_s: float) -> str:
-    """A time of day, with the date if it is another day."""
-    day = "" if now_s - at_s < _DAY_S / 2 else "%Y-%m-%d "
-    return time.strftime(f"{day}%H:%M:%S", time.localtime(at_s))
+def _ago(seconds: float) -> str:
+    return "just now" if seconds < _JUST_NOW_S else f"{duration(seconds)} ago"

@@ -18,7 +18,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign import desired
 from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines
+from dscampaign.orchestrator.cli.pages.actions import action_lines
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
@@ -297,13 +297,13 @@ def test_a_folder_that_is_away_is_waited_for(
 
     def troubled() -> bool:  # once the first attempt's process is gone too
         passes.append(reconciler.run_pass())
-        return bool(trouble_lines(passes[-1]))
+        return bool(passes[-1].troubles)
 
     wait_until(troubled, "a pass that finds the folder away")
     reconciler.close()
     seen = passes[-1]
     after = {run.run_id: run for run in read_status(project.store, campaign).runs}
-    said = "\n".join([*action_lines(seen, after, Page()), *trouble_lines(seen)])
+    said = "\n".join([*action_lines(seen, after, Page()), *(str(trouble) for trouble in seen.troubles)])
     assert "submitted as" not in said
     assert f"{project.folder}, where the training starts, is unavailable" in said
     away.rename(project.folder)

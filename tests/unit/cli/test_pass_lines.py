@@ -10,8 +10,9 @@ import pytest
 from dscampaign.files import disk_space
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines, trouble_lines, waiting
+from dscampaign.orchestrator.cli.pages.actions import action_lines, waiting
 from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.cli.watch import in_the_way
 from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -21,7 +22,7 @@ OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
 def said_of_a_pass(world: World) -> list[str]:
     done = world.run_pass()
     after = {run.run_id: run for run in read_status(world.store, world.campaign).runs}
-    return [*action_lines(done, after, Page()), *trouble_lines(done)]
+    return [*action_lines(done, after, Page()), *in_the_way(done).values()]
 
 
 def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     assert world.states() == {"depth-1": "held"}
     campaigns.retry(world.store, world.campaign, ["depth-1"])
     reason = f"the run's folder is not writable: [Errno 17] File exists: '{folder}'"
-    trouble = f"run depth-1 cannot be judged: {reason} (the other runs continue; this one is tried again)"
+    trouble = f"run depth-1 cannot be judged: {reason} (the other runs continue; this run is tried again)"
     for _ in range(2):
         assert said_of_a_pass(world) == ["depth-1: not submitted for now", trouble]
     hint = "the other runs continue; a retry starts this one again"
@@ -116,7 +117,9 @@ def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) 
 def test_jobs_that_are_submitted_or_cancelled_together_are_all_named(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": list(range(8)), "slurm.nodes": [1, 2]})
-    assert said_of_a_pass(world) == ["16 runs: submitted as jobs 1, 2"]
+    [line] = said_of_a_pass(world)
+    assert line.startswith("16 runs (")
+    assert line.endswith(" and 14 more): submitted as jobs 1, 2, attempt 1")
     world.run_jobs("PREEMPTED", exit_code=None)
     [line] = [line for line in said_of_a_pass(world) if "submitted" in line]
     assert ": submitted as jobs 3, 4, attempt 2: " in line
@@ -144,7 +147,7 @@ def test_runs_that_still_wait_for_room_are_not_said_again(tmp_path: Path) -> Non
         return action_lines(done, after, Page(), waited), waiting(done, after)
 
     lines, waited = said(set())
-    assert lines[-1] == "20 runs: not submitted for now"
+    assert lines[-1] == "20 runs (depth-10, depth-11 and 18 more): not submitted for now"
     assert len(waited) == 20
     lines, waited = said(waited)
     assert lines == []

@@ -77,8 +77,7 @@ def test_a_new_attempt_is_silent_only_since_its_own_start(world: World) -> None:
 def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World) -> None:
     learned(world, asked_s=1_000_100.0, heard_s=1_000_000.0, trouble="squeue: Unable to contact slurm controller")
     text = page(world)
-    assert "Not reconciled since" in text
-    assert "Slurm has not answered since 1970-01-" in text
+    assert "Slurm has not answered for " in text
     assert ": squeue: Unable to contact slurm controller" in text
     learned(world, asked_s=1_000_100.0, heard_s=1_000_100.0, trouble="")
     assert "not answered" not in page(world)
@@ -86,7 +85,7 @@ def test_a_controller_that_does_not_answer_is_named_with_since_when(world: World
 
 @pytest.mark.parametrize(
     ("ago_s", "said"),
-    [(0, "Reconciled just now."), (60, "Reconciled 1 min ago."), (600, "Not reconciled since")],
+    [(0, "Reconciled just now."), (60, "Reconciled 1 min ago."), (600, "Reconciled 10 min ago.")],
 )
 def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s: float, said: str) -> None:
     learned(world, asked_s=1_000_000.0)
@@ -96,7 +95,6 @@ def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s
     latest = replace(seen.reconciler, expires_s=1_000_000.0 + ago_s)
     text = status_page(replace(seen, reconciler=latest, now_s=1_000_000.0 + ago_s), Page())
     assert said in text
-    assert ("Not reconciled" in text) is (ago_s > 120)
     assert "failures are not retried until you run `campaign reconcile sweep --watch`." in text
 
 
@@ -107,7 +105,7 @@ def test_a_first_pass_that_was_broken_off_has_reconciled_nothing(world: World) -
 
 def test_another_trouble_of_the_last_pass_is_said_too(world: World) -> None:
     learned(world, asked_s=5.0, heard_s=5.0, trouble="3 runs wait for room in the queue")
-    assert "In the way of the last pass: 3 runs wait for room in the queue" in page(world)
+    assert "The last pass met a problem: 3 runs wait for room in the queue" in page(world)
 
 
 def test_the_document_says_when_the_executor_was_heard(world: World, capsys: Output) -> None:
@@ -134,11 +132,7 @@ def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
     go_on = "`campaign reconcile sweep --watch`"
     assert interrupted(_of(seen, rows), "sweep") == f"stopped; the jobs keep running. {go_on} resumes"
     rows[0] = rows[0]._replace(state=RunState.PENDING, job_id=None)
-    assert interrupted(_of(seen, rows), "sweep") == f"interrupted: 4 runs recorded, 3 submitted. {go_on} goes on"
-    rows[1] = rows[1]._replace(job_id=None)
-    assert "2 submitted, 1 without an answer from sbatch, which the next pass looks for" in interrupted(
-        _of(seen, rows), "sweep"
-    )
+    assert interrupted(_of(seen, rows), "sweep") == f"interrupted: 3 of 4 runs submitted. {go_on} resumes"
 
 
 def test_an_interrupted_cancel_does_not_say_that_jobs_go_on(world: World) -> None:
@@ -146,10 +140,8 @@ def test_an_interrupted_cancel_does_not_say_that_jobs_go_on(world: World) -> Non
     rows = [row._replace(state=RunState.QUEUED, job_id=f"7_{i}", desired="cancel") for i, row in enumerate(seen.runs)]
     said = interrupted(_of(seen, rows), "sweep")
     assert said == (
-        "interrupted: 4 runs to be cancelled; their jobs may still run. `campaign reconcile sweep --watch` sees to it"
+        "interrupted: 4 runs to be cancelled; their jobs may still run. `campaign reconcile sweep --watch` resumes"
     )
-    rows[0] = rows[0]._replace(desired="run")
-    assert interrupted(_of(seen, rows), "sweep").startswith("stopped; the jobs keep running.")
 
 
 def _of(seen: CampaignStatus, rows: list[RunStatus]) -> CampaignStatus:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from dscampaign.db.errors import StoreMissing, StoreUnreachable
 from dscampaign.orchestrator.cli.watch import Obstacles, patiently
+from dscampaign.orchestrator.executors.storage import unwritable
 
 
 def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
     now_s = [0.0]
     obstacles = Obstacles(lambda: now_s[0])
     said = []
-    for messages in ([], ["folder away"], ["folder away"], ["store away"], ["folder away"], [], [], ["folder away"]):
-        said.append(obstacles.news(messages))
+    folder, store = {"folder": "folder away"}, {"store": "store away"}
+    for seen in ({}, folder, folder, store, folder, {}, {}, folder):
+        said.append(obstacles.news(seen))
         now_s[0] += 10
     assert said == [
         [],
@@ -29,9 +32,9 @@ def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
 
 def test_the_same_trouble_with_another_temporary_file_is_the_same() -> None:
     obstacles = Obstacles()
-    assert obstacles.news(["Read-only file system: '/c/.current.4242.0a1b2c3d'", "squeue: timed out"])
-    assert obstacles.news(["Read-only file system: '/c/.current.4242.99ffee00'"]) == []
-    assert obstacles.news(["Read-only file system: '/c/.claim.4242.99ffee00'"]) != []
+    for name, news in (("a", 1), ("b", 0)):
+        error = unwritable(OSError(errno.EROFS, "Read-only file system", f"/c/.current.{name}"))
+        assert len(obstacles.news({error.about: str(error)})) == news
 
 
 def test_the_last_word_waits_for_the_store() -> None:

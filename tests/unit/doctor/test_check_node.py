@@ -34,7 +34,7 @@ HOST = Host(52, 442.0, None, 200.0)
 DISK = Disk("/nvme", "xfs", 900.0)
 SOFTWARE = Software("3.12.3", "2.8.0+cu128", "12.8", 2, "", "0.19.8", "", "cuda", {"async_io": True})
 SUM = Collective("nccl", 2, True, 130.0)
-REPORT = NodeReport("gpu7", "", {}, -0.1, 0.3, GPUS, HOST, (), 0.01, DISK, SOFTWARE, SUM)
+REPORT = NodeReport("gpu7", "", {}, 0.0, -0.1, 0.3, GPUS, HOST, (), 0.01, DISK, SOFTWARE, SUM)
 
 
 def verdicts(required: Requirements = REQUIRED, **changed: Any) -> dict[str, Check]:
@@ -81,7 +81,7 @@ def test_a_driver_that_is_too_old_for_torch(driver: str, cuda: str, torch_cuda: 
     assert found.verdict == verdict
     if verdict == "problem":
         assert driver in found.seen
-        assert "install driver" in found.next
+        assert "newer driver" in found.next
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,10 @@ def test_an_old_deepspeed_is_a_warning() -> None:
     assert verdicts(software=replace(SOFTWARE, deepspeed="0.17.0"))["software.deepspeed"].verdict is Severity.WARNING
 
 
-@pytest.mark.parametrize(("name", "words"), [("async_io", "libaio"), ("cpu_adam", "C++"), ("fused_lion", "nvcc")])
-def test_an_operator_that_a_run_needs_and_cannot_have(name: str, words: str) -> None:
-    found = verdicts(software=replace(SOFTWARE, ops={name: False, "fused_lamb": True}))["software.ops"]
+def test_an_operator_that_a_run_needs_and_cannot_have() -> None:
+    found = verdicts(software=replace(SOFTWARE, ops={"async_io": False, "fused_lamb": True}))["software.ops"]
     assert found.verdict is Severity.PROBLEM
-    assert f"cannot use {name}, which" in found.seen
-    assert words in found.next
+    assert "cannot use async_io, which" in found.seen
     assert "software.ops" not in verdicts(software=replace(SOFTWARE, ops={}))
 
 
@@ -177,7 +175,7 @@ def test_a_script_of_one_s_own_needs_no_packages_of_the_trainer() -> None:
     [
         ({}, "ok", "/nvme: xfs, 900 GB free"),
         ({"file_system": "nfs4"}, "warning", "not a local disk"),
-        ({"file_system": "tmpfs"}, "warning", "held in memory"),
+        ({"file_system": "tmpfs"}, "warning", "not a local disk"),
         ({"free_gb": 300.0}, "problem", "states need 900 GB of each node"),
     ],
 )
@@ -202,28 +200,12 @@ def test_the_all_reduce(changed: dict[str, Any], nvlinks: int, verdict: str, wor
     assert (found.verdict, words in found.seen) == (verdict, True), found.seen
 
 
-@pytest.mark.parametrize(
-    ("address", "name_address", "on_gpus", "verdict", "words"),
-    [
-        ("10.0.0.7", "10.0.0.7", True, "ok", "reach it at 10.0.0.7"),
-        ("10.0.0.7", "", False, "ok", "reach it at 10.0.0.7"),
-        ("10.0.0.7", "127.0.1.1", True, "note", "its own name means 127.0.1.1"),  # NCCL asks the interfaces
-        ("10.0.0.7", "::1", False, "warning", "its own name means ::1"),
-        ("", "127.0.1.1", True, "problem", "no address under which other nodes reach it"),
-    ],
-)
-def test_a_node_that_others_do_not_find(
-    address: str, name_address: str, on_gpus: bool, verdict: str, words: str
-) -> None:
-    """Debian's /etc/hosts gives a machine's own name a loopback address."""
-    host = replace(HOST, address=address, name_address=name_address)
-    config = {"slurm": {"gpus_per_node": "h100:2", "nodes": 2}}
-    several = replace(REQUIRED, config=RunConfig.model_validate(config), on_gpus=on_gpus)
-    found = verdicts(several, host=host)["node.address"]
-    assert (found.verdict, words in found.seen) == (verdict, True), found.seen
-    told = RunConfig.model_validate({**config, "env": {"GLOO_SOCKET_IFNAME": "eth0"}})
-    assert not address or verdicts(replace(several, config=told), host=host)["node.address"].verdict == "ok"
-    assert "node.address" not in verdicts(host=host)
+def test_a_node_without_an_address_stops_runs_on_several() -> None:
+    config = RunConfig.model_validate({"slurm": {"gpus_per_node": "h100:2", "nodes": 2}})
+    several = replace(REQUIRED, config=config)
+    assert verdicts(several, host=HOST)["node.address"].verdict is Severity.PROBLEM
+    assert "node.address" not in verdicts(several, host=replace(HOST, address="10.0.0.7"))
+    assert "node.address" not in verdicts()
 
 
 def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_hides_no_other() -> None:
