@@ -202,6 +202,13 @@ def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
     return [RunStatus._make(row) for row in rows.all()]
 
 
+def params_of_first_repeats(conn: Connection, campaign_id: int) -> dict[str, dict[str, Any]]:
+    """Return the axis values of each run that is the first of its condition, by its name."""
+    run = schema.run.c
+    query = select(run.name, run.params).where(run.campaign_id == campaign_id, run.repeat == 0).order_by(run.ordinal)
+    return dict(conn.execute(query).all())
+
+
 def record_checkpoint(conn: Connection, new: CheckpointRow) -> None:
     """Record a complete checkpoint; the same step of the same attempt is recorded once."""
     row = {**asdict(new), "created_s": new.created_s or now_s(conn)}

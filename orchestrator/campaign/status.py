@@ -22,6 +22,7 @@ from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
 from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 from .selection import Selection
+from .titles import titles_of
 
 LOOKED_S = 120.0
 """The age up to which the activities that a reconciler saw are shown as present."""
@@ -57,6 +58,7 @@ class CampaignStatus:
         left_s: by run id, how long it will still take; only of those that run and whose pace is known.
         sources: by run id, where its metrics come from, of runs whose script does not report them.
         all_left_s: how long the campaign will still take, with as many runs at once as now; None if nobody knows.
+        titles: of conditions by their names, once they are read, see `with_titles`.
     """
 
     campaign: CampaignRow
@@ -68,6 +70,7 @@ class CampaignStatus:
     left_s: Mapping[int, float] = field(default_factory=dict)
     all_left_s: float | None = None
     sources: Mapping[int, MetricsSource] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, chosen: Selection) -> Self:
         """The status with these runs alone; raises UserError as `Selection.of`."""
@@ -139,10 +142,14 @@ class ConditionStatus:
         return RunCounts.of(self.runs).states
 
     @property
+    def worst(self) -> RunState:
+        """The worst state of its repeats."""
+        return min((run.state for run in self.runs), key=_rank)
+
+    @property
     def badness(self) -> tuple[int, int]:
         """Sorts conditions, worst first: by their worst run, then by how many are like it."""
-        state = min((run.state for run in self.runs), key=_rank)
-        return _rank(state), -self.counts[state]
+        return _rank(self.worst), -self.counts[self.worst]
 
 
 def conditions_of(runs: Sequence[RunStatus]) -> list[ConditionStatus]:
@@ -163,6 +170,15 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
 
 def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+
+
+def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:
+    """Return the status with the titles of its conditions: a page of conditions names them."""
+    if not any(run.repeat for run in status.runs):
+        return status
+    with store.read() as conn:
+        params = queries.params_of_first_repeats(conn, status.campaign.id)
+    return replace(status, titles=titles_of(params))
 
 
 def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:

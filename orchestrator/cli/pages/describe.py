@@ -84,7 +84,9 @@ def _next_command(facts: RunDetails) -> str:
             retry = typed("logs", *name) if unclear else f"{typed('retry', *name)}   (once the cause is fixed)"
             unset = ", ".join(run.cause.names) if run.cause else ""
             return f"{reconcile}   (with {unset} set)" if unset else retry
-        case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if facts.early or run.state != "completed":
+        case RunState.SCREENED | RunState.CANCELLED | RunState.COMPLETED if (
+            facts.early or run.state != RunState.COMPLETED
+        ):
             return typed("retry", *name)
         case RunState.RUNNING:
             return typed("logs", *name, "-f")

@@ -57,11 +57,6 @@ def attempt_cell(row: AttemptRow) -> Cell:
     return state_cell(FailureClass.STOPPED if stopped else row.state, early=row.failure_class == COMPLETED_EARLY)
 
 
-def count_cell(state: RunState, number: int) -> Cell:
-    """How many are in the state, in a table; nothing for none."""
-    return Cell(f"{number:,}" if number else "", _LOOKS[state][1])
-
-
 def doing(run: RunStatus, status: CampaignStatus) -> str:
     """`evaluating for 1 min 35 s`, `training`: the present phase of a run; "" if no pass has looked."""
     if run.state is not RunState.RUNNING or not run.phase or not status.seen_now:

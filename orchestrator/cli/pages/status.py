@@ -1,10 +1,12 @@
-"""The status page: counts, a row for each run or, if these do not fit, each condition, failures, next commands."""
+"""The status page: counts, a row for each run or condition, failures, next commands."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil
+from statistics import median
 
 from dscampaign.db.records import RunStatus
 from dscampaign.db.states import CANCELLING, RunState
@@ -34,32 +36,19 @@ from dscampaign.orchestrator.formatting import (
 )
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
-from .states import changed_line, changed_name, count_cell, counts_line, doing, state_cell
+from .states import changed_line, changed_name, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
 
 _HEADER = (
-    "run",
-    "state",
-    "step",
-    "left",
-    "loss",
-    "last tok/s",
-    "mfu",
-    "memory",
-    "micro-batch",
-    "tries",
-    "job",
-    "nodes",
-)
+    "run", "state", "step", "left", "loss", "tok/s", "mfu", "memory", "micro-batch", "tries", "job", "nodes",
+)  # fmt: skip
 _RIGHT = "--rrrrrr-r--"
-_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "last tok/s", "left", "loss")
+_DROPPED = ("nodes", "job", "mfu", "memory", "tries", "micro-batch", "left")
 """Columns that a narrow terminal does without, the least important first."""
+_NAME_SHARE = 0.45
+"""Of a narrow screen, for the name of a run or a condition."""
 
-_OF_CONDITIONS = (*WORST_FIRST, RunState.COMPLETED, RunState.CANCELLED, RunState.SCREENED)
-_CONDITION_HEADER = ("condition", "runs", *map(str, _OF_CONDITIONS), "steps")
-_CONDITION_DROPPED = ("screened", "cancelled", "queued", "held", "pending")
-_COUNTS_WIDTH = 50
-"""Of a screen, for the counts beside the name of a condition."""
+_OF_CONDITIONS = ("condition", "runs", "steps", "loss", "tok/s")
 
 _SOURCES = {
     "printed": "printed lines",
@@ -79,7 +68,8 @@ def status_page(
         height: None for everything.
         whole: the campaign, if `status` has chosen runs of it alone.
     """
-    if height is None or len(status.runs) <= height:
+    whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
+    if height is None or (len(status.runs) <= height and not whole_conditions):
         rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
         lines = _page(status, page, rows, _failures(status, page), whole)
         if height is None or _height(lines, page) <= height:
@@ -136,7 +126,7 @@ def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     conditions = conditions_of(status.runs)
     if len(conditions) < len(status.runs):
         shown = [run for condition in conditions[:room] for run in condition.runs]
-        rows = _conditions_table(conditions[:room], page)
+        rows = _conditions_table(status, conditions[:room], page)
     else:
         shown = _fitting(status.runs, room)
         rows = _runs_table(status, shown, page)
@@ -156,7 +146,7 @@ def _height(lines: Sequence[str], page: Page) -> int:
 
 
 def _runs_table(status: CampaignStatus, runs: Sequence[RunStatus], page: Page) -> list[str]:
-    return table(page, _HEADER, (_row(run, status) for run in runs), _RIGHT, _DROPPED)
+    return table(page, _HEADER, (_row(run, status, page) for run in runs), _RIGHT, _DROPPED)
 
 
 def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
@@ -164,18 +154,31 @@ def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
     return ["", *(page.paint(line, Style.YELLOW) for line in changed)] if changed else []
 
 
-def _conditions_table(conditions: Sequence[ConditionStatus], page: Page) -> list[str]:
-    rows, right = (_condition_row(one, page) for one in conditions), "-" + "r" * len(_CONDITION_HEADER)
-    return table(page, _CONDITION_HEADER, rows, right, _CONDITION_DROPPED)
+def _conditions_table(status: CampaignStatus, conditions: Sequence[ConditionStatus], page: Page) -> list[str]:
+    rows = (_condition_row(status.titles.get(one.name, one.name), one, page) for one in conditions)
+    return table(page, _OF_CONDITIONS, rows, "-wrrr")
 
 
-def _condition_row(condition: ConditionStatus, page: Page) -> list[Cell | str]:
-    counts, runs = condition.counts, condition.runs
-    room = None if page.width is None else max(page.width - _COUNTS_WIDTH, page.width // 3)
-    name = changed_name(shorten_middle(condition.name, room), " ".join(run.changes or "" for run in runs).strip())
-    cells = (count_cell(state, counts.get(state, 0)) for state in _OF_CONDITIONS)
+def _condition_row(title: str, condition: ConditionStatus, page: Page) -> list[Cell | str]:
+    """A condition with the medians of the newest figures of its runs."""
+    runs = condition.runs
     done, target = _steps(runs)
-    return [name, str(len(runs)), *cells, f"{done / target:.0%}" if target else ""]
+    losses, speeds = (
+        [run.loss for run in runs if run.loss is not None],
+        [r.tokens_per_s for r in runs if r.tokens_per_s],
+    )
+    name = changed_name(_shortened(title, page), " ".join(run.changes or "" for run in runs).strip())
+    return [
+        name,
+        Cell(counts_line(Page(), Counter(run.shown for run in runs)), state_cell(condition.worst).style),
+        f"{done / target:.0%}" if target else "",
+        figure(median(losses)) if losses else "",
+        short_number(median(speeds)) if speeds else "",
+    ]
+
+
+def _shortened(name: str, page: Page) -> str:
+    return shorten_middle(name, None if page.width is None else int(page.width * _NAME_SHARE))
 
 
 def headline(status: CampaignStatus, page: Page) -> str:
@@ -205,11 +208,11 @@ def _steps(runs: Sequence[RunStatus]) -> tuple[int, int]:
     return sum(min(run.step or 0, run.target_step or 0) for run in runs), sum(run.target_step or 0 for run in runs)
 
 
-def _row(run: RunStatus, status: CampaignStatus) -> list[Cell | str]:
+def _row(run: RunStatus, status: CampaignStatus, page: Page) -> list[Cell | str]:
     memory = f"{run.mem_reserved_gb:.1f} GB" if run.mem_reserved_gb is not None else ""
     now, left_s = doing(run, status), status.left_s.get(run.run_id)
     return [
-        changed_name(run.name, run.changes),
+        changed_name(_shortened(run.name, page), run.changes),
         Cell(f"▶ {now}", Style.CYAN) if now and run.shown != CANCELLING else state_cell(run.shown, early=run.early),
         _step(run),
         "" if left_s is None else duration(left_s),
@@ -286,7 +289,8 @@ def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:
 
 def _footer(status: CampaignStatus) -> list[str]:
     if status.settled:
-        return []
+        measured = any(run.step is not None for run in status.runs)
+        return [f"next: {typed('report', status.campaign.name)}"] if measured else []
     lease, command = status.reconciler, f"`{typed('reconcile', status.campaign.name, '--watch')}`"
     until = f"failures are not retried until you run {command}."
     holder = LeaseHolder.parse(lease.holder) if lease else None

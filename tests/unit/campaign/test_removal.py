@@ -23,7 +23,6 @@ from dscampaign.orchestrator.campaign.retention import SURE_S, Garbage, GarbageK
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths
-from dscampaign.orchestrator.formatting import moment
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
 from dscampaign.tests.support.world_on_disk import World, make_world
 from dscampaign.tests.unit.jobs.test_checkpoint import make as save
@@ -224,7 +223,7 @@ def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettl
     assert rows(unsettled)["run"] == 2
     unsettled.cluster.cancel(["1_0", "1_1"])
     assert cli(unsettled, "rm", "c", "--yes") == 0
-    assert "its folder is gone already" in capsys.readouterr().err
+    assert "no folder" in capsys.readouterr().err
     assert rows(unsettled) == {}
 
 
@@ -322,7 +321,7 @@ def test_an_interrupted_removal_says_how_to_finish_it(
     with monkeypatch.context() as patched:
         patched.setattr(removal, "delete_campaign", interrupt)
         assert cli(world, "rm", "c", "--yes") == 130
-    assert "interrupted: a part of c may be gone. `campaign rm c" in capsys.readouterr().err
+    assert "interrupted: `campaign rm c" in capsys.readouterr().err
     assert cli(world, "rm", "c", "--yes") == 0
 
 
@@ -358,16 +357,12 @@ def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) ->
     assert folder.exists()
 
 
-def test_gc_says_what_is_too_new_and_from_when_on_it_goes(world: World, capsys: Output) -> None:
+def test_gc_counts_files_that_are_too_new(world: World, capsys: Output) -> None:
     assert cli(world, "rm", "c", "--yes") == 0
     [folder] = [place for place in world.paths.code("x").parent.iterdir() if place.is_dir()]
-    from_s = max(place.stat().st_mtime for place in folder.parent.glob(f"{folder.name}*")) + SURE_S
     capsys.readouterr()
     assert cli(world, "gc") == 0
-    nothing, too_new = capsys.readouterr().out.splitlines()
-    assert nothing == "nothing to delete"
-    assert too_new.startswith("too new: ")
-    assert too_new.endswith(f"of copies of code that no attempt ran (2), deleted from {moment(from_s)} on")
+    assert capsys.readouterr().out.splitlines() == ["nothing to delete", "too new: 2 files"]
     assert cli(world, "gc", "--json") == 0
     assert str(folder) in [item["path"] for item in json.loads(capsys.readouterr().out)["too_new"]]
     age(folder, folder.with_name(f"{folder.name}.json"))

@@ -45,7 +45,6 @@ def examined(question: Question, folder: Path) -> NodeReport:
     folder.mkdir(mode=0o700)
     talk = Talk(folder)
     question.write(talk.question)
-    talk.echo.write_text(json.dumps({"heard_s": 1e9}))  # from a host whose clock is far behind
     command = [sys.executable, "-m", "dscampaign.jobs.probe.examine", str(folder)]
     env = {k: v for k, v in os.environ.items() if k not in ("SLURM_JOB_ID", "SLURMD_NODENAME")}
     subprocess.run(command, check=True, timeout=HANGS_S, env=env)
@@ -66,8 +65,8 @@ def test_each_look_tells_what_it_saw_or_why_not(question: Question, tmp_path: Pa
     assert report.software.ops == {"async_io": False}
     assert report.troubles["collective"] == "ended with code 1: RuntimeError: NCCL error: unhandled system error"
     assert report.gpus is None
-    assert report.clock_least_s is not None
-    assert report.clock_least_s > 1e8
+    assert report.clock_most_s is not None
+    assert report.clock_most_s > 1e8  # nobody wrote when it was asked
 
 
 def test_a_driver_that_is_not_there_is_told(question: Question, tmp_path: Path) -> None:
