@@ -55,11 +55,14 @@ def _axes(params: list[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for own in params for name in own)
     values = {name: [json.dumps(own.get(name), default=str) for own in params] for name in names}
     varying = [name for name in names if len(set(values[name])) > 1]
-    labels = [name for name in varying if name in LABELS]
-    points = list(zip(*(values[name] for name in labels), strict=True)) or [()] * len(params)
-    named = len(set(points))
-    others = [name for name in varying if name not in labels]
-    return [*labels, *(name for name in others if len(set(zip(points, values[name], strict=True))) > named)]
+    axes: list[str] = []
+    named: list[tuple[str, ...]] = [()] * len(params)
+    for name in sorted(varying, key=lambda name: LABELS.index(name) if name in LABELS else len(LABELS)):
+        finer = [(*point, value) for point, value in zip(named, values[name], strict=True)]
+        if len(set(named)) == 1 or len(set(finer)) > len(set(named)):
+            axes.append(name)
+            named = finer if name in LABELS else named
+    return axes
 
 
 def _part(axis: str, value: Any) -> str:

@@ -129,8 +129,8 @@ def _loss(condition: Condition, baseline: Condition, *, held_out: bool, among: i
     if test.reason and without:
         return replace(test, reason=f"no run of {without.name} counts")
     unsure = test.difference is not None and test.difference.low is None
-    few = few_repeats((condition, baseline), losses=True) if unsure else ""
-    return replace(test, reason=few) if few else test
+    few = few_repeats((condition, baseline), losses=True) if unsure else None
+    return replace(test, reason=few.text) if few else test
 
 
 def _losses(condition: Condition, *, held_out: bool) -> list[tuple[int, float]]:

@@ -18,6 +18,7 @@ from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.timing import Timing
 
+from .reasons import Reason, Why
 from .statistics import LEAST_REPEATS, Estimate, estimate
 
 T = TypeVar("T")
@@ -230,15 +231,14 @@ def unlike(one: Condition, other: Condition) -> bool:
     return _unlike_devices(one, other) or bool(_unlike_variables(one, other))
 
 
-def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[str]:
-    """Yield a sentence for each circumstance in which these differ from the first by chance, without a full stop."""
+def circumstances(first: Condition, others: Iterable[Condition]) -> Iterator[Reason]:
+    """Yield a reason for each circumstance in which these differ from the first by chance."""
     those = list(others)
     if devices := [one for one in those if _unlike_devices(first, one)]:
-        yield f"jobs that ask for the same ran on different devices: {_devices_text([first, *devices])}"
-    found = {one.name: differ for one in those if (differ := _unlike_variables(first, one))}
+        yield Reason(Why.DEVICES, detail=_devices_text([first, *devices]))
+    found = {one.title: differ for one in those if (differ := _unlike_variables(first, one))}
     if names := sorted({name for several in found.values() for name in several}):
-        who = some([first.name, *(name for name in found if name != first.name)], 3)
-        yield f"jobs inherited different values of {some(names, 4)} from the shell ({who}); set them in `env`"
+        yield Reason(Why.VARIABLES, tuple(dict.fromkeys([first.title, *found])), detail=some(names, 4))
 
 
 def _unlike_variables(one: Condition, other: Condition) -> set[str]:
@@ -280,24 +280,24 @@ def _devices_text(conditions: Iterable[Condition]) -> str:
     return ", ".join(f"{kind} ({some(list(those), 2)})" for kind, those in names.items())
 
 
-def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> str:
-    """Return the reason that conditions have too few repeats for an interval; "" if they have enough.
+def few_repeats(conditions: Iterable[Condition], *, losses: bool) -> Reason | None:
+    """Return the reason that conditions have too few repeats for an interval; None if they have enough.
 
     Args:
         losses: of their losses; else of their speeds.
     """
     few = [one for one in conditions if len(one.learned if losses else one.counted) < LEAST_REPEATS]
     if not few:
-        return ""
-    alike = [one for one in few if len(one.counted) >= LEAST_REPEATS]
+        return None
+    alike = tuple(one.title for one in few if len(one.counted) >= LEAST_REPEATS)
     if alike:
-        return f"repeats of {some([one.name for one in alike], 3)} have the same loss at every step and count as one"
+        return Reason(Why.IDENTICAL, alike)
     lacking = [one for one in few if len(one.runs) < LEAST_REPEATS]
     if lacking:
         least = min(len(one.runs) for one in lacking)
-        return f"only {count(least, 'run')} each; set `repeats: {LEAST_REPEATS}`"
-    first = few[0]
-    return f"only {len(first.counted)} of {len(first.runs)} repeats of {some([one.name for one in few], 3)} count"
+        return Reason(Why.FEW_RUNS, tuple(one.title for one in lacking), least, " run" if least == 1 else " runs")
+    number = f"{len(few[0].counted)} of {count(len(few[0].runs), 'repeat')}"
+    return Reason(Why.FEW_COUNT, tuple(one.title for one in few), detail=number)
 
 
 def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:

@@ -124,7 +124,7 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
-    shown += (f"{why[0].upper()}{why[1:]}." for why in circumstances(one.left, [one.right]))
+    shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
     shown += _clock_remarks(one)
     apart = (
         f"{difference(result.loss.difference.value, result.loss_unit)}{result.loss_unit}: "
@@ -140,14 +140,14 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
     return [
         ("runs completed", f"{counts.completed} of {counts.total}{counts.note}"),
         ("median step time", condition.text("step_s")),
-        ("mean tokens/s", condition.text("tokens_per_s")),
+        ("mean tokens/s", condition.number("tokens_per_s")),
         ("MFU", condition.text("mfu")),
         ("final loss", condition.number("final_loss")),
         ("held-out loss", condition.number("held_out")),
         ("memory reserved", condition.text("mem_reserved_gb")),
         ("GPU utilisation", condition.text("gpu_util_pct")),
         ("power of a GPU", condition.text("gpu_power_w")),
-        ("J/token", condition.text("j_per_token")),
+        ("J/token", condition.number("j_per_token")),
         ("code", _code(condition)),
         ("tries in all", str(sum(run.tries for run in condition.runs))),
     ]

@@ -9,60 +9,65 @@ from typing import Final
 from dscampaign.db.states import UNSETTLED_RUN, RunState
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison
 from .conditions import Condition
+from .reasons import Reason, Why
 from .statistics import Sameness
-from .wording import loss_gap
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
 
 _ENDS: Final = {
-    RunState.COMPLETED: ("completed early", "completed early"),
-    RunState.FAILED: ("failed", "failed"),
-    RunState.HELD: ("is held", "are held"),
-    RunState.CANCELLED: ("was cancelled", "were cancelled"),
-    RunState.SCREENED: ("was screened out", "were screened out"),
+    RunState.COMPLETED: "completed early",
+    RunState.FAILED: "failed",
+    RunState.HELD: "held",
+    RunState.CANCELLED: "cancelled",
+    RunState.SCREENED: "screened out",
 }
-"""How a run that is settled and of no use ended; of several."""
+"""How a run that is settled and of no use ended."""
 
 
-def unfit(one: BaselineComparison) -> str:
-    """Return the reason that a condition may not be chosen, at any speed; empty if it may."""
-    return infeasible(one.condition) or _unequal(one)
+def unfit(one: BaselineComparison, lead: Objective = Objective.SPEED) -> Reason | None:
+    """Return the reason that a condition may not be chosen; if loss leads, a higher loss is no reason."""
+    return infeasible(one.condition) or _unequal(one, lead)
 
 
-def infeasible(condition: Condition) -> str:
-    """Return the reason that a condition cannot be relied on to run; empty if it can."""
+def infeasible(condition: Condition) -> Reason | None:
+    """Return the reason that a condition cannot be relied on to run; None if it can."""
     if is_unfinished(condition):
-        return "it is not finished"
+        return Reason(Why.UNFINISHED)
+    if is_screened_out(condition):
+        return Reason(Why.SCREENED, detail=condition.runs[0].reason)
     failed = [run for run in condition.runs if not run.completed]
     if failed:
-        return _ends(failed, len(condition.runs)) + (f": {failed[0].reason}" if failed[0].reason else "")
-    if any(run.changed for run in condition.runs):
-        return "it ran out of memory as configured; a retry changed it"
+        kinds = tuple(dict.fromkeys(run.failures[-1].kind for run in failed if run.failures))
+        cause = f": {failed[0].reason}" if failed[0].reason else ""
+        return Reason(Why.ENDED, kinds, detail=_ends(failed, len(condition.runs)) + cause)
+    if changed := [run for run in condition.runs if run.changed]:
+        return Reason(Why.CHANGED, detail=_change(changed[0]))
     return _strained(condition)
 
 
 def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
-    """How runs ended that are of no use: `it failed`, `2 of 3 repeats failed, 1 was cancelled`."""
-    if len(failed) == repeats and _are_screened(failed):
-        return "it was screened out"
+    """How runs ended that are of no use: `failed`, `2 of 3 repeats failed, 1 cancelled`."""
     parts: list[str] = []
     for state, number in Counter(run.state for run in failed).items():
-        who = "it" if repeats == 1 else f"{number}" if parts else f"{number} of {count(repeats, 'repeat')}"
-        parts.append(f"{who} {_ENDS[state][number > 1]}")
+        who = "" if repeats == 1 else f"{number} " if parts else f"{number} of {count(repeats, 'repeat')} "
+        parts.append(f"{who}{_ENDS[state]}")
     return ", ".join(parts)
+
+
+def _change(run: MeasuredRun) -> str:
+    if run.micro_batch != run.first_micro_batch:
+        return f"ran with micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
+    return f"a retry set {run.changes}"
 
 
 def is_screened_out(condition: Condition) -> bool:
     """Return whether the screening left all of it out."""
-    return _are_screened(condition.runs)
-
-
-def _are_screened(runs: Sequence[MeasuredRun]) -> bool:
-    return all(run.state is RunState.SCREENED for run in runs)
+    return all(run.state is RunState.SCREENED for run in condition.runs)
 
 
 def is_unfinished(condition: Condition) -> bool:
@@ -70,28 +75,25 @@ def is_unfinished(condition: Condition) -> bool:
     return any(run.state in UNSETTLED_RUN for run in condition.runs)
 
 
-def _strained(condition: Condition) -> str:
-    """Return the reason that a completed condition may fail or train worse next time; empty if there is none."""
+def _strained(condition: Condition) -> Reason | None:
+    """Return the reason that a completed condition may fail or train worse next time."""
     share = condition.value("mem_share")
     if share is not None and share > MEMORY_SHARE:
-        return f"it takes {share:.0%} of the GPU's memory, above {MEMORY_SHARE:.0%}"
+        return Reason(Why.TIGHT, number=share, detail=f"{MEMORY_SHARE:.0%}")
     if any(run.quality.alloc_retries for run in condition.runs):
-        return "the GPU's allocator had to retry: memory was nearly full"
-    if any(run.quality.skipped_steps for run in condition.runs):
-        return "it skipped optimizer steps because gradients overflowed"
-    return ""
+        return Reason(Why.ALLOCATOR)
+    return Reason(Why.OVERFLOW) if any(run.quality.skipped_steps for run in condition.runs) else None
 
 
-def _unequal(one: BaselineComparison) -> str:
+def _unequal(one: BaselineComparison, lead: Objective) -> Reason | None:
     """Return the reason that a condition may learn worse than the baseline; learning better is fine."""
     test = one.loss
     if test.verdict in (Sameness.EQUIVALENT, Sameness.BETTER):
-        return ""
+        return None
     if test.difference is None:
-        return test.reason if test.verdict == Sameness.WORSE else f"equal loss cannot be shown: {test.reason}"
-    if test.verdict == Sameness.WORSE:
-        return f"its {one.loss_is} loss is worse by {loss_gap(test.difference.value, one.loss_unit, '')}{one.loss_unit}"
-    if test.difference.value <= test.margin:  # not shown, but it does not look worse either
-        return ""
-    seen = f"seen: {loss_gap(test.difference.value, one.loss_unit)}{one.loss_unit}"
-    return f"equal {one.loss_is} loss cannot be shown: {test.reason} ({seen})"
+        return Reason(Why.LOSS_NOT_FINITE if test.verdict is Sameness.WORSE else Why.NO_LOSSES, (one.condition.title,))
+    looks_worse = test.difference.value > test.margin or test.verdict is Sameness.WORSE
+    if lead is Objective.LOSS or not looks_worse:
+        return None
+    code = Why.LOSS_WORSE if test.verdict is Sameness.WORSE else Why.LOSS_UNPROVEN
+    return Reason(code, number=test.difference.value, unit=one.loss_unit, detail=one.loss_is)

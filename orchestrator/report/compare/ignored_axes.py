@@ -38,12 +38,17 @@ def _is_own(name: str) -> bool:
     return "." not in name and name not in EFFECTS and name not in ("label", "strategy", "nodes", "ranks_per_node")
 
 
-def ignored_axes(runs: Iterable[MeasuredRun]) -> Iterator[str]:
-    """Yield a sentence for each axis that changes no digit of any loss, if all else and the seed are equal."""
+def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
+    """Return the axes that change no digit of any loss, if all else and the seed are equal."""
     known = [(run, losses) for run in runs if run.completed and run.config.get("command") and (losses := _losses(run))]
-    for axis in dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower())):
-        if _changes_nothing(axis, known):
-            yield f"The script seems to ignore {axis}: its losses are the same to the last digit whatever the value."
+    axes = dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower()))
+    return [axis for axis in axes if _changes_nothing(axis, known)]
+
+
+def ignored_axes(runs: Iterable[MeasuredRun]) -> Iterator[str]:
+    """Yield a sentence for each axis without an effect."""
+    for axis in ignored(runs):
+        yield f"The script seems to ignore {axis}: its losses are the same to the last digit whatever the value."
 
 
 def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> bool:

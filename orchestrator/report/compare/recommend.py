@@ -120,7 +120,7 @@ def recommend(comparisons: Sequence[BaselineComparison], by: Objective | None = 
     """
     loss_leads = by is None and bool(learning_axes([one.condition for one in comparisons if one.losses]))
     by = Objective.LOSS if loss_leads else by
-    excluded = {one.condition.name: why for one in comparisons if (why := unfit(one))}
+    excluded = {one.condition.name: why.text for one in comparisons if (why := unfit(one))}
     fit = [one for one in comparisons if one.condition.name not in excluded]
     stick = None if by in _OF_THEIR_OWN else yardstick(by, fit)
     if stick:
@@ -242,11 +242,11 @@ def _unfinished(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
 def _doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[str]:
     """Yield why it is not established that the chosen condition learns as well as the baseline, and none is faster."""
     if few := few_repeats([one.condition for one in left], losses=False):
-        yield f"Inconclusive: {few}."
+        yield f"Inconclusive: {few.text}."
         return
     if unsure := [one for one in left if not _sure(one)]:
         few = few_repeats([one.condition for one in unsure], losses=True)
-        yield f"Inconclusive: {few or next(one.loss.reason for one in unsure if one.loss.reason)}."
+        yield f"Inconclusive: {few.text if few else next(one.loss.reason for one in unsure if one.loss.reason)}."
         return
     others = (one for one in left if one is not chosen)
     unclear = [one for one in others if compare_speeds(one, chosen) == Order.INCONCLUSIVE]
@@ -262,7 +262,7 @@ def _loss_doubts(chosen: BaselineComparison, unclear: Sequence[BaselineCompariso
     """Why it is not established that none of these learns better."""
     few = few_repeats([one.condition for one in (chosen, *unclear)], losses=True)
     if unclear and few:
-        yield f"Inconclusive: {few}."
+        yield f"Inconclusive: {few.text}."
     elif unclear:
         names = some([one.condition.name for one in unclear], 3)
         yield f"Inconclusive: losses vary too much to separate it from {names}. Add repeats."
@@ -273,7 +273,7 @@ def _by_chance(made: _Choice, comparisons: Sequence[BaselineComparison]) -> Iter
     told, among = made.chosen or made.fastest, {one.condition.name for one in made.among}
     compared = [one.condition for one in comparisons if one.is_baseline or one.condition.name in among]
     if told:
-        yield from (f"Inconclusive: {why}." for why in circumstances(told.condition, compared))
+        yield from (f"Inconclusive: {why.text}." for why in circumstances(told.condition, compared))
 
 
 def _sure(one: BaselineComparison) -> bool:

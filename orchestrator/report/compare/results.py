@@ -12,6 +12,7 @@ from dscampaign.orchestrator.report.measure.cost import Cost
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
 
+from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
 from .recommend import Recommendation, recommend
@@ -25,6 +26,7 @@ class WorkloadResults:
     workload: Workload
     comparisons: tuple[BaselineComparison, ...]
     recommendation: Recommendation
+    answer: Answer
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _objective_of(campaign: CampaignRow) -> Objective | None:
 
 def _results(workload: Workload, by: Objective | None, margin: float | None) -> WorkloadResults:
     comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline, margin))
-    return WorkloadResults(workload, comparisons, recommend(comparisons, by))
+    return WorkloadResults(workload, comparisons, recommend(comparisons, by), answer(comparisons, by))
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:

@@ -49,6 +49,7 @@ class Metric:
         digits: the value, in ``unit``, as text.
         unit: shown unit; empty if ``digits`` contains it.
         scale: factor from the value's own unit to the shown unit.
+        label: its name for people; empty for a figure that only tables have.
         in_files: whether report.json and conditions.csv have it.
     """
 
@@ -60,6 +61,7 @@ class Metric:
     scale: float = 1.0
     better: Better = Better.NEITHER
     in_files: bool = True
+    label: str = ""
 
     def number(self, value: float | None) -> str:
         """Return the value without its unit, for a column whose header has the unit; empty if unknown."""
@@ -98,7 +100,7 @@ _sum = partial(Metric, over=OverRepeats.SUM)
 _ALL: Final = (
     _loss("held_out", lambda run: run.loss.held_out),
     _loss("first_loss", lambda run: run.loss.first),
-    _loss("final_loss", lambda run: run.loss.final),
+    _loss("final_loss", lambda run: run.loss.final, label="loss"),
     _loss("best_loss", lambda run: run.loss.best),
     _loss("loss_reduction", lambda run: run.loss.reduction, digits=_PERCENT, unit="", better=Better.HIGHER),
     _step_time("step_s", _timed(lambda timing: timing.step_s), digits=_significant(4)),
@@ -106,7 +108,14 @@ _ALL: Final = (
     _step_time("step_std_s", _timed(lambda timing: timing.std_s), digits=_significant(3)),
     _step_time("step_iqr_s", _timed(lambda timing: timing.iqr_s), digits=_significant(3)),
     _step_time("step_p99_s", _timed(lambda timing: timing.p99_s), digits=_significant(4)),
-    _median("tokens_per_s", _timed(lambda timing: timing.tokens_per_s), digits=short_number, better=Better.HIGHER),
+    _median(
+        "tokens_per_s",
+        _timed(lambda timing: timing.tokens_per_s),
+        digits=short_number,
+        unit="tokens/s",
+        better=Better.HIGHER,
+        label="speed",
+    ),
     _median("samples_per_s", lambda run: run.samples_per_s, digits=_significant(4), better=Better.HIGHER),
     _median("epoch_s", lambda run: run.epoch_s, digits=duration, better=Better.LOWER),
     _median("tokens_per_s_per_gb", lambda run: run.tokens_per_s_per_gb, digits=short_number, better=Better.HIGHER),
@@ -121,9 +130,16 @@ _ALL: Final = (
     _median("gpu_samples", lambda run: run.gpus.samples if run.gpus.names else None, digits=_significant(4)),
     _median("gpu_interval_s", lambda run: run.gpus.interval_s, digits=_significant(2), unit="s"),
     _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3, better=Better.LOWER),
-    _median("j_per_token", lambda run: run.gpus.j_per_token, digits=_significant(4), better=Better.LOWER),
+    _median(
+        "j_per_token",
+        lambda run: run.gpus.j_per_token,
+        digits=_significant(4),
+        unit="J/token",
+        better=Better.LOWER,
+        label="energy",
+    ),
     _memory("mem_allocated_gb", lambda run: run.memory.allocated),
-    _memory("mem_reserved_gb", lambda run: run.memory.reserved),
+    _memory("mem_reserved_gb", lambda run: run.memory.reserved, label="memory"),
     _memory("mem_end_gb", lambda run: run.memory.end),
     _highest("persistent_parameters", lambda run: (run.persistent or (None,))[0], digits=_COUNT),
     _highest("persistent_elements", lambda run: (run.persistent or (None, None))[1], digits=_COUNT),

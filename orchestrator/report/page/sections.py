@@ -107,7 +107,7 @@ def _condition_row(one: BaselineComparison) -> tuple[str, ...]:
         *_beside_baseline(one),
         condition.text("mem_reserved_gb"),
         condition.text("mfu"),
-        condition.text("j_per_token"),
+        condition.number("j_per_token"),
     )
 
 

@@ -106,7 +106,7 @@ def _costs(one: BaselineComparison, said: str) -> str:
         parts.append(speed_text(one))
     if used := condition.text("mem_reserved_gb"):
         parts.append(f"{used} a GPU" if condition.runs[0].on_gpus else f"{used} of memory")
-    if energy := condition.text("j_per_token"):
+    if energy := condition.number("j_per_token"):
         parts.append(f"{energy} J/token")
     if loss := condition.number("held_out" if one.loss_is == "held-out" else "final_loss"):
         beside = one.loss.difference if not one.is_baseline else None

@@ -145,7 +145,7 @@ def _table(sweep: Sweep) -> Table:
             *((line.name,) if several else ()),
             value_text(point.x),
             *(one.text(point.condition) for one in measures),
-            infeasible(point.condition),
+            why.text if (why := infeasible(point.condition)) else "",
         )
         for line in sweep.lines
         for point in line.points

@@ -46,3 +46,8 @@ def test_equal_titles_give_way_to_the_names() -> None:
     assert titles({"ds": "a/x.json"}, {"ds": "b/x.json"}, {"ds": "b/y.json"}) == ["c0", "c1", "ds y.json"]
     assert titles_of({"a": {"model": "b"}, "b": {"model": "c"}}) == {"a": "a", "b": "c"}
     assert titles_of({"only": {"lr": 0.1}}) == {"only": "only"}
+
+
+def test_a_label_stands_for_another_label() -> None:
+    points = [{"strategy": "zero3", "label": label} for label in ("plain", "recomputed")]
+    assert titles(*points, {"strategy": "ddp", "label": "ddp"}) == ["plain", "recomputed", "ddp"]

@@ -29,7 +29,7 @@ def test_no_name_is_taken_twice() -> None:
         ("mem_reserved_gb", 10.04, "10.0 GB", "10.0"),
         ("mem_share", 0.125, "12%", "12%"),
         ("energy_j", 5200.0, "5.2 kJ", "5.2"),
-        ("tokens_per_s", 48_231.0, "48.2k", "48.2k"),
+        ("tokens_per_s", 48_231.0, "48.2k tokens/s", "48.2k"),
         ("steps_timed", 1240.0, "1,240", "1,240"),
         ("mem_host_gb", None, "", ""),
     ],

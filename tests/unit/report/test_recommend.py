@@ -142,7 +142,7 @@ def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantS
     results = results_at(planted_url(early, Planted("base"), Planted("other")))
     (one,) = results.workloads
     assert one.workload.baseline.name == "base"
-    assert one.recommendation.excluded == {"early": "it completed early"}
+    assert one.recommendation.excluded == {"early": "completed early"}
     assert "Completed early, before the target step: early. Left out of comparisons." in summary_lines(results)
     assert [run["early"] for run in document_of(results, NO_DETAILS)["runs"]][:2] == [True, False]
 
@@ -168,7 +168,7 @@ def test_repeats_that_are_of_no_use_are_counted_by_how_they_ended(planted: Plant
     runs = planted(Planted("base"), Planted("lost"))
     ends = {"lost": RunState.FAILED, "lost-r1": RunState.CANCELLED, "lost-r2": RunState.FAILED}
     found = advice([replace(run, state=ends.get(run.name, run.state)) for run in runs])
-    assert found.excluded == {"lost": "2 of 3 repeats failed, 1 was cancelled"}
+    assert found.excluded == {"lost": "2 of 3 repeats failed, 1 cancelled"}
 
 
 def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore) -> None:
@@ -179,7 +179,7 @@ def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore)
     ]
     said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
     (line,) = [line for line in said if line.startswith("Not considered: ")]
-    assert line.startswith("Not considered: lost0, lost1 and 3 more (it failed: KeyError: 'config' at step 0 to 4 ")
+    assert line.startswith("Not considered: lost0, lost1 and 3 more (failed: KeyError: 'config' at step 0 to 4 ")
     assert len(line) < 200
 
 
@@ -190,7 +190,7 @@ def test_what_is_out_for_one_reason_is_told_with_all_its_numbers(planted_url: Pl
     ]
     base = Planted("base", held_out=(3.0, 3.001, 2.999))
     said = summary_lines(results_at(planted_url(base, *bad)))
-    assert "Not considered: first, second (its held-out loss is worse by 0.065 to 0.190 nats)." in said
+    assert "Not considered: first, second (held-out loss is higher by 0.065 to 0.190 nats)." in said
 
 
 def test_reasons_that_differ_in_words_are_told_by_an_example(planted_url: PlantStore) -> None:
@@ -199,7 +199,7 @@ def test_reasons_that_differ_in_words_are_told_by_an_example(planted_url: PlantS
         for name in ("a1", "b2")
     ]
     said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
-    assert "Not considered: a1, b2 (such as: it failed: no a1/data7)." in said
+    assert "Not considered: a1, b2 (such as: failed: no a1/data7)." in said
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_script_s_own_losses_are_told_apart_in_any_unit(planted: Plant, unit: 
     found = advice(planted(base, Planted("quick", (0.05,) * 3, (4.0 * unit,) * 3, **script)))
     assert found.chosen
     assert found.chosen.name == "base"
-    assert f"loss is worse by {3.0 * unit:{'.3f' if unit >= 0.001 else '.1g'}}" in found.excluded["quick"]
+    assert f"loss is higher by {3.0 * unit:{'.3f' if unit >= 0.001 else '.1g'}}" in found.excluded["quick"]
     assert not any("count as equal" in sentence for sentence in found.advice)
 
 
@@ -416,7 +416,7 @@ def test_the_reason_of_one_of_several_is_told_as_such(planted: Plant) -> None:
     lost = [
         Planted(name, (0.1,), (3.0,), state=RunState.FAILED, tries=(Try(last=1, ended="crash"),)) for name in ("a", "b")
     ]
-    assert advice(planted(*lost)).sentence == "Nothing can be recommended: a: it failed (and 1 more)."
+    assert advice(planted(*lost)).sentence == "Nothing can be recommended: a: failed (and 1 more)."
 
 
 def test_the_command_that_decides_can_be_pasted(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,366 @@
+"""The answer of a workload: a sentence, and its conditions, best first, each with a verdict. Pure.
+
+Conditions that cannot be relied on are out. Among the others speed leads, unless an axis changes what is learned or an
+objective is set. If the fastest learns worse than another and no objective is set, the reader decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+from dscampaign.orchestrator.campaign.code_text import mixed_code
+from dscampaign.orchestrator.formatting import count, duration, loss_number
+from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metric, OverRepeats
+from dscampaign.orchestrator.spec.objective import Objective
+
+from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
+from .conditions import Condition, circumstances, few_repeats, unlike
+from .feasible import is_unfinished, unfit
+from .ignored_axes import ignored, learning_axes
+from .ranking import (
+    best_learners,
+    faster,
+    fastest_of,
+    is_unclear,
+    learns_as_well,
+    may_be_worse,
+    median_loss,
+    needs_least,
+    pace,
+    pareto_front,
+)
+from .reasons import Reason, Why, reasons_text
+from .statistics import Estimate, Order, Sameness, estimate
+from .workloads import common_loss, seconds_to_loss
+
+_ROUNDING: Final = 1e-5
+"""Of a loss: two ways to compute the same training differ by less, two trainings by more."""
+
+UNLIKE: Final = 0.05
+"""Part of the steps: held-out losses that were measured further apart do not compare."""
+
+
+class Verdict(StrEnum):
+    """A condition beside the best one."""
+
+    BEST = "best"
+    FASTEST = "fastest"
+    """The fastest, if another learns better and no objective is set."""
+    LEARNS_BEST = "learns_best"
+    EQUAL = "equal"
+    BEHIND = "behind"
+    OPEN = "not_proven"
+    OUT = "out"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A condition in the order of the answer.
+
+    Attributes:
+        beside_best: its speed as a multiple of the best condition's.
+        figure: of the leading objective, with its unit; empty if unknown.
+        why: the reason that it is out.
+    """
+
+    comparison: BaselineComparison
+    verdict: Verdict
+    beside_best: Estimate | None = None
+    figure: str = ""
+    why: Reason | None = None
+
+    @property
+    def condition(self) -> Condition:
+        """The condition."""
+        return self.comparison.condition
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a workload.
+
+    Attributes:
+        lead: the objective that decides.
+        sentence: at most 15 words, the name of a condition counted as one.
+        rows: all conditions, best first.
+        chosen: None if none can be, or if the reader has to decide between `fastest` and `learner`.
+        doubts: reasons that the order is not proven, with what would decide it; different code first.
+        remarks: other remarks on the data.
+        front: names of conditions that no other beats in speed, memory and energy at once, fastest first.
+    """
+
+    lead: Objective
+    sentence: str
+    rows: tuple[Row, ...]
+    chosen: Condition | None = None
+    fastest: Condition | None = None
+    learner: Condition | None = None
+    doubts: tuple[Reason, ...] = ()
+    remarks: tuple[Reason, ...] = ()
+    front: tuple[str, ...] = ()
+
+    @property
+    def established(self) -> bool:
+        """Whether the repeats prove it."""
+        return self.learner is not None and not self.doubts
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the fastest and the best learner differ, and no objective is set."""
+        return self.chosen is None and self.learner is not None
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """The names of conditions as good as the chosen."""
+        return tuple(row.condition.name for row in self.rows if row.verdict is Verdict.EQUAL)
+
+    @property
+    def excluded(self) -> dict[str, Reason]:
+        """The reasons against conditions, by name."""
+        return {row.condition.name: row.why for row in self.rows if row.why}
+
+
+def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = None) -> Answer:
+    """Return the answer for conditions that were measured beside the same baseline.
+
+    Equal speeds are ordered by the loss, then by memory, the lower ZeRO stage and energy. Losses count by `loss_test`;
+    of conditions that learn as well as the best, the fastest is chosen.
+    """
+    loss_leads = by is None and bool(learning_axes([one.condition for one in comparisons if one.losses]))
+    lead = Objective.LOSS if loss_leads else by or Objective.SPEED
+    out = {one.condition.name: why for one in comparisons if (why := unfit(one, lead))}
+    fit = [one for one in comparisons if one.condition.name not in out]
+    figure = _figure(lead, fit)
+    standing = list(fit) if lead in (Objective.SPEED, Objective.LOSS) else _scored(figure, fit)
+    measured = {one.condition.name for one in standing if one.speed or lead is Objective.LOSS}
+    lacking = Reason(Why.NOT_MEASURED, detail=figure.label)
+    out |= {one.condition.name: lacking for one in fit if one.condition.name not in measured}
+    left = [one for one in fit if one.condition.name in measured]
+    remarks = tuple(_remarks(comparisons))
+    if not left:
+        rows = tuple(_out_row(one, None, out) for one in comparisons)
+        return Answer(lead, _nothing(list(out.values())), rows, remarks=remarks)
+    standing = [one for one in standing if one.condition.name in measured]
+    chosen = _chosen(lead, left, standing, if_close=loss_leads)
+    fastest = fastest_of([one for one in left if one.speed] or left)
+    learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
+    undecided = by is None and lead is Objective.SPEED and learner is not fastest
+    rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
+    if undecided:
+        apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LEARNS_BEST}
+        rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
+        rows.sort(key=lambda row: row.condition.name not in apart)
+    doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
+    claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure)
+    return Answer(
+        lead=lead,
+        sentence=_sentence(claim, doubts),
+        rows=(*rows, *(_out_row(one, chosen, out) for one in comparisons if one.condition.name in out)),
+        chosen=None if undecided else chosen.condition,
+        fastest=fastest.condition if fastest.speed else None,
+        learner=learner.condition,
+        doubts=doubts,
+        remarks=remarks,
+        front=pareto_front(left),
+    )
+
+
+def _figure(lead: Objective, fit: Sequence[BaselineComparison]) -> Metric:
+    """Return the measure of an objective; the loss of `time-to-loss` is a level that all of these reach."""
+    if lead is not Objective.TIME_TO_LOSS:
+        return METRICS[_FIGURES[lead]]
+    target = common_loss([one.condition for one in fit]) or math.nan
+    of = partial(seconds_to_loss, target=target)
+    label = f"time to a loss of {loss_number(target, 3)}"
+    return Metric(lead, of, OverRepeats.MEDIAN, duration, better=Better.LOWER, label=label)
+
+
+_FIGURES: Final = {
+    Objective.SPEED: "tokens_per_s",
+    Objective.LOSS: "final_loss",
+    Objective.MEMORY: "mem_reserved_gb",
+    Objective.ENERGY: "j_per_token",
+}
+
+
+def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[BaselineComparison]:
+    """Return conditions with a score of each repeat in place of its speed; without those that were not measured."""
+    scored = []
+    for one in compared:
+        values = [figure.of(run) for run in one.condition.counted]
+        known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+        scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in known)
+        if known and len(known) == len(values):
+            scored.append(replace(one, speeds=scores, speed=estimate(scores)))
+    return scored
+
+
+def _chosen(
+    lead: Objective, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison], *, if_close: bool
+) -> BaselineComparison:
+    if lead is Objective.SPEED:
+        return fastest_of(left)
+    if lead is Objective.LOSS:
+        lowest = min(left, key=median_loss)
+        return fastest_of([one for one in left if _learns_like(one, lowest, if_close=if_close)])
+    able = {one.condition.name for one in standing if not any(faster(other, one) for other in standing)}
+    return max((one for one in left if one.condition.name in able), key=pace)
+
+
+def _learns_like(one: BaselineComparison, lowest: BaselineComparison, *, if_close: bool) -> bool:
+    """Return whether it learns as well as the lowest; `if_close` also if its loss looks so."""
+    same = one is lowest or learns_as_well(one, lowest)
+    test = compare_losses(one, lowest)
+    looks = if_close and test.difference is not None and test.difference.value <= test.margin
+    return same or looks or math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
+
+
+def _ordered(
+    lead: Objective,
+    chosen: BaselineComparison,
+    left: Sequence[BaselineComparison],
+    standing: Sequence[BaselineComparison],
+) -> list[BaselineComparison]:
+    score = {one.condition.name: -median_loss(one) if lead is Objective.LOSS else pace(one) for one in standing}
+    others = sorted((one for one in left if one is not chosen), key=lambda one: -score[one.condition.name])
+    return [chosen, *others]
+
+
+def _row(
+    lead: Objective,
+    one: BaselineComparison,
+    chosen: BaselineComparison,
+    standing: Sequence[BaselineComparison],
+    figure: Metric,
+) -> Row:
+    by_name = {each.condition.name: each for each in standing}
+    own, best = by_name[one.condition.name], by_name[chosen.condition.name]
+    text = (
+        figure.text(found.value)
+        if (found := estimate([figure.of(run) or 0.0 for run in one.condition.counted]))
+        else ""
+    )
+    return Row(one, _verdict(lead, own, best), times_as_fast(one, chosen), text)
+
+
+def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Verdict:
+    if own is best:
+        return Verdict.BEST
+    if lead is Objective.LOSS:
+        test = compare_losses(own, best).verdict
+        return {Sameness.WORSE: Verdict.BEHIND, Sameness.EQUIVALENT: Verdict.EQUAL}.get(test, Verdict.OPEN)
+    if unlike(own.condition, best.condition):
+        return Verdict.OPEN
+    return {Order.SLOWER: Verdict.BEHIND, Order.TIE: Verdict.EQUAL}.get(compare_speeds(own, best), Verdict.OPEN)
+
+
+def _out_row(one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason]) -> Row:
+    return Row(one, Verdict.OUT, times_as_fast(one, chosen) if chosen else None, why=out[one.condition.name])
+
+
+def _doubts(
+    lead: Objective,
+    chosen: BaselineComparison,
+    left: Sequence[BaselineComparison],
+    standing: Sequence[BaselineComparison],
+    comparisons: Sequence[BaselineComparison],
+) -> Iterator[Reason]:
+    if code := mixed_code((run.name, run.code) for one in comparisons for run in one.condition.counted):
+        yield Reason(Why.DIFFERENT_CODE, detail=code)
+    if waiting := [one.condition.title for one in comparisons if is_unfinished(one.condition)]:
+        yield Reason(Why.PROVISIONAL, tuple(waiting))
+    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing)
+    yield from circumstances(chosen.condition, [one.condition for one in left])
+
+
+def _speed_doubts(
+    chosen: BaselineComparison, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
+) -> Iterator[Reason]:
+    if few := few_repeats([one.condition for one in left], losses=False):
+        yield few
+        return
+    unsure = [one.condition for one in left if one.loss.difference is None or one.loss.difference.low is None]
+    if unsure:
+        yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
+        return
+    if may_be_worse(chosen):
+        yield Reason(Why.LOSS_VARIES)
+    best = next(one for one in standing if one.condition is chosen.condition)
+    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Order.INCONCLUSIVE]
+    if unclear:
+        yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear))
+
+
+def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[Reason]:
+    unclear = [one.condition for one in left if one is not chosen and is_unclear(one, chosen)]
+    if unclear:
+        few = few_repeats([chosen.condition, *unclear], losses=True)
+        yield few or Reason(Why.VARIES, tuple(one.title for one in unclear))
+
+
+def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
+    points = {
+        one.condition.title: min(shares)
+        for one in comparisons
+        if (shares := [run.curve.evaluated for run in one.condition.counted if run.curve.evaluated is not None])
+    }
+    latest = max(points.values(), default=0.0)
+    if early := tuple(name for name, share in points.items() if share < latest - UNLIKE):
+        yield Reason(Why.EVALUATED, early, min(points.values()), detail=f"{latest:.0%}")
+    for axis in ignored(run for one in comparisons for run in one.condition.runs):
+        yield Reason(Why.IGNORED, (axis,))
+
+
+def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric) -> str:
+    title = chosen.condition.title
+    few = few_repeats([chosen.condition], losses=lead is Objective.LOSS)
+    start = f"{title} ranks first" if few else f"Use {title}"
+    tied = [row.comparison for row in rows if row.verdict is Verdict.EQUAL]
+    if len(rows) == 1:
+        return f"{start}: no alternative qualifies"
+    if lead is Objective.LOSS:
+        lowest = min((row.comparison for row in rows), key=median_loss)
+        which = f"lowest {chosen.loss_is} loss"
+        return f"{start}: {which if lowest is chosen else f'fastest with the {which}'}"
+    if lead is not Objective.SPEED:
+        return f"{start}: least {figure.label}, {rows[0].figure}"
+    if tied:
+        least = ", least memory" if needs_least(chosen, tied) else ""
+        return f"{start}: as fast as {count(len(tied), 'other')}{least}"
+    if chosen.is_baseline or not chosen.times_baseline:
+        return f"{start}: the fastest of {len(rows)}"
+    same = ", same loss" if chosen.loss.verdict is Sameness.EQUIVALENT else ""
+    return f"{start}: {chosen.times_baseline.value:.2f} × the baseline's speed{same}"
+
+
+def _undecided(fastest: BaselineComparison, learner: BaselineComparison) -> str:
+    return f"Fastest: {fastest.condition.title}; lowest loss: {learner.condition.title}. Choose by speed or loss"
+
+
+def _sentence(claim: str, doubts: Sequence[Reason]) -> str:
+    if not doubts:
+        return f"{claim}."
+    if doubts[0].code is Why.DIFFERENT_CODE:
+        return f"Code differs: {claim.removeprefix('Use ')}."
+    return f"{claim}; {reasons_text(doubts[:1], short=True)}."
+
+
+def _nothing(reasons: Sequence[Reason]) -> str:
+    codes = {reason.code for reason in reasons}
+    if not codes:
+        return "No run has results yet."
+    if len(codes) > 1:
+        return "Nothing can be recommended; each condition has a reason against it."
+    return f"Nothing can be recommended: {_WITHOUT.get(reasons[0].code) or reasons_text(reasons)}."
+
+
+_WITHOUT: Final = {
+    Why.UNFINISHED: "no condition is finished",
+    Why.ENDED: "no condition completed",
+    Why.SCREENED: "all conditions were screened out",
+}

@@ -1,0 +1,132 @@
+"""Reasons against conditions and doubts about an answer: codes with fields, rendered here alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from dscampaign.orchestrator.formatting import some
+
+from .wording import loss_gap
+
+
+class Why(StrEnum):
+    """A reason against a condition, a doubt about an answer, or a remark on the data."""
+
+    UNFINISHED = "unfinished"
+    SCREENED = "screened_out"
+    ENDED = "ended"
+    CHANGED = "changed_by_a_retry"
+    TIGHT = "memory_nearly_full"
+    ALLOCATOR = "allocator_retries"
+    OVERFLOW = "gradients_overflowed"
+    LOSS_NOT_FINITE = "loss_not_finite"
+    LOSS_WORSE = "loss_worse"
+    LOSS_UNPROVEN = "same_loss_not_proven"
+    NOT_MEASURED = "not_measured"
+    DIFFERENT_CODE = "different_code"
+    PROVISIONAL = "others_unfinished"
+    FEW_RUNS = "few_runs"
+    IDENTICAL = "identical_repeats"
+    FEW_COUNT = "few_repeats_count"
+    NO_LOSSES = "no_losses"
+    VARIES = "repeats_vary"
+    LOSS_VARIES = "losses_vary"
+    DEVICES = "different_devices"
+    VARIABLES = "different_variables"
+    EVALUATED = "evaluated_at_different_steps"
+    IGNORED = "axis_without_effect"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code with its fields.
+
+    Attributes:
+        names: conditions or axes that the reason is about; the failure classes of a condition that ended.
+        number: a share, a difference of losses, or a number of runs.
+        unit: follows the number.
+        detail: a name or a text from outside, as an error message.
+    """
+
+    code: Why
+    names: tuple[str, ...] = ()
+    number: float | None = None
+    unit: str = ""
+    detail: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason as text."""
+        return reasons_text([self])
+
+
+_TEXTS: Final[Mapping[Why, str]] = {
+    Why.UNFINISHED: "not finished",
+    Why.SCREENED: "screened out: {detail}",
+    Why.ENDED: "{detail}",
+    Why.CHANGED: "{detail}; not compared",
+    Why.TIGHT: "takes {number} of the GPU's memory, above {detail}",
+    Why.ALLOCATOR: "the GPU's allocator had to retry: memory was nearly full",
+    Why.OVERFLOW: "skipped optimizer steps because gradients overflowed",
+    Why.LOSS_NOT_FINITE: "a loss is not finite",
+    Why.LOSS_WORSE: "{detail} loss is higher by {number}",
+    Why.LOSS_UNPROVEN: "{detail} loss looks higher by {number}; not proven",
+    Why.NOT_MEASURED: "{detail} was not measured",
+    Why.DIFFERENT_CODE: "{detail} This may explain differences.",
+    Why.PROVISIONAL: "provisional: {names} not finished",
+    Why.FEW_RUNS: "only {number} each; set `repeats: 3`",
+    Why.IDENTICAL: "repeats of {names} have the same loss at every step and count as one; use the seed",
+    Why.FEW_COUNT: "only {detail} of {names} count; run the others again",
+    Why.NO_LOSSES: "no losses were found in {names}",
+    Why.VARIES: "repeats vary too much to separate it from {names}; add repeats",
+    Why.LOSS_VARIES: "losses vary too much to prove the baseline's loss; add repeats",
+    Why.DEVICES: "jobs that ask for the same ran on different devices: {detail}",
+    Why.VARIABLES: "jobs inherited different values of {detail} from the shell ({names}); set them in `env`",
+    Why.EVALUATED: "{names} evaluated last after {number} of the steps, others after {detail}: compare equal steps",
+    Why.IGNORED: "{names} changes no digit of any loss: does the script read it?",
+}
+_SHORT: Final[Mapping[Why, str]] = {
+    Why.PROVISIONAL: "others are not finished",
+    Why.FEW_RUNS: "only {number} each",
+    Why.IDENTICAL: "identical repeats count once",
+    Why.FEW_COUNT: "too few repeats count",
+    Why.NO_LOSSES: "no losses were found",
+    Why.VARIES: "repeats vary too much",
+    Why.LOSS_VARIES: "same loss not proven",
+    Why.DEVICES: "devices differ",
+    Why.VARIABLES: "environments differ",
+}
+"""Doubts in the sentence of an answer."""
+_SHARES: Final = frozenset({Why.TIGHT, Why.EVALUATED})
+
+
+def reasons_text(reasons: Sequence[Reason], *, short: bool = False) -> str:
+    """Return reasons with the same code as one text, with the range of their numbers."""
+    first = reasons[0]
+    known = [reason.number for reason in reasons if reason.number is not None]
+    ends = dict.fromkeys(_number(first, value) for value in (min(known), max(known))) if known else {}
+    details = list(dict.fromkeys(reason.detail for reason in reasons if reason.detail))
+    return (_SHORT if short else _TEXTS)[first.code].format(
+        number=" to ".join(ends) + first.unit,
+        names=some(first.names, 3),
+        detail=details[0] + (", and others" if len(details) > 1 else "") if details else "",
+    )
+
+
+def grouped_reasons(reasons: Iterable[tuple[str, Reason]]) -> list[tuple[tuple[str, ...], tuple[Reason, ...]]]:
+    """Group conditions by the codes, and failure classes, of the reasons against them; order stays."""
+    groups: dict[object, list[tuple[str, Reason]]] = {}
+    for name, reason in reasons:
+        groups.setdefault((reason.code, reason.names), []).append((name, reason))
+    return [(tuple(name for name, _ in group), tuple(reason for _, reason in group)) for group in groups.values()]
+
+
+def _number(reason: Reason, value: float) -> str:
+    if reason.code in _SHARES:
+        return f"{value:.0%}"
+    if reason.code in (Why.LOSS_WORSE, Why.LOSS_UNPROVEN):
+        return loss_gap(value, reason.unit, "")
+    return f"{value:,.0f}"
