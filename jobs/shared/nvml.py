@@ -18,8 +18,6 @@ _VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _NEVER = frozenset({"NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT"})
 """Errors after which asking again is useless."""
 
-_XID_LIMIT = 16
-
 Figures = dict[str, float | int]
 
 
@@ -121,37 +119,6 @@ class GpuMeter:
         if never and reader in self._readers:
             self._readers.remove(reader)
         return {}
-
-
-class XidWatch:
-    """Reads the driver's Xids, its messages about GPUs that went wrong, if it gives them."""
-
-    def __init__(self, nvml: Any, meters: list[GpuMeter]) -> None:
-        self._nvml, self._set = nvml, None
-        self._numbers: dict[str, int] = {}
-        try:
-            events = nvml.nvmlEventSetCreate()
-            for meter in meters:
-                nvml.nvmlDeviceRegisterEvents(meter.handle, nvml.nvmlEventTypeXidCriticalError, events)
-                self._numbers[text(nvml.nvmlDeviceGetUUID(meter.handle))] = meter.number
-            self._set = events
-        except (nvml.NVMLError, AttributeError):
-            return
-
-    def read(self) -> Iterator[tuple[int | None, int]]:
-        """Yield GPU and number of each Xid since the last time, without waiting. GPU is None if it has no name."""
-        for _ in range(_XID_LIMIT if self._set is not None else 0):
-            try:
-                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-            except (self._nvml.NVMLError, AttributeError):  # none is left
-                return
-            yield self._number(event.device), int(event.eventData)
-
-    def _number(self, device: Any) -> int | None:
-        try:
-            return self._numbers.get(text(self._nvml.nvmlDeviceGetUUID(device)))
-        except self._nvml.NVMLError:  # it has fallen off the bus, which is just what the Xid says
-            return None
 
 
 def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:

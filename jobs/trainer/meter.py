@@ -18,7 +18,7 @@ from dscampaign.jobs import report
 from . import memory
 from .config import TrainerConfig
 from .sampling import to_device
-from .speed import End, Speed, Work, peak_flops, profiled_steps
+from .speed import Speed, Work, peak_flops, profiled_steps
 
 MEMORY_STEP = 3
 """Steps of an attempt after which its memory has seen every kind of peak."""
@@ -140,7 +140,6 @@ class Meter:
     def restart_clock(self) -> None:
         """Leave the time since the last step (evaluation, checkpoint) out of the next step's time."""
         self._begin = _Mark(self._device)
-        self._speed.interrupted()
 
     def finish(self) -> None:
         """Report event ``speed``: the figures of the attempt's steps after the warm-up, and the memory at their end."""
@@ -153,16 +152,12 @@ class Meter:
     def _read(self, pending: _Pending | None, *, due: bool = False) -> None:
         if pending is None:
             return
-        waited = not pending.end.passed()
         time_s = pending.end.seconds_since(pending.begin)
-        end = End(pending.end.host_s, time.perf_counter(), waited)
         waits = self._config.zero_stage == 3 or self._config.engine == "fsdp2" or self._config.ranks_per_sample > 1
         if pending.share and not waits:
             self._busy_s = pending.share[1].seconds_since(pending.share[0])
-        if pending.step in self._profiled:
-            self._speed.interrupted()
-        else:
-            self._speed.add(time_s, pending.waited_s, end)
+        if pending.step not in self._profiled:
+            self._speed.add(time_s, pending.waited_s)
             self._spent_s, self._spent_steps = self._spent_s + time_s, self._spent_steps + 1
         self._read_steps += 1
         loss, norm, stop = pending.rows.mean(0).tolist()[:3]
@@ -236,10 +231,6 @@ class _Mark:
         self.host_s, self.wall_s = time.perf_counter(), time.time()
         if self._event:
             self._event.record()
-
-    def passed(self) -> bool:
-        """Return whether the device is past this mark; without a device of its own the host is."""
-        return self._event is None or self._event.query()
 
     def seconds_since(self, earlier: _Mark) -> float:
         """Wait until the device is past this mark; everything queued before it is then on the host."""

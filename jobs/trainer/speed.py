@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,64 +59,29 @@ class Work:
         return self.tokens / step_time_s / self.ranks * self.flops_per_token / self.peak_flops
 
 
-@dataclass(frozen=True)
-class End:
-    """The end of a step by the host's clock, ``time.perf_counter``.
-
-    Attributes:
-        queued_s: when the host had queued the step's last operation: the device is done with it then or later.
-        seen_s: when the host knew that the device was done, which is as late as it looked.
-        waited: it had to wait for the device, so that ``seen_s`` is the end itself.
-    """
-
-    queued_s: float
-    seen_s: float
-    waited: bool
-
-
 class Speed:
-    """The times of an attempt's steps by the device's clock, and of the whole window by the host's.
+    """The times of an attempt's steps by the device's clock.
 
-    Steps are read one step late, so that nothing waits for them. For the host's clock both ends of the window must be
-    of the same kind. If the host waited for the device, it saw both. If the device waits for the host, the ends of two
-    steps are as far apart as the moments at which they were queued.
+    Args:
+        warm_up: number of first steps that do not count, at least one.
     """
 
     def __init__(self, work: Work, warm_up: int) -> None:
-        """Begin an empty window."""
-        self._work = work
-        self._warm_up = warm_up
+        self._work, self._warm_up = work, warm_up
         self._warm_up_s: list[float] = []
         self._times_s: list[float] = []
         self._waits_s: list[float] = []
-        self._since_s: float | None = None
-        self._by_queue = False
-        self._clock_s = 0.0
 
-    def add(self, time_s: float, waited_s: float, end: End) -> None:
-        """Add the next step."""
+    def add(self, time_s: float, waited_s: float) -> None:
+        """Add the next step; ``waited_s``: the part in which this rank's host waited for data."""
         if len(self._warm_up_s) < self._warm_up:
             self._warm_up_s.append(time_s)
-            self._by_queue = not end.waited
-            self._since_s = self._moment_s(end)
-            return
-        self._times_s.append(time_s)
-        self._waits_s.append(waited_s)
-        now_s = self._moment_s(end)
-        if self._since_s is not None:
-            self._clock_s += now_s - self._since_s
-        self._since_s = now_s
-
-    def interrupted(self) -> None:
-        """Leave out the time until the next step (evaluation, checkpoint). All steps before it have been read."""
-        self._by_queue = False
-        self._since_s = time.perf_counter() if len(self._warm_up_s) >= self._warm_up else None
+        else:
+            self._times_s.append(time_s)
+            self._waits_s.append(waited_s)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the window's figures; None before the first step after the warm-up.
-
-        ``clock_ratio`` is the time by the host's clock over the device's: near 1, unless a clock is wrong.
-        """
+        """Return the window's figures; None before the first step after the warm-up."""
         if not self._times_s:
             return None
         total_s, work = sum(self._times_s), self._work
@@ -137,11 +101,7 @@ class Speed:
             "flops_per_token": work.flops_per_token,
             "peak_flops": work.peak_flops,
             "data_wait_share": sum(self._waits_s) / total_s,
-            "clock_ratio": self._clock_s / total_s,
         }
-
-    def _moment_s(self, end: End) -> float:
-        return end.queued_s if self._by_queue else end.seen_s
 
 
 def quartiles_of(values: Sequence[float]) -> tuple[float, float, float]:

@@ -72,7 +72,7 @@ _LINES: dict[str, list[dict[str, Any]]] = {
         {"event": "checkpoint", "step": 3, "path": "p", "size_bytes": 5},
         {"event": "memory", "device": "d", "torch": "t", "usable_gb": 8.0, "after_init_gb": 1.0, "per_sample_gb": 1.0},
         {"event": "memory", "peak_allocated_gb": 2.0, "peak_reserved_gb": 3.0, "micro_batch": 1},
-        {"event": "speed", "mfu": 0.4, "data_wait_share": 0.1, "alloc_retries": 1, "clock_ratio": 1.0, **_SPEED},
+        {"event": "speed", "mfu": 0.4, "data_wait_share": 0.1, "alloc_retries": 1, **_SPEED},
         {"event": "start", "device": "d", "torch": "t", "parameters": 5, "world_size": 1, "tokens": 9, "seq_len": 4},
         {"event": "eval", "message": "m", "loss": 1.0},
     ],

@@ -40,7 +40,6 @@ class FakeGpus:
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
-    nvmlEventTypeXidCriticalError = 8  # noqa: N815
 
     def __init__(self, count: int = 2) -> None:
         self.gpus = [dict(ONE_GPU) for _ in range(count)]
@@ -48,7 +47,6 @@ class FakeGpus:
         self.errors: dict[tuple[str, int], int] = {}
         self.stuck = ""
         self.never = threading.Event()
-        self.xids: list[tuple[int, int]] = []
 
     def fail(self, name: str, gpu: int, value: int | None) -> None:
         """From now on this question about this GPU ends in an error; None for no longer."""
@@ -73,20 +71,6 @@ class FakeGpus:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
         return self.nvmlDeviceGetHandleByIndex(int(uuid.removeprefix("GPU-")))
-
-    def nvmlEventSetCreate(self) -> str:  # noqa: N802
-        return "set"
-
-    def nvmlDeviceRegisterEvents(self, gpu: int, kind: int, events: str) -> None:  # noqa: N802
-        assert (kind, events) == (8, "set")
-        self._called("nvmlDeviceRegisterEvents", gpu)
-
-    def nvmlEventSetWait_v2(self, events: str, timeout_ms: int) -> Any:  # noqa: N802
-        assert (events, timeout_ms) == ("set", 0)
-        if not self.xids:
-            raise NVMLError(self.NVML_ERROR_TIMEOUT)
-        gpu, xid = self.xids.pop(0)
-        return SimpleNamespace(device=gpu, eventData=xid)
 
     def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[int]) -> list[Any]:  # noqa: N802
         self._called("nvmlDeviceGetFieldValues", gpu)

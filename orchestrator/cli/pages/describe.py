@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dscampaign.db.campaigns import METRICS_SOURCE, REPORT_REFUSED
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
@@ -34,8 +34,6 @@ from dscampaign.orchestrator.spec.batch_size import sharers
 from .gpus import gpu_lines
 from .states import attempt_cell, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
-
-_CLOCKS_AGREE: Final = 0.02
 
 
 def settings_page(settings: Sequence[Setting], page: Page) -> str:
@@ -229,7 +227,7 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     speed = speed_document(events, attempt_id)
     if speed is None:
         return ""
-    each, off = speed.get("tokens_per_s_per_gpu"), speed.get("clock_ratio", 1.0) - 1.0
+    each = speed.get("tokens_per_s_per_gpu")
     a_rank = f" ({short_number(each)} a rank)" if each and each != speed["tokens_per_s"] else ""
     parts = [f"{short_number(speed['tokens_per_s'])} tokens/s{a_rank}"]
     parts += [f"MFU {speed['mfu']:.1%}"] if speed.get("mfu") else []
@@ -239,7 +237,6 @@ def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
     rest = [f"warm-up of {count(int(speed.get('warm_up_steps', 0)), 'step')} took {speed.get('warm_up_s', 0.0):.1f} s"]
     rest += [f"{speed['data_wait_share']:.1%} waited for data"] if speed.get("data_wait_share", 0.0) >= 0.001 else []
     rest += [f"{speed['alloc_retries']:.0f} allocator retries"] if speed.get("alloc_retries") else []
-    rest += [f"the host's clock differs by {off:+.0%}"] if abs(off) > _CLOCKS_AGREE else []
     return "; ".join([", ".join(parts), *rest])
 
 

@@ -17,9 +17,6 @@ from .timing import LEAST_S, LEAST_STEPS
 GAPS: Final = 0.01
 SLOWED: Final = 0.01
 WAITED: Final = 0.05
-CLOCKS_DIFFER: Final = 0.02
-CLOCKED_STEPS: Final = 50
-"""Over fewer the host's clock says little: it knows the end of a step to within a step."""
 UNTIMED: Final = (
     "step times are not known: the lines that were read have no times, or times too close together; "
     "let the script report step_time"
@@ -87,9 +84,6 @@ def _timing(run: MeasuredRun) -> Iterator[str]:
         yield remark
     if quality.data_wait is not None and quality.data_wait > WAITED:
         yield f"{quality.data_wait:.0%} of the time waited for data"
-    long = timing is not None and timing.steps >= CLOCKED_STEPS
-    if long and quality.clock_ratio is not None and abs(quality.clock_ratio - 1.0) > CLOCKS_DIFFER:
-        yield f"the host's clock differs from the device's by {quality.clock_ratio - 1.0:+.0%}"
 
 
 def _loss(run: MeasuredRun) -> Iterator[str]:

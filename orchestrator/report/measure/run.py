@@ -80,7 +80,6 @@ class Quality:
         non_finite: losses that were not numbers.
         skipped_steps, alloc_retries: None if not counted.
         data_wait: share of the window in which the first rank waited for data.
-        clock_ratio: the host's clock over the device's.
         kept_every: a thinned run keeps one step of this number; 1 for other runs.
     """
 
@@ -92,7 +91,6 @@ class Quality:
     skipped_steps: int | None
     alloc_retries: int | None
     data_wait: float | None
-    clock_ratio: float | None
     losses: int = 0
     times: int = 0
     memories: int = 0
@@ -391,7 +389,6 @@ def _quality(data: RunData, lines: Lines) -> Quality:
         skipped_steps=data.skipped_steps,
         alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
         data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
-        clock_ratio=float(known["clock_ratio"]) if "clock_ratio" in known else None,
         losses=_finite(data.series, "loss"),
         times=_finite(data.series, "step_time_s"),
         memories=_finite(data.series, "mem_reserved_gb"),

@@ -63,5 +63,4 @@ def test_what_a_profile_takes_is_in_no_figure_of_speed(
     profile.write()
     meter.finish()
     assert (tmp_path / "profile" / "operators.txt").exists()
-    assert told["speed"]["clock_ratio"] == pytest.approx(1.0)
     assert told["speed"]["window_s"] == pytest.approx(told["speed"]["steps"] * STEP_S)

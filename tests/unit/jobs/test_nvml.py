@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.db.gpu_records import GPU_FIGURES
-from dscampaign.jobs.shared.nvml import GpuMeter, XidWatch
+from dscampaign.jobs.shared.nvml import GpuMeter
 from dscampaign.tests.support.fake_gpus import FakeGpus
 
 ALL = {
@@ -83,23 +83,3 @@ def test_a_driver_may_know_one_power_only(
     nvml.gpus[0] |= {"instant_mw": instant, "average_mw": average}
     found = GpuMeter(nvml, 0, 0).read()
     assert {name: value for name, value in found.items() if name.startswith("power")} == seen
-
-
-def test_each_xid_is_seen_once_with_its_gpu(nvml: FakeGpus) -> None:
-    watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
-    nvml.xids = [(1, 31), (1, 79)]
-    assert list(watch.read()) == [(0, 31), (0, 79)]
-    assert list(watch.read()) == []
-
-
-def test_an_xid_of_a_gpu_that_has_fallen_off_the_bus_is_told(nvml: FakeGpus) -> None:
-    watch = XidWatch(nvml, [GpuMeter(nvml, 1, 0)])
-    nvml.fail("nvmlDeviceGetUUID", 1, nvml.NVML_ERROR_GPU_IS_LOST)
-    nvml.xids = [(1, 79)]
-    assert list(watch.read()) == [(None, 79)]
-
-
-def test_a_driver_that_tells_no_xids_is_silent(nvml: FakeGpus) -> None:
-    nvml.fail("nvmlDeviceRegisterEvents", 0, nvml.NVML_ERROR_NOT_SUPPORTED)
-    nvml.xids = [(0, 79)]
-    assert list(XidWatch(nvml, [GpuMeter(nvml, 0, 0)]).read()) == []

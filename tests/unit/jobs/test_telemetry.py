@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent import telemetry
-from dscampaign.jobs.agent.telemetry import Alarms, Telemetry
-from dscampaign.jobs.shared.nvml import Figures
+from dscampaign.jobs.agent.telemetry import Telemetry
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
@@ -149,55 +148,3 @@ def test_a_long_run_is_sampled_ever_more_rarely(monkeypatch: pytest.MonkeyPatch)
     assert taken == [(100, 1), (101, 1), (102, 1), (103, 1), (105, 2), (107, 2), (109, 2), (113, 4)]
     clock[0] += 1000
     assert (rate.rest_s(), rate.next_span_s(), rate.rest_s()) == (0.0, 8.0, 0.0)
-
-
-# -- events -----------------------------------------------------------------------------------------------------
-
-
-def look(alarms: Alarms, now_s: float, *, throttle: int = 0, ecc: int = 0, xids: Any = ()) -> list[str]:
-    figures: dict[int, Figures] = {1: {"throttle": throttle, "ecc_errors": ecc, "temperature_c": 90}}
-    return [event["message"] for event in alarms.look(figures, xids, now_s)]
-
-
-def test_a_gpu_that_begins_to_be_slowed_down_is_told() -> None:
-    alarms = Alarms("n1")
-    assert look(alarms, 0.0, throttle=0x4 | 0x1) == []
-    assert look(alarms, 1.0, throttle=0x4 | 0x40) == ["GPU 1 of n1 is slowed down: too hot (hardware)"]
-    assert look(alarms, 2.0, throttle=0x40) == []
-    assert look(alarms, 3.0, throttle=0x48) == ["GPU 1 of n1 is slowed down: hardware slowdown"]
-    assert look(alarms, 4.0) == []
-    assert look(alarms, 5.0, throttle=0x40) == []  # told a moment ago
-    assert look(alarms, 6.0) == []
-    assert look(alarms, 602.0, throttle=0x40) == ["GPU 1 of n1 is slowed down: too hot (hardware)"]
-
-
-def test_memory_errors_that_come_are_told_and_none_is_forgotten() -> None:
-    alarms = Alarms("n1")
-    assert look(alarms, 0.0, ecc=7) == []  # of somebody before
-    assert look(alarms, 1.0, ecc=8) == ["GPU 1 of n1 has 1 new uncorrected memory errors"]
-    assert look(alarms, 2.0, ecc=10) == []
-    assert look(alarms, 700.0, ecc=10) == ["GPU 1 of n1 has 2 new uncorrected memory errors"]
-
-
-def test_each_xid_is_told_and_repeats_are_not() -> None:
-    alarms = Alarms("n1")
-    assert look(alarms, 0.0, xids=[(1, 79), (1, 79), (0, 31), (None, 79)]) == [
-        "GPU 1 of n1 reports Xid 79",
-        "GPU 0 of n1 reports Xid 31",
-        "a GPU of n1 reports Xid 79",
-    ]
-
-
-def test_a_node_tells_no_more_than_so_much() -> None:
-    alarms = Alarms("n1")
-    told = [look(alarms, 1000.0 * number, xids=[(0, 31)]) for number in range(2 * telemetry.EVENT_LIMIT)]
-    assert sum(map(len, told)) == telemetry.EVENT_LIMIT
-
-
-def test_an_event_reaches_the_file(nvml: FakeGpus, make: Make, spool: Path) -> None:
-    make().start()
-    wait_until(lambda: bool(sampled(spool)), "a sample")
-    nvml.xids = [(1, 79)]
-    wait_until(lambda: any("event" in line for line in lines(spool)), "the event")
-    [event] = [line for line in lines(spool) if "event" in line]
-    assert (event["event"], event["gpu"], event["xid"], event["node"]) == ("xid", 1, 79, "n1")
