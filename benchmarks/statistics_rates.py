@@ -45,9 +45,14 @@ class Simulated:
         """No variables."""
         return {}
 
-    def speeds(self, *, in_tokens: bool) -> list[float]:
+    @property
+    def spans_s(self) -> dict[int, tuple[float, float]]:
+        """Nothing is known of when they ran."""
+        return {}
+
+    def speeds(self, *, in_tokens: bool) -> list[tuple[int, float]]:
         """Tokens per second of each repeat."""
-        return list(self.tokens_per_s) if in_tokens else []
+        return list(enumerate(self.tokens_per_s)) if in_tokens else []
 
     def value(self, _metric: str) -> None:
         """Nothing else was measured."""

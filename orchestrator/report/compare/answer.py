@@ -196,7 +196,8 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
         known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
         scores = tuple(value if figure.better is Better.HIGHER else 1.0 / value for value in known)
         if known and len(known) == len(values):
-            scored.append(replace(one, speeds=scores, speed=estimate(scores)))
+            rounds = tuple(run.repeat for run in one.condition.counted) if one.rounds else ()
+            scored.append(replace(one, speeds=scores, speed=estimate(scores), rounds=rounds))
     return scored
 
 

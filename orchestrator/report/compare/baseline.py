@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from dscampaign.orchestrator.formatting import short_number
 
 from .conditions import Condition, few_repeats, unlike
-from .statistics import Estimate, LossTest, Order, Sameness, estimate, loss_margin, loss_test, order, ratio
+from .statistics import (
+    LEAST_REPEATS,
+    Estimate,
+    LossTest,
+    Order,
+    Sameness,
+    estimate,
+    loss_margin,
+    loss_test,
+    order,
+    ratio,
+    rounds_differ,
+)
 from .wording import interval
 
 
@@ -19,7 +32,9 @@ class BaselineComparison:
     Attributes:
         in_tokens: speeds are tokens per second; steps per second if a repeat of the workload reports no tokens.
         speeds: of each of its repeats.
+        rounds: the number of the repeat of each speed, if the repeats ran in rounds that differ; else empty.
         times_baseline: speed as a multiple of the baseline's.
+        times_without_rounds: the same without pairs of the same round; None if there are no pairs.
         losses: number of the repeat, and its compared loss (nats).
         loss_is: the kind of loss: ``held-out`` or ``final training``.
         more_memory: reserved memory beyond the baseline's, as a part of it; None for the baseline itself.
@@ -40,6 +55,8 @@ class BaselineComparison:
     more_memory: float | None
     among: int = 1
     given_margin: float | None = None
+    rounds: tuple[int, ...] = ()
+    times_without_rounds: Estimate | None = None
 
     @property
     def speed_unit(self) -> str:
@@ -61,12 +78,43 @@ def speed_text(one: BaselineComparison) -> str:
 
 def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Order:
     """Return whether it is faster than another condition of the workload, or has a higher score."""
-    return order(one.speeds, other.speeds, one.among)
+    (own, beside), paired = by_round([one, other])
+    return order(own, beside, one.among, paired=paired)
 
 
 def times_as_fast(one: BaselineComparison, other: BaselineComparison) -> Estimate | None:
     """Return its speed, or score, as a multiple of another condition's."""
-    return ratio(one.speeds, other.speeds, one.among)
+    (own, beside), paired = by_round([one, other])
+    return ratio(own, beside, one.among, paired=paired)
+
+
+def by_round(compared: Sequence[BaselineComparison]) -> tuple[list[tuple[float, ...]], bool]:
+    """Return the speeds of each, and whether they are of the same rounds: of all rounds in which each has a speed."""
+    speeds = [dict(zip(one.rounds, one.speeds, strict=True)) for one in compared if one.rounds]
+    shared = set(speeds[0]).intersection(*speeds) if len(speeds) == len(compared) else set()
+    if len(shared) < LEAST_REPEATS:
+        return [one.speeds for one in compared], False
+    return [tuple(own[number] for number in sorted(shared)) for own in speeds], True
+
+
+def _rounds_differ(compared: Sequence[BaselineComparison]) -> bool:
+    every = {number for one in compared for number in one.rounds}
+    whole = [one for one in compared if len(one.rounds) == len(every)]
+    return rounds_differ([one.speeds for one in whole])
+
+
+def ran_in_rounds(conditions: Sequence[Condition]) -> bool:
+    """Return whether the repeats of conditions ran round by round.
+
+    All runs of a round start before any of the next, and one of them ends before: else they ran side by side.
+    """
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for number, span_s in (item for one in conditions for item in one.spans_s.items()):
+        rounds.setdefault(number, []).append(span_s)
+    ordered = [tuple(zip(*rounds[number], strict=True)) for number in sorted(rounds)]
+    return len(ordered) >= LEAST_REPEATS and all(
+        max(*starts, min(ends)) <= min(later) for (starts, ends), (later, _) in pairwise(ordered)
+    )
 
 
 def compare_losses(one: BaselineComparison, other: BaselineComparison) -> LossTest:
@@ -88,32 +136,42 @@ def compare_to_baseline(
     held_out = any(condition.held_out for condition in conditions)
     in_tokens = all(condition.says_tokens for condition in conditions)
     among = among or max(1, sum(bool(condition.counted) for condition in conditions) - 1)
-    return [
-        _compare(condition, baseline, in_tokens=in_tokens, held_out=held_out, among=among, margin=margin)
-        for condition in conditions
-    ]
+    losses = [_losses(condition, held_out=held_out) for condition in conditions]
+    found = []
+    for condition, own in zip(conditions, losses, strict=True):
+        speeds = condition.speeds(in_tokens=in_tokens)
+        found.append(
+            BaselineComparison(
+                condition=condition,
+                is_baseline=condition is baseline,
+                in_tokens=in_tokens,
+                speeds=tuple(speed for _, speed in speeds),
+                speed=estimate([speed for _, speed in speeds]),
+                times_baseline=None,
+                order=Order.TIE,
+                loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
+                losses=tuple(own),
+                loss_is="held-out" if held_out else "final training",
+                more_memory=None if condition is baseline else _more_memory(condition, baseline),
+                among=among,
+                given_margin=margin,
+                rounds=tuple(repeat for repeat, _ in speeds),
+            )
+        )
+    if not (ran_in_rounds(conditions) and _rounds_differ(found)):
+        found = [replace(one, rounds=()) for one in found]
+    beside = next((one for one in found if one.is_baseline), None)
+    return [_beside(one, beside) if beside else one for one in found]
 
 
-def _compare(
-    condition: Condition, baseline: Condition, *, in_tokens: bool, held_out: bool, among: int, margin: float | None
-) -> BaselineComparison:
-    itself = condition is baseline
-    speeds, beside = condition.speeds(in_tokens=in_tokens), baseline.speeds(in_tokens=in_tokens)
-    by_chance = unlike(condition, baseline)
-    return BaselineComparison(
-        condition=condition,
-        is_baseline=itself,
-        in_tokens=in_tokens,
-        speeds=tuple(speeds),
-        speed=estimate(speeds),
-        times_baseline=ratio(speeds, beside, among),
-        order=Order.TIE if itself else Order.INCONCLUSIVE if by_chance else order(speeds, beside, among),
-        loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
-        losses=tuple(_losses(condition, held_out=held_out)),
-        loss_is="held-out" if held_out else "final training",
-        more_memory=None if itself else _more_memory(condition, baseline),
-        among=among,
-        given_margin=margin,
+def _beside(one: BaselineComparison, baseline: BaselineComparison) -> BaselineComparison:
+    """Return a comparison with its speed beside the baseline's."""
+    by_chance = unlike(one.condition, baseline.condition)
+    return replace(
+        one,
+        times_baseline=times_as_fast(one, baseline),
+        times_without_rounds=ratio(one.speeds, baseline.speeds, one.among) if one.rounds else None,
+        order=Order.TIE if one.is_baseline else Order.INCONCLUSIVE if by_chance else compare_speeds(one, baseline),
     )
 
 

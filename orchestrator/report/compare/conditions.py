@@ -75,12 +75,17 @@ class Condition:
         """Whether every counted repeat with a known speed reports tokens."""
         return all(run.timing.tokens_per_s for run in self.counted if run.timing and run.timing.step_s > 0)
 
-    def speeds(self, *, in_tokens: bool) -> list[float]:
-        """Return tokens per second, or else steps per second, of each counted repeat that reports them."""
-        timings = [run.timing for run in self.counted if run.timing]
+    def speeds(self, *, in_tokens: bool) -> list[tuple[int, float]]:
+        """Return repeat and tokens per second, or else steps per second, of each counted repeat that reports them."""
+        timings = [(run.repeat, run.timing) for run in self.counted if run.timing]
         if in_tokens:
-            return [timing.tokens_per_s for timing in timings if timing.tokens_per_s]
-        return [_steps_per_s(timing) for timing in timings if timing.step_s > 0]
+            return [(repeat, timing.tokens_per_s) for repeat, timing in timings if timing.tokens_per_s]
+        return [(repeat, _steps_per_s(timing)) for repeat, timing in timings if timing.step_s > 0]
+
+    @property
+    def spans_s(self) -> dict[int, tuple[float, float]]:
+        """Start and end of each counted repeat."""
+        return {run.repeat: run.span_s for run in self.counted if run.span_s}
 
     @property
     def held_out(self) -> list[tuple[int, float]]:

@@ -83,7 +83,7 @@ def scored(stick: Yardstick, compared: Sequence[BaselineComparison]) -> list[Bas
     scores = {one.condition.name: _scores(stick, one) for one in compared}
     baseline = next((scores[one.condition.name] for one in compared if one.is_baseline), ())
     return [
-        replace(one, speeds=own, speed=estimate(own), times_baseline=ratio(own, baseline, one.among))
+        replace(one, speeds=own, speed=estimate(own), times_baseline=ratio(own, baseline, one.among), rounds=())
         for one in compared
         if (own := scores[one.condition.name])
     ]

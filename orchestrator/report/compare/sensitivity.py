@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dscampaign.orchestrator.formatting import some
 
-from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
+from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
 from .statistics import Order, Sameness, contrast
 from .wording import loss_gap, times
@@ -183,7 +183,9 @@ def speed_effect(change: Sensitivity) -> str:
         share = 1.0 / len(found)
         timed = [(a, b) for a, b in change.pairs if times_as_fast(b, a)]
         cells = weights_of(cell for a, b in timed for cell in ((b, share), (a, -share)))
-        mean = contrast([(one.speeds, weight) for one, weight in cells], among=timed[0][0].among)
+        speeds, paired = by_round([one for one, _ in cells])
+        weights = [weight for _, weight in cells]
+        mean = contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, paired=paired)
         low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
         spread = f" ({low} to {high})" if low != high else ""
         return f"{times(mean)} × the speed{spread}" if mean else ""

@@ -13,6 +13,10 @@ comparisons with a condition together (Bonferroni): `among` is their number. So 
 of twenty any difference is named that does not exist, and the interval of a condition that was chosen because it looks
 best holds its true value nineteen times in twenty, too. Equality is shown by two one-sided tests (Schuirmann 1987)
 against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
+
+If repeats ran in rounds and the machine was slower in some, speeds are compared within each round, with the interval
+over rounds. Whether rounds differ depends on the mean of all conditions, which says nothing about their differences, so
+the rates of errors stay. Rounds that do not differ are no pairs: three of them would cost half of the freedom.
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ TIE: Final = 0.02
 
 CLOSE: Final = 0.10
 """Speeds that may differ by more than this are not equal, though their repeats overlap: too little is known."""
+
+DRIFT: Final = 6.0
+"""Rounds differ if the speeds of all conditions together vary so many times more between than within rounds (F)."""
 
 LOSS_MARGIN_NATS: Final = 0.01
 """Held-out losses that differ by less are equal, unless the spec has its own `loss_margin`."""
@@ -116,13 +123,13 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
     return Estimate(float(np.median(known)), low, high, iqr, std, int(known.size))
 
 
-def ratio(above: Sequence[float], below: Sequence[float], among: int = 1) -> Estimate | None:
+def ratio(above: Sequence[float], below: Sequence[float], among: int = 1, *, paired: bool = False) -> Estimate | None:
     """Return the ratio of two geometric means, with an interval if both sides have the repeats; values above 0."""
-    return contrast([(above, 1.0), (below, -1.0)], among=among)
+    return contrast([(above, 1.0), (below, -1.0)], among=among, paired=paired)
 
 
 def contrast(
-    cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False, among: int = 1
+    cells: Sequence[tuple[Sequence[float], float]], *, additive: bool = False, among: int = 1, paired: bool = False
 ) -> Estimate | None:
     """Return the product of geometric means, each to the power of its weight.
 
@@ -132,8 +139,10 @@ def contrast(
     Args:
         additive: return the sum of means, each times its weight, instead; values are any that are finite.
         among: comparisons whose intervals hold together.
+        paired: values at the same place of each cell are of the same round, and share its luck: the interval is over
+            rounds. All cells have as many values.
     """
-    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among)
+    return _contrast(_cells(cells), additive, (1.0 - COVERAGE) / 2 / among, paired)
 
 
 def _cells(cells: Sequence[tuple[Sequence[float], float]]) -> _Cells:
@@ -144,12 +153,16 @@ _Cells = tuple[tuple[tuple[float, ...], float], ...]
 
 
 @lru_cache(maxsize=10_000)
-def _contrast(cells: _Cells, additive: bool, tail: float) -> Estimate | None:
+def _contrast(cells: _Cells, additive: bool, tail: float, paired: bool) -> Estimate | None:
     """Return the contrast; each end of its interval is wrong with the probability `tail`."""
     there, back = (float, float) if additive else (math.log, math.exp)
     terms = [([there(v) for v in values if math.isfinite(v) and (additive or v > 0)], w) for values, w in cells]
     if not terms or not all(values for values, _ in terms):
         return None
+    if paired:
+        rounds = zip(*(values for values, _ in terms), strict=True)
+        weights = [weight for _, weight in terms]
+        terms = [([math.fsum(w * v for w, v in zip(weights, one, strict=True)) for one in rounds], 1.0)]
     means = [math.fsum(values) / len(values) for values, _ in terms]
     centre = math.fsum(weight * mean for (_, weight), mean in zip(terms, means, strict=True))
     repeats = min(len(values) for values, _ in terms)
@@ -180,7 +193,7 @@ def _student_of(degrees: float, tail: float) -> float:
     return math.sqrt(degrees) / math.tan(high)
 
 
-def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) -> Order:
+def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *, paired: bool = False) -> Order:
     """Return whether speeds (higher is faster) differ from the baseline's.
 
     Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
@@ -189,24 +202,37 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1) ->
 
     Args:
         among: comparisons with the same condition; wrong verdicts are as seldom over all of them.
+        paired: speeds at the same place are of the same round.
     """
-    found = ratio(speeds, baseline, among)
+    found = ratio(speeds, baseline, among, paired=paired)
     if found is None or found.low is None or found.high is None:
         return Order.INCONCLUSIVE
     if abs(found.value - 1.0) >= TIE and not found.low <= 1.0 <= found.high:
         return Order.FASTER if found.value > 1.0 else Order.SLOWER
-    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among)
+    low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, paired=paired)
     return Order.TIE if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Order.INCONCLUSIVE
 
 
 def _one_sided(
-    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False
+    cells: Sequence[tuple[Sequence[float], float]], among: int, *, additive: bool = False, paired: bool = False
 ) -> tuple[float, float]:
     """Return the bounds of two one-sided tests; infinite with too few repeats."""
-    found = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among)
+    found = _contrast(_cells(cells), additive, (1.0 - COVERAGE) / among, paired)
     if found is None or found.low is None or found.high is None:
         return -math.inf, math.inf
     return found.low, found.high
+
+
+def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
+    """Return whether rounds as a whole were faster or slower; speeds of each condition, by round."""
+    if len(speeds) < 2 or len(speeds[0]) < LEAST_REPEATS:
+        return False
+    logs = np.log(np.array(speeds))
+    of_rounds, of_conditions = logs.mean(axis=0), logs.mean(axis=1)
+    rest = logs - of_rounds[None, :] - of_conditions[:, None] + logs.mean()
+    between = logs.shape[0] * float(np.var(of_rounds, ddof=1))
+    within = float((rest**2).sum()) / ((logs.shape[0] - 1) * (logs.shape[1] - 1))
+    return between > DRIFT * within
 
 
 def loss_test(

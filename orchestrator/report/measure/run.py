@@ -113,6 +113,7 @@ class MeasuredRun:
         machines: hardware and processor load by node, as far as reported.
         variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
         host_limits_gb: the job's memory limit by node; nodes without a limit are missing.
+        span_s: start of its first attempt with the present configuration, and end of its newest; None if unknown.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
 
@@ -154,6 +155,7 @@ class MeasuredRun:
     metrics_source: str
     not_taken: Mapping[str, str]
     forwarded: Mapping[str, str]
+    span_s: tuple[float, float] | None
     generation: int
     attempt_id: int | None
 
@@ -292,10 +294,16 @@ def measured_run(data: RunData) -> MeasuredRun:
         metrics_source=data.metrics_source,
         not_taken=data.not_taken,
         forwarded=data.forwarded,
+        span_s=_span_s(mine),
         generation=newest.generation if newest else 0,
         attempt_id=newest.id if newest else None,
         **_batch(run.config, mine),
     )
+
+
+def _span_s(attempts: Sequence[AttemptRow]) -> tuple[float, float] | None:
+    started_s, ended_s = (attempts[0].started_s, attempts[-1].ended_s) if attempts else (None, None)
+    return None if started_s is None or ended_s is None else (started_s, ended_s)
 
 
 def _device_names(gpus: GpuSummary, start: Mapping[str, Any]) -> tuple[str, ...]:

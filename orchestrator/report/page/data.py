@@ -148,6 +148,8 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
         "speed_unit": one.speed_unit,
         "speed": _estimate(one.speed),
         "times_baseline": _estimate(one.times_baseline),
+        "times_baseline_without_rounds": _estimate(one.times_without_rounds),
+        "in_rounds": bool(one.rounds),
         "order": one.order,
         "loss_is": one.loss_is,
         "loss": asdict(one.loss),
