@@ -15,17 +15,7 @@ from dscampaign.jobs.shared.documents import decode
 
 @dataclass(frozen=True)
 class TrainerDataset:
-    """The source of the text.
-
-    Attributes:
-        path: a local file or folder (text, JSON lines, parquet), or the name of a data set on the Hugging Face hub.
-        name: configuration of a hub data set.
-        split: split of a hub data set, or the files of a local folder whose name begins with it.
-        text_field: field of a record that holds the text.
-        eval_path: separate held-out text, as ``path``.
-        eval_split: separate held-out split of ``path``.
-        eval_fraction: without both, the share at the end of the text that is held out.
-    """
+    """The source of the text; fields as in the spec's `train.dataset`."""
 
     exact: ClassVar[bool] = True
 
@@ -57,39 +47,14 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """The training of an attempt, with the fields of ``train.json``, which names all of them.
+    """The training of an attempt, with the fields of ``train.json``, which names all of them; as in the spec's `train`.
 
     Only a field that is new in a version has a default here, for attempts that the version before has queued.
 
     Attributes:
-        model: name (of `shapes`, or on the hub) or local path, or the fields of a Transformers configuration
-            (``model_type`` and others).
-        pretrained: start from the model's weights, not from random ones.
-        tokenizer: hub name, local folder, ``bytes``, or None for the model's own.
-        seq_len: tokens of a sample.
         global_batch, micro_batch, accumulation, world_size: ``global = micro * accumulation * world /
             (sequence_parallel * tensor_parallel)``, in samples.
         steps: optimizer steps; None when ``epochs`` decides.
-        warmup_steps: steps of linear warm-up at the start of the schedule.
-        min_lr_ratio: final learning rate as a share of ``lr``.
-        grad_clip: clip gradients to this norm; 0 does not.
-        checkpoint_every, eval_every: in optimizer steps; None only on request, and at the end, respectively.
-        keep_checkpoints: newest checkpoints that stay.
-        eval_batches: evaluate on at most so many global batches; None is all held-out text.
-        log_every: report every so many steps.
-        keep_best: also keep the checkpoint with the lowest held-out loss.
-        universal_checkpoint: resume from checkpoints of another number of ranks.
-        engine: DeepSpeed's, or PyTorch's data parallel (ddp) or sharded (fsdp2) training without it.
-        fsdp2_reduce: reduce gradients after each micro-batch, or after the last of a step.
-        offload: states that lie in the node's memory, or on a disk at ``nvme_path``, instead of the GPU's.
-        deepcompile: DeepSpeed's own compiler passes.
-        cuda_graphs: record the compiled passes once, and replay them.
-        attention: implementation; ``auto`` is causal attention without a mask if the model's is plain.
-        fused_loss: output layer and cross-entropy in one kernel, without whole logits.
-        profile_at: the first of the optimizer steps that are profiled; None profiles none.
-        untimed_steps: of an attempt, that count in no figure of speed: they compile, allocate and tune.
-        sequence_parallel: consecutive ranks that share each sample, a stretch of its tokens each.
-        tensor_parallel: consecutive ranks that share each layer, a part of its matrices each.
         search: search for a micro-batch, from ``micro_batch`` on, and do not train; None to train.
     """
 

@@ -1,9 +1,4 @@
-"""Patches of DeepSpeed: operators built in time, an abort of DeepCompile avoided, less work for the host.
-
-Also a start without the compiler if nothing is compiled.
-
-Each patch leaves alone a version that solves its problem, and any configuration that does not need it.
-"""
+"""Patches of DeepSpeed, see `patches`; and its operators, built in time."""
 
 from __future__ import annotations
 

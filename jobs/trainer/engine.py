@@ -21,18 +21,11 @@ from dscampaign.jobs.shared.state_layout import joins_parameters
 
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
-from .deepspeed_patches import (
-    compile_plain_linear,
-    keep_reduce_buckets,
-    put_off_muon,
-    remove_waits,
-    spare_the_host,
-)
+from .deepspeed_patches import compile_plain_linear
 from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
-from .gathers import join_gathered_weights
 from .model import NextTokenLoss, parameter_groups
-from .reductions import join_gradients, stay_ahead
+from .patches import patch_optimizer, patch_process
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import TorchEngine
 from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
@@ -82,7 +75,6 @@ def create_engine(
     model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
 ) -> Engine:
     """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone."""
-    keep_reduce_buckets(config)
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
     if config.engine == "ddp":
@@ -94,10 +86,9 @@ def create_engine(
             gather_whole_blocks(model, ds_config)
         joined = joins_parameters(asdict(config))
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
+        patch_process(config)
         engine = _deepspeed_engine(trained, ds_config, universal)
-        if not config.deepcompile:  # which reduces in compiled operators of its own
-            join_gradients()
-            stay_ahead(engine.optimizer)
+        patch_optimizer(engine.optimizer, config)
     if config.compile or config.deepcompile:
         _compile(engine, config)
     return engine
@@ -161,15 +152,11 @@ def _deepspeed_engine(
     rendered = deepcopy(dict(with_a_block_ahead(ds_config, model)))
     if universal:
         rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
-    spare_the_host()
-    join_gathered_weights()
-    put_off_muon()
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         _forget_trial_step(engine.optimizer)
-    remove_waits(engine.optimizer)
     return engine
 
 
