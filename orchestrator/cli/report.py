@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,17 +39,10 @@ _baseline: Final = click.option(
 
 @verb
 @campaign_argument
-@click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.  [default: NAME-report]"
-)
+@click.option("--output", type=click.Path(path_type=Path), help="Folder to write.  [default: NAME-report]")
 @_baseline
 @click.option("--watch", "-w", is_flag=True, help="Write it again whenever a run has changed, until all are settled.")
-@click.option(
-    "--interval",
-    type=click.IntRange(1, 86_400),
-    metavar="SECONDS",
-    help="Time between two looks of --watch.  [default: 30]",
-)
+@click.option("--interval", type=click.IntRange(1), metavar="SECONDS", help="Period of --watch.  [default: 30]")
 @store_options
 @json_option
 def report(
@@ -70,7 +63,6 @@ def report(
     Ctrl-C leaves the last report. Metrics are as recent as the reconciler's last pass.
 
     Examples:
-      campaign report sweep
       campaign report sweep --watch --interval 60
       campaign report sweep --output results --baseline zero_stage-0
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
@@ -85,52 +77,31 @@ def report(
         from dscampaign.orchestrator.report.page.summary import summary_lines
         from dscampaign.orchestrator.report.page.write import write_report
 
+        from .pages.status import headline
+        from .watch import terminated_as_interrupted, write_until_settled
+
         opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
 
-        def read() -> tuple[Results, GpuDetails]:
+        def write(status: CampaignStatus | None = None) -> tuple[Results, GpuDetails]:
             results = _results_of(opened, campaign, baseline)
-            return results, read_gpu_details(opened, results.runs, sampled_runs(results))
-
-        def write(results: Results, details: GpuDetails) -> list[Path]:
-            return write_report(results, details, folder, time.time())
+            details = read_gpu_details(opened, results.runs, sampled_runs(results))
+            if watch or output or not as_json:
+                files = write_report(results, details, folder, time.time())
+                state = f"{time.strftime('%H:%M:%S')} {headline(status, page_for(sys.stderr))} · " if status else ""
+                echo_err(f"{state}{files[0]}, and {len(files) - 1} more files beside it")
+            return results, details
 
         if watch:
-            results, details = _follow(opened, campaign, read, write, interval or _INTERVAL_S)
+            with terminated_as_interrupted():
+                results, details = write_until_settled(opened, campaign, write, interval or _INTERVAL_S)
         else:
-            results, details = read()
+            results, details = write()
         if as_json:
             echo_json(document_of(results, details))
-        if not watch and (output is not None or not as_json):
-            written = write(results, details)
-            echo_err(f"{written[0]}, and {len(written) - 1} more files beside it")
-        if not as_json:
+        else:
             echo_page("\n".join(summary_lines(results)))
     return EXIT_OK
-
-
-def _follow(
-    store: Store,
-    campaign: CampaignRow,
-    read: Callable[[], tuple[Results, GpuDetails]],
-    write: Callable[[Results, GpuDetails], list[Path]],
-    interval_s: float,
-) -> tuple[Results, GpuDetails]:
-    from .pages.status import headline
-    from .watch import terminated_as_interrupted, write_until_settled
-
-    def once(status: CampaignStatus) -> tuple[Results, GpuDetails]:
-        found = read()
-        page = write(*found)[0]
-        echo_err(f"{time.strftime('%H:%M:%S')} {page} · {headline(status, page_for(sys.stderr))}")
-        return found
-
-    try:
-        with terminated_as_interrupted():
-            return write_until_settled(store, campaign, once, interval_s)
-    except KeyboardInterrupt:
-        echo_err("stopped; the last report stays as it is")
-        raise
 
 
 @verb
@@ -155,11 +126,8 @@ def recommend(
     objective, takes the best by it, and of several equally good the fastest.
 
     Examples:
-      campaign recommend sweep
       campaign recommend sweep --by loss
-      campaign recommend sweep --by memory
       campaign recommend sweep --config
-      campaign recommend sweep --json
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
         from dscampaign.orchestrator.report.page.data import recommendation_document

@@ -59,7 +59,6 @@ def submit(
     continues from its last checkpoint, if its learning rate is constant.
 
     Examples:
-      campaign submit campaign.yaml
       campaign submit campaign.yaml --yes --watch
       campaign submit campaign.yaml --set train.steps=10 --set name=trial
     """
@@ -136,7 +135,6 @@ def reconcile(
     or was cancelled. 1: settled, but some runs failed or are held. 8: not settled yet.
 
     Examples:
-      campaign reconcile
       campaign reconcile sweep --watch
       */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
@@ -169,7 +167,6 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
     The pass of `campaign reconcile` that cancels them may start runs that waited for room.
 
     Examples:
-      campaign cancel sweep zero_stage-3
       campaign cancel sweep 'zero_stage-3*' --state queued
       campaign cancel sweep --all
     """
@@ -207,13 +204,12 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    every failed or held run; with --all also every cancelled run. On a terminal it asks first if these are many. RUN
-    may be a pattern. Runs that a screening left out or that completed early are retried only if RUN or an option
-    chooses them, runs that are no longer in the spec only if RUN does.
+    every failed or held run; with --all also every cancelled run. RUN may be a pattern. Runs that a screening left out
+    or that completed early are retried only if RUN or an option chooses them, runs that are no longer in the spec only
+    if RUN does.
 
     Examples:
       campaign retry sweep
-      campaign retry sweep zero_stage-3
       campaign retry sweep 'zero_stage-3*' --state cancelled
       campaign retry sweep --all
     """

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @runs_argument
 @click.option("--watch", "-w", is_flag=True, help="Refresh every two seconds until every run is settled.")
 @selection_options
-@click.option("--all", "everything", is_flag=True, help="Show every run, even if they are more than fit on the screen.")
-@click.option("--wide", is_flag=True, help="Show every run with all columns, however wide the screen.")
+@click.option("--all", "everything", is_flag=True, help="Show every run.")
+@click.option("--wide", is_flag=True, help="Show every run with all columns.")
 @store_options
 @format_options
 def status(
@@ -36,15 +36,12 @@ def status(
 ) -> int:
     """Show the status of a campaign.
 
-    NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. This only reads the
-    store: metrics are as recent as the reconciler's last pass. If runs do not fit on the screen, shows conditions
-    (all repeats of a point) instead, the worst first; a file or a pipe gets every run.
+    NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. Loss and speed are
+    those of the last step that the reconciler has read. If runs do not fit on the screen, or all have ended, shows
+    conditions (all repeats of a point) with medians, the worst first; a file or a pipe gets every run.
 
     Examples:
-      campaign status
       campaign status sweep --watch
-      campaign status sweep zero_stage-3
-      campaign status sweep --failed
       campaign status sweep 'zero_stage-3*' --state queued,running
       campaign status sweep -o csv > runs.csv
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'

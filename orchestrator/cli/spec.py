@@ -49,8 +49,6 @@ def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) 
     Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on.
 
     Examples:
-      campaign init
-      campaign init --list
       campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
     """
@@ -116,12 +114,10 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
-    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU.
-    Shows the command of the first run of your own script. With RUN, shows that run's DeepSpeed configuration instead.
-    Sums up more than 60 runs by axis, with a row for each run that differs from all others.
+    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU; more
+    than 60 runs by axis. With RUN, shows that run's DeepSpeed configuration instead.
 
     Examples:
-      campaign plan campaign.yaml
       campaign plan campaign.yaml zero_stage-2
       campaign plan campaign.yaml -o csv > plan.csv
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
@@ -184,14 +180,13 @@ def render(
     if reconciler:
         if output is None or run:
             raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add --output FILE")
-        script = render_reconciler(submission, where.settings.store_without_password, output, RECONCILER_TIME)
-        _hand_over(script, output, as_json)
+        place_of_store = where.settings.store_without_password
+        _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output, as_json)
         return EXIT_OK
-    names = [item.name for item in submission.runs]
-    if run not in names and (run or len(names) > 1):
-        raise _no_such_run(run, names)
-    script = render_run(submission, next(item for item in submission.runs if run in (None, item.name)))
-    _hand_over(script, output, as_json)
+    runs = {item.name: item for item in submission.runs}
+    if run not in runs and (run or len(runs) > 1):
+        raise _no_such_run(run, list(runs))
+    _hand_over(render_run(submission, runs[run] if run else submission.runs[0]), output, as_json)
     return EXIT_OK
 
 
