@@ -14,7 +14,7 @@ _AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
 read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
 starts, has trouble with its files."""
 TRY_AGAIN: Final = "nothing is lost: try again"
-_FULL: Final = "free space on its disk: what waits to be written is not lost"
+_FULL: Final = "free space on its disk: metrics wait in files and are not lost"
 _FULL_BYTES: Final = 1 << 20
 """With less free space than this SQLite's `disk I/O error` is a full disk: it gets no room for its log."""
 
@@ -24,7 +24,7 @@ _WRONG_ADDRESS: Final = {
         "check the user in the store's address, and the password in ~/.pgpass or CAMPAIGN_STORE"
     ),
 }
-"""By words of PostgreSQL, which has no codes for them: lasting faults of an address, with a remedy."""
+"""By PostgreSQL's message: lasting faults of an address, with a remedy."""
 
 _HINTS: Final = {
     **_WRONG_ADDRESS,
@@ -33,7 +33,7 @@ _HINTS: Final = {
     ),
     r"full|No space left|quota": _FULL,
 }
-"""By words of a driver: the remedy, if trying again is not enough."""
+"""By a driver's message: the remedy, if trying again is not enough."""
 
 
 def first_line(error: BaseException | None) -> str:

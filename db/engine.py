@@ -25,7 +25,7 @@ from .read_only import LOGS, ReadOnlyFile, beside
 from .storable import to_json
 
 BUSY_TIMEOUT_S: Final = 30
-"""How long a transaction waits for another one's lock, on both databases."""
+"""How long a transaction waits for another's lock, on both databases."""
 
 _CONNECT_TIMEOUT_S: Final = 10
 _HARMLESS_OPTIONS: Final = frozenset(
@@ -38,7 +38,7 @@ _POLL_S: Final = 0.002
 _FORMS: Final = "sqlite:///FILE or postgresql://HOST/NAME"
 _ENCODE: Final = "percent-encode the password: @ is %40, / is %2F, : is %3A; or keep it in ~/.pgpass"
 _MAKE_UTF8: Final = (
-    "make one: `createdb --template=template0 --encoding=UTF8 NAME`; an old store moves by `pg_dump -E UTF8`"
+    "make a database: `createdb --template=template0 --encoding=UTF8 NAME`; an old store moves by `pg_dump -E UTF8`"
 )
 
 BEGIN: Final = "campaign_begin"

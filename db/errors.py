@@ -49,7 +49,7 @@ class SchemaMismatch(StoreError):
             f"the store's schema is {found or 'absent'}, this program needs {wanted}",
             hint="`campaign db upgrade`"
             if (found or "") < wanted
-            else "use the version that upgraded it, or a newer one",
+            else "use the version that upgraded it, or a newer version",
         )
         self.upgradable = (found or "") < wanted
         self.found = found

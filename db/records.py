@@ -47,7 +47,7 @@ COMPLETED_EARLY: Final = "completed_early"
 STEPS_RESTARTED: Final = "spool.restarted"
 """The event of an attempt whose script reported a step again that it had passed."""
 STEPS_REPEATED: Final = "spool.repeated"
-"""The event of an attempt that began below a checkpoint of an earlier one."""
+"""The event of an attempt that began below a checkpoint of an earlier attempt."""
 STEPS_BEYOND: Final = "spool.beyond"
 """The event of an attempt whose script reported a step far beyond the target."""
 
@@ -55,7 +55,7 @@ SUBMITTING: Final = "submitting"
 """The event with the reason for an attempt and, as `exclude`, the nodes that it avoids."""
 
 ENDING: Final = "end"
-"""The phase of an attempt whose ranks have ended, or are being ended; the others are those of `jobs/report.py`."""
+"""The phase of an attempt whose ranks have ended, or are being ended; `jobs/report.py` has the others."""
 SUSPENDED: Final = "suspended"
 """Likewise while Slurm has suspended the job."""
 

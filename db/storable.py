@@ -27,8 +27,7 @@ MAX_DEPTH: Final = 32
 _CUT: Final = " …"
 _TOO_DEEP: Final = "(nested too deep)"
 _SUSPECT: Final = re.compile(r"[\\0-9](?:u(?:0000|d[89a-f])|[0-9]{18})")
-"""Shows, in the JSON of a value, what may be no text that every database takes, or no number; written so that most
-characters are passed over at a glance."""
+"""In the JSON of a value: text that some database refuses, or a number that is not finite."""
 
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _VERSION = table("alembic_version", column("version_num"))
 _READ_ONLY: Final = "ask its owner to run this, or use a store of your own: `--store`"
 _RESTORED: Final = "if it is being restored, try again when that is done; else `campaign db upgrade`"
-_GRANT_AGAIN: Final = "this version may need a grant that an earlier one did not: run roles.sql again (docs/cluster.md)"
+_GRANT_AGAIN: Final = "this version may need further grants: run roles.sql again (docs/cluster.md)"
 _READ_ROLE: Final = (
     "status, report and the like work; to run campaigns, log in with the role campaign_owner (docs/cluster.md)"
 )
@@ -181,7 +181,7 @@ class Store:
     def _prepare_file(self, path: Path, create: bool) -> None:
         if not create:
             if not path.exists():
-                raise StoreMissing(f"there is no store at {path}", hint="`campaign submit SPEC` creates one")
+                raise StoreMissing(f"there is no store at {path}", hint="`campaign submit SPEC` creates it")
             self._file = path, _identity(path)
             return
         make_private(path.parent)

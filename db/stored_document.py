@@ -45,7 +45,7 @@ class StoredDocument(Mapping[str, Any]):
 
 
 EMPTY: Final = StoredDocument("{}")
-"""One for all rows that hold nothing: nobody can change it."""
+"""Shared by all empty rows: nobody can change it."""
 
 
 class DocumentType(TypeDecorator[Mapping[str, Any]]):

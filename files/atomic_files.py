@@ -15,7 +15,7 @@ from .private_files import open_private
 from .regular_files import open_regular
 
 MAX_BYTES: Final = 32 << 20
-"""Of a record; no job writes a longer one."""
+"""Of a record; no job writes more."""
 
 
 def write_atomically(path: Path, text: str, *, closed: bool = False, sync_folder: bool = True) -> None:

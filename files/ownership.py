@@ -159,7 +159,7 @@ def _doubt(place: Path, info: os.stat_result, *, own: bool) -> Distrusted | None
     folder = stat.S_ISDIR(info.st_mode)
     owners = {os.geteuid()} if own else {os.geteuid(), 0, _unnamed_owner() if folder else 0}
     if info.st_uid not in owners and (own or not _is_trusted(info.st_uid)):
-        hint = "only you, or root, may own what a campaign uses: use a file or a folder of your own"
+        hint = "only you, or root, may own the files of a campaign: use a file or a folder of your own"
         hint += _or_trust(info) if folder and not own else ""
         return Distrusted(f"{place} belongs to user {user_name(info.st_uid)}", hint, info.st_uid)
     public = not own and folder and info.st_mode & stat.S_ISVTX

@@ -105,7 +105,7 @@ class _Groups:
 
     _MODULE = "torch.distributed.distributed_c10d"
     _OTHERS = ("jax", "mpi4py", "horovod", "tensorflow", "paddle", "mindspore", "mxnet")
-    """What forms groups of its own."""
+    """Libraries that form groups of their own."""
 
     def __init__(self) -> None:
         self._formed = 0

@@ -25,7 +25,7 @@ MAX_NAME = 200
 """Characters of a metric's name, as the store holds."""
 
 RECORD_SIZE = 128
-"""Bytes of a rank's progress record: one line of JSON, filled up with spaces."""
+"""Bytes of a rank's progress record: a line of JSON, filled up with spaces."""
 
 
 def report(step: int, **values: SupportsFloat) -> None:

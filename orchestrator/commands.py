@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 SPEC: Final = "SPEC"
-"""Stands for the spec of the running command and its overrides, if it has one."""
+"""Stands for the spec of the running command and its overrides."""
 
 _CARRIED: Final = frozenset({"command line", "spec"})
 """Sources of `dir` and `store` that the next command does not have by itself."""

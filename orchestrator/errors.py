@@ -82,7 +82,7 @@ class InvalidSpec(UserError):
 
 
 _POINTED: Final = 76
-"""Characters of the longest line that is shown with a caret below it: a terminal would wrap a longer one."""
+"""Characters of the longest line that is shown with a caret below it: a terminal would wrap a longer line."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class SpecError(UserError):
 
 _ALIKE: Final = 0.7
 _ALIKE_SHORT: Final = 0.75
-"""How alike two words are, from 0 to 1, of which one may be meant for the other."""
+"""Least similarity, from 0 to 1, of a misspelt name to the intended name."""
 _SHORT: Final = 4
-"""Characters of a short word."""
+"""Characters of a short name."""
 
 _Else = TypeVar("_Else", str, str | None)
 

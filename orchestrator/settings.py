@@ -163,7 +163,7 @@ def _read(path: Path) -> dict[str, str]:
     try:
         values = tomllib.loads(trusted_bytes(path).decode())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {error}", "expected a TOML file with settings such as `dir` and `store`") from error
+        raise UserError(f"{path}: {error}", "expected TOML settings, for example `dir`") from error
     for name, value in values.items():
         if name not in _DEFAULTS:
             hint = did_you_mean(name, _DEFAULTS, f"the settings are {', '.join(_DEFAULTS)}")

@@ -8,7 +8,7 @@ from typing import Final
 
 _NAME_BYTES: Final = 255
 _PATH_BYTES: Final = 3000
-"""What is left of the 4096 that Linux takes, for the folder in front of it."""
+"""Of the 4096 bytes that Linux accepts, without the folder in front."""
 
 
 def expanded(text: str) -> Path:

@@ -35,7 +35,7 @@ PIECE = 8192
 BLOCK_LINES = 400
 FIRST_SUSPECTS = 20
 SUSPECT_LIMIT = 60
-"""The first and the last suspects are kept: if one line repeats a thousand times, the cause of the end comes last."""
+"""The first and the last suspects are kept: if a line repeats a thousand times, the cause of the end comes last."""
 GATHER_S = 5.0
 """For the logs of a node, in all: the outcome must be written before Slurm sends SIGKILL."""
 
@@ -49,9 +49,9 @@ SUSPECTS = (
     *("mismatch", "invalid", "read-only", "not connected", "loss scale", "finite", "is nan", "diverg", "timeout"),
     *("stuck", "no progress", "abort", "fatal", "access fault", "stalled"),
 )
-"""Worth keeping from the middle of a log, in lower case; a superset of what the rules of failure classes look for.
+"""Worth keeping from the middle of a log, in lower case: a superset of the rules of failure classes.
 
-Plain words are ten times as fast as a pattern, and the logs of a long run are searched between SIGTERM and SIGKILL.
+Plain text is ten times as fast as a pattern, and the logs of a long run are searched between SIGTERM and SIGKILL.
 """
 
 

@@ -49,5 +49,5 @@ def _ours(environ: Mapping[str, str]) -> Path:
         folder = Path(public) / name
         if not (why := private_folder(folder)):
             return folder
-        print(f"what is compiled is not kept there: {why}", file=sys.stderr, flush=True)
+        print(f"compiled kernels are not kept there: {why}", file=sys.stderr, flush=True)
     return Path.home() / _AT_HOME / socket.gethostname()

@@ -139,7 +139,7 @@ class Search:
             text = json.dumps({"micro_batch": chosen, "run": self._payload.run, "tried": tried})
             create_exclusively(path, text)
         except OSError as error:
-            print(f"what was found is not kept for other runs: {error}", file=sys.stderr, flush=True)
+            print(f"the result is not kept for other runs: {error}", file=sys.stderr, flush=True)
 
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
         """Wait, on the other nodes, for node 0's next decision."""

@@ -32,7 +32,7 @@ TERM_GRACE_S = 3.0
 """Below the usual KillWait, so that the outcome is written before Slurm kills us too."""
 PEER_GRACE_S = 10.0
 TEARDOWN_GRACE_S = 15.0
-"""The launcher ends ranks one after another, 30 s each; ranks that wait for a dead one wait for nothing."""
+"""The launcher ends ranks in turn, 30 s each; ranks that wait for a dead rank wait for nothing."""
 
 LINGER_S = 1800.0
 """A rank that has run its script may still upload while its interpreter ends; a longer end hangs."""

@@ -72,7 +72,7 @@ STEPS: Final = (
     StepForm(_form(rf"(?P<before>^){_BAR}"), " 30%|##9  | 295/1000 [", "Accelerate", of_run=True),
     StepForm(_form(rf"{_BEGIN}:? *{_BAR}"), "Training:  30%|##9  | 295/1000 [", "tqdm", of_run=True),
 )
-"""The first form that a line has gives its step; iterations beside steps may be those of micro-batches."""
+"""The first form that a line has gives its step; iterations beside steps may count micro-batches."""
 
 _OTHER_STEPS: Final = _form(
     r"max(?:imum)?|total|num|warmup|micro|mini|sub|inner|accum(?:ulation)?|gradient|every|per|nan|skip(?:ped|ping)?"
@@ -80,7 +80,7 @@ _OTHER_STEPS: Final = _form(
     r"|target|final|end|val|valid(?:ation|ate|ating)?|eval(?:uation|uate|uating)?|test(?:ing)?|dev|env(?:ironment)?|rollout"
     r"|diffusion|denoising|time|data"
 )
-"""Words before `step` that make it another number than the step of the line."""
+"""Before `step`, these make it another number than the step of the line."""
 _EPOCH: Final = _form(rf"(?<![a-z_./-])epoch{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
 _EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 
@@ -95,7 +95,7 @@ _OF_MANY: Final = _form(
     r"best|lowest|min(?:imum)?|max(?:imum)?|mean|average|avg|running|smoothed|ema|epoch|final|last|prev(?:ious)?|target"
     r"|initial"
 )
-"""Words before `val loss` and the like that make it no loss of the step."""
+"""Before `val loss` and the like, these make it no loss of the step."""
 _HELD_OUT: Final = _form(
     r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
     r"(?![\w./-])"
@@ -105,7 +105,7 @@ _TRAINING: Final = _form("train")
 _TIME: Final = (
     r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*(?P<name>(?:(?:step|iter|iteration)[ _])?(?:time|dt)|elapsed time per iteration)"
 )
-"""Without a word before: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
+"""Not after a name: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
 TIMES: Final = (
     (_form(rf"{_TIME}(?: ?\(ms\)|_ms\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1e-3),
     (_form(rf"{_TIME}(?: ?\(s\)|_s\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1.0),

@@ -21,7 +21,7 @@ _KNOWN: Final = {
     "tokens_per_second": "tokens_per_s",
 }
 _OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
-"""Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of one batch."""
+"""Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of a batch."""
 
 
 def metric_name(tag: str, *, folder: str = "") -> str:

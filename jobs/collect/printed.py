@@ -22,7 +22,7 @@ SEEN_WITHIN_S: Final = 0.25
 WAITING: Final = 1000
 """At most so many lines of the Trainer wait for their step."""
 PATTERN_S: Final = 2.0
-"""Of processor time, for one pattern on one chunk of output: others need a hundredth of it."""
+"""Of processor time, for a pattern on a chunk of output: most need a hundredth of it."""
 SHOWN: Final = 80
 """Characters of a line, for people."""
 
@@ -95,7 +95,7 @@ class Patterns:
                 lines.append({"step": self._step, **values})
         for name in [name for name, pattern in patterns.items() if pattern.given_up]:
             del self._patterns[name]
-            self.remarks.append(f"metrics.{name} takes too long on what the script prints, and is given up")
+            self.remarks.append(f"metrics.{name} takes too long on the script's output, and is not used any more")
         return _stamped(lines, ts_s)
 
 
@@ -116,7 +116,7 @@ class CommonForms:
         """Return that steps begin again with each epoch and cannot be counted on."""
         example = self._epochs.refused[:SHOWN]
         remark = (
-            "the script seems to count steps anew in each epoch, and how many an epoch has is not known: lines such as "
+            "the script seems to count steps anew in each epoch, of unknown length: for example "
             f'"{example}" are not read. Let it print the step of the whole training'
         )
         return [remark] if example else []
@@ -133,7 +133,7 @@ class CommonForms:
         """The Trainer's own lines lack the step: its bar comes again after each, and has it."""
         if (values := logged(text)) is not None:
             if values and len(self._waiting) < WAITING:
-                self.description = self.description or "what the Trainer prints"
+                self.description = self.description or "the Trainer's output"
                 self._waiting.append(values)
         elif self._waiting and (bar := _TRAINERS_BAR.match(text)):
             return [Reading(line, text) for line in self._placed(int(bar[1]), int(bar[2]))]
@@ -142,7 +142,7 @@ class CommonForms:
         elif "loss" in text.lower() and (reading := read_line(text, self._run_steps)):
             if reading.epoch is None and not reading.over_all:
                 reading.epoch = self._epoch
-            self.description = self.description or f'lines of the output such as "{text.strip()[:SHOWN]}"'
+            self.description = self.description or f'lines of the output, for example "{text.strip()[:SHOWN]}"'
             return [reading]
         return []
 

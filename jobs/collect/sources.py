@@ -22,12 +22,12 @@ from .formats import MAX_STEP, Line
 from .metric_names import metric_name
 
 CHUNK_BYTES: Final = 256 << 10
-"""Read of one file at a time: the agent has other things to do."""
+"""Read of a file at a time: the agent has other work."""
 SEARCH_S: Final = 10.0
 """Between two searches for files."""
 MAX_DEPTH: Final = 5
 MAX_ENTRIES: Final = 5000
-"""Of one search: a folder may hold a data set."""
+"""Of a search: a folder may hold a data set."""
 CLOCKS_DIFFER_S: Final = 60.0
 """A file server may be late by this much."""
 

@@ -36,7 +36,7 @@ DEEPSPEED_SCRIPTS = frozenset({"zero_to_fp32.py", "zero_to_torch.py"})
 """Scripts that DeepSpeed copies into every checkpoint, which a manifest does not name."""
 
 MARGIN = 1.02
-"""A checkpoint is a little larger than its numbers, and the next one than the last."""
+"""A checkpoint is a little larger than its numbers, and the next checkpoint than the last."""
 
 
 def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> list[Path]:

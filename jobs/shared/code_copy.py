@@ -28,7 +28,7 @@ LIVE: Final = "live"
 """Stands for the hash where a run uses the files as they are when an attempt starts."""
 
 NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-"""How files of code end that may name others, and a word of a command that may name one to be read."""
+"""Suffixes of files of code that may name others, and an argument that may name a file to read."""
 
 _WRITTEN: Final = re.compile(
     r"(?!.*(conf|cfg)).*(^-o$|[-_.](out(put|file|path)?|save[ds]?|dump|write|export|results?|metrics?|report|summary|stats"
@@ -138,7 +138,7 @@ class CopyPaths:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise DamagedCopy(f"{self.folder / path} is missing") from None
             if now != expected:
-                raise DamagedCopy(f"{self.folder / path} is not what was copied")
+                raise DamagedCopy(f"{self.folder / path} differs from the copied code")
         return found
 
 

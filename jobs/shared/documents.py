@@ -74,7 +74,7 @@ def decode(kind: Any, raw: Any, place: str = "") -> Any:
     if origin in (UnionType, Union):
         return _first_that_fits(args, raw, place)
     if origin is Literal:
-        return raw if raw in args else _wrong(place, raw, f"is not one of {', '.join(map(str, args))}")
+        return raw if raw in args else _wrong(place, raw, f"is not among {', '.join(map(str, args))}")
     if origin is Annotated and isinstance(args[1], Within):
         return _in_range(decode(args[0], raw, place), args[1], place)
     if origin is Annotated:

@@ -66,7 +66,7 @@ class AttemptPaths:
         return self.dir / f"claim-{node_rank}"
 
     restarted = _Below("restarted.json")
-    """Left by a further start of the job that holds the claim: Slurm ended its first one."""
+    """Left by a further start of the job that holds the claim: Slurm ended the first start."""
     started = _Below("started.json")
     """Node 0's announcement: where the ranks meet, the checkpoint to resume from, host and time."""
     metrics = _Below("metrics.jsonl")
@@ -156,7 +156,7 @@ class RunPaths:
     forward = _Below("forward")
     """Files of the run for other tools."""
     current = _Below("current")
-    """The generation that may write; an agent of an older one ends itself."""
+    """The generation that may write; older agents end themselves."""
 
     def attempt(self, generation: int) -> AttemptPaths:
         """The folder of an attempt."""

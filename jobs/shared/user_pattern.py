@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 SEARCH_S: Final = 0.1
-"""Of processor time, for all lines of one attempt: most patterns need less than a thousandth of it."""
+"""Of processor time, for all lines of an attempt: most patterns need less than a thousandth of it."""
 AGAIN_S: Final = 0.01
 """Between two signals, in case an exception is swallowed, as in a destructor."""
 

@@ -13,7 +13,7 @@ PER_TASK: Final = re.compile(
     r"|RANK|LOCAL_RANK|CROSS_RANK|WORLD_SIZE|LOCAL_SIZE|CROSS_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(RANK|WORLD_SIZE|NAME)|NODE_RANK"
     r"|MASTER_ADDR|MASTER_PORT"
 )
-"""A launcher sets these for one process: another process that inherits them takes itself for that rank."""
+"""A launcher sets these for a process: another process that inherits them takes itself for that rank."""
 
 _OF_A_JOB: Final = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN)_\w+")
 
@@ -54,7 +54,7 @@ SESSION: Final = re.compile(
 )
 """Variables that belong to a session or that this program sets, and variables of logging.
 
-Those of an active Python environment are here because the interpreter is recorded by itself.
+Variables of an active Python environment are here because the interpreter is recorded by itself.
 """
 
 

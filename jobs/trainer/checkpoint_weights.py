@@ -19,11 +19,11 @@ from .fsdp_engine import shards_in
 from .weights_only import weights_only
 
 WHOLE: Final = "mp_rank_00_model_states.pt"
-"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. Where ranks share layers it is the
-first of several, with what the first of these ranks has."""
+"""DeepSpeed's file of all weights in the format of the training; ZeRO 3 has none. If ranks share layers, it is the
+first of several files, with the weights of the first of these ranks."""
 
 _MODEL: Final = "model."
-"""What the model is called in the module that is trained."""
+"""Name of the model in the trained module."""
 
 
 class SavedWeights:

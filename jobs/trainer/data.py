@@ -110,7 +110,7 @@ def load(
         train, held_out = tokens[:cut], tokens[cut:]
     data = Data(Samples(train, config.seq_len), Samples(held_out, config.seq_len), meta.vocab_size, meta.eos)
     if not len(data.train):
-        raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, one sample has {config.seq_len + 1}")
+        raise ValueError(f"{config.dataset.path}: {len(train)} training tokens, a sample has {config.seq_len + 1}")
     return data
 
 
@@ -140,7 +140,7 @@ def _prepare(folder: Path, corpus: Corpus, tokenizer: str) -> None:
 def tokenizer_name(config: TrainerConfig) -> str:
     """Return the argument of `load_tokenizer`; raise ValueError if neither the model nor the spec has a tokenizer."""
     if config.tokenizer is None and not isinstance(config.model, str):
-        raise ValueError("train.tokenizer: the model has none of its own; name one, or 'bytes'")
+        raise ValueError("train.tokenizer: the model has none of its own; name a tokenizer, or 'bytes'")
     return config.tokenizer or str(config.model)
 
 

@@ -35,7 +35,7 @@ _REPLAYED: Final = {"options": {"triton.cudagraphs": True}}
 
 
 Engine: TypeAlias = DeepSpeedEngine | DdpEngine | FsdpEngine
-"""What trains. DeepSpeed's has no types: what is asked of all is checked by the others."""
+"""An engine. DeepSpeed's has no types: the common methods are checked for the others."""
 
 
 def start_process_group(job: Job) -> torch.device:

@@ -242,7 +242,7 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
     if kind not in CAUSAL:
         near = get_close_matches(kind, list(CAUSAL), 1, 0.6)
         problem = "has no causal language model for" if kind in CONFIG_MAPPING else "does not have the model type"
-        hint = f'did you mean "{near[0]}"?' if near else "use a type such as gpt2, llama, qwen2 or mistral"
+        hint = f'did you mean "{near[0]}"?' if near else "use gpt2, llama, qwen2, mistral, ..."
         return [_finding([("model", "model_type")], f"Transformers {problem} {kind}", hint)]
     given = {name: value for name, value in fields.items() if value != "auto"}
     if misspelt := misspelt_fields(given):
@@ -271,7 +271,7 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
     served = attentions(config)
     if attention not in ("auto", *served):
         message = f"Transformers has no {attention} for {kind}, only {', '.join(served)}"
-        findings.append(_finding([("attention",)], message, "write auto, which takes what the model has"))
+        findings.append(_finding([("attention",)], message, "write auto: it takes the model's value"))
     return findings
 
 

@@ -23,7 +23,7 @@ from .engine import Engine
 from .model import NextTokenLoss, whole_shape
 
 LARGEST_PROBE = 8
-"""Samples. The difference between two sizes leaves out what does not depend on them."""
+"""Samples. The difference between two sizes leaves out all that does not depend on them."""
 
 
 def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:

@@ -105,7 +105,7 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
             raise
         reason = f"{type(error).__name__}: {error}"
         checkpoint_retention.mark_unusable(source.checkpoint, reason)
-        later = "later attempts begin at the one before it"
+        later = "later attempts begin at the checkpoint before it"
         raise CheckpointError(f"{source.checkpoint} cannot be loaded, {later}: {reason}") from error
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 

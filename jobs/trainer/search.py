@@ -26,7 +26,7 @@ from .engine import Engine, advance
 from .model import NextTokenLoss
 
 TIMED: Final = 3
-"""Optimizer steps of which the median counts, after one that allocates and compiles."""
+"""Optimizer steps whose median counts, after a step that allocates and compiles."""
 
 
 def search(engine: Engine, model: NextTokenLoss, config: TrainerConfig, job: Job) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 PROFILED_STEPS: Final = 3
-"""Optimizer steps that are profiled: enough to see what repeats, and a trace that still opens. Nor do they count."""
+"""Optimizer steps that are profiled: enough to see the pattern, few enough for a trace that opens."""
 
 PEAK_FLOPS: Final = (
     (re.compile(r"\bH[12]00 NVL\b"), 835e12),
@@ -21,7 +21,7 @@ PEAK_FLOPS: Final = (
     (re.compile(r"\bH[12]00\b"), 989e12),
     (re.compile(r"\bA100\b"), 312e12),
 )
-"""Dense bf16 and fp16 FLOP/s by words of the device's name; the first that fits counts."""
+"""Dense bf16 and fp16 FLOP/s by parts of the device's name; the first match counts."""
 
 
 def profiled_steps(first: int | None) -> range:

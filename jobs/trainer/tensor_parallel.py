@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
 
 DIVIDED: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "ffn_dim", "n_inner")
-"""What of a model's configuration a group's ranks divide among them."""
+"""Fields of a model's configuration that the ranks of a group divide among them."""
 
 _MARK: Final = "tensor_model_parallel"  # DeepSpeed's, on each parameter that is a part
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 END = "<|endoftext|>"
-"""What Transformers calls the id that ends a document of bytes."""
+"""Transformers' name for the id that ends a document of bytes."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -101,6 +101,6 @@ def _from_transformers(name: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = loader.from_pretrained(name)
     except OSError as error:  # its words come first: they tell whether the hub is away or has no such tokenizer
-        hint = "name a folder on the shared disk, one that the node's cache of the hub has, or bytes"
+        hint = "name a folder on the shared disk, a name in the node's cache of the hub, or bytes"
         raise OSError(f"{error}\ntrain.tokenizer: no tokenizer {name} on this node: {hint}") from error
     return tokenizer

@@ -32,7 +32,7 @@ from .tokens import load_tokenizer, save_tokenizer
 
 FORMATS: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FILE_SIZE: Final = "4GB"
-"""Of weights: what hubs and file systems take with ease."""
+"""Of weights: a size that all hubs and file systems accept."""
 
 _PIECES: Final = "pieces"
 

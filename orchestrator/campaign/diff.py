@@ -174,7 +174,7 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int
     (first, run), more = started[0], f" (and {len(started) - 1} more)" if len(started) > 1 else ""
     differing = _experiment_changes(first.config, run)
     shown = f": {some(differing, _SHOWN)}" if differing else ""
-    same = "results under one name must come from one experiment"
+    same = "results under a name must come from a single experiment"
     message = f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}"
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     why = _why_not_longer(first, run, differing, saved)
@@ -191,7 +191,7 @@ def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Coll
         on_its_own = schedule == "constant" and has_one
         return ". With more steps alone it would go on from its last checkpoint" if on_its_own else ""
     if schedule != "constant":
-        why = f"its {schedule} schedule gives the steps so far another learning rate, only a constant one does not"
+        why = f"its {schedule} schedule gives the steps so far another learning rate; only `constant` does not"
         return f". It cannot go on from its last checkpoint: {why}; `campaign promote` writes the spec of a longer run"
     if not has_one:
         return ". It cannot go on: it saved no checkpoint (train.checkpoint_every), or none is left in its folder"

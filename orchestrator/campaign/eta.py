@@ -18,7 +18,7 @@ QUIET_S, QUIET_STEPS = 120.0, 20.0
 """A run that has been silent for longer may not go on as it did."""
 
 ALIKE = 2.0
-"""If slow conditions take longer than so many times the fast ones, the time of another one is unknown."""
+"""If slow conditions take longer than so many times the fast ones, the time of another is unknown."""
 
 
 def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:

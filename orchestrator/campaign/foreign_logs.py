@@ -40,7 +40,7 @@ _RANK_IN_NAME: Final = re.compile(
     r"(?:rank|task|proc)[-_.]?(\d+)(?!.*(?:rank|task|proc)[-_.]?\d)|^(\d+)/std(?:out|err)\b"
 )
 _BAR: Final = re.compile(r"(.{0,200}?\d%\|[^|]{0,200}\|[^\[\]]{0,80}\[[^\]]{0,200}\])(.*)", re.DOTALL)
-"""A progress bar, and what was printed behind it: the cursor stands at its end."""
+"""A progress bar, and the text behind it: the cursor stands at its end."""
 _EACH_LINE: Final = re.compile(r"\[(?:default|trainer|worker|[a-z]*rank)(\d+)\]:(?! )|\[\d+,(\d+)\]<std(?:out|err)>: ?")
 _SRUN: Final = re.compile(r" *(\d+): ?")
 _PDSH: Final = re.compile(r"(?=\S*\d)([A-Za-z][\w.-]*): ")
@@ -127,7 +127,7 @@ def gather(paths: Sequence[Path]) -> Seen:
         else:
             logs.append(path)
     if len(logs) > MOST_FILES:
-        raise UserError(f"{len(logs):,} logs", f"name those of one job: at most {MOST_FILES:,}")
+        raise UserError(f"{len(logs):,} logs", f"name the logs of a single job: at most {MOST_FILES:,}")
     most = min(FILE_BYTES, ALL_BYTES // max(1, len(logs)))
     for log in logs:
         seen.streams += _streams(log, _pieces(log, most, seen))

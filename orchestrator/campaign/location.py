@@ -94,7 +94,7 @@ class Location:
         words = [] if self.there.dir == self.settings.dir else ["--dir", _spelt(self.there.dir, self.spec.parent)]
         if there != self.there.dir / Beside.STORE:
             words += ["--store", f"sqlite:///{_spelt(there, self.spec.parent)}"]
-        return f"there is one beside the spec: add `{shlex.join(words)}`"
+        return f"there is a store beside the spec: add `{shlex.join(words)}`"
 
     @property
     def _elsewhere(self) -> str:

@@ -93,9 +93,7 @@ def newest_log(wanted: Wanted) -> Path:
         before = f"; the attempt before it is --attempt {wanted.before}" if wanted.before else ""
         hint = f"it has not started yet; wait for it with -f{before}"
         if wanted.ended:
-            hint = (
-                f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else f"it never began to write one{before}"
-            )
+            hint = f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else f"it never began to write{before}"
         what = "launcher" if wanted.launcher else "rank"
         if wanted.unrun:
             raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")

@@ -112,7 +112,7 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
         runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]
     if len(runs) != 1:
         hint = f"add one of: {some([run.name for run in runs], 5)}"
-        raise UserError("one run at a time" if names else f"which run of {campaign.name}?", hint)
+        raise UserError("a single run at a time" if names else f"which run of {campaign.name}?", hint)
     return campaign, runs[0]
 
 

@@ -94,7 +94,7 @@ def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) ->
     for point, known in zip(written, filled, strict=True):
         if known.params == row.params:
             return point
-    hint = "submit the spec that has it again, or name another one with --condition"
+    hint = "submit the spec that has it again, or name another with --condition"
     raise UserError(f"the campaign's spec no longer has the condition {condition}", hint)
 
 

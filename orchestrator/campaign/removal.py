@@ -123,9 +123,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
         hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `{typed('rm', name)}`"
         raise UserError(f"the folder of {name} is gone, and {count(len(left), 'job')} of it may still run", hint)
     if not listing.complete or any(local_elsewhere(row) for row in active):
-        raise Unreachable(
-            f"nobody can tell from here whether {name} has a job left", "try again, where it was submitted"
-        )
+        raise Unreachable(f"it is unknown whether {name} has a job left", "try again, where it was submitted")
 
 
 def remove(store: Store, campaign: CampaignRow) -> Removal:

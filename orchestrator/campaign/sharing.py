@@ -169,7 +169,7 @@ def _require_alone(paths: CampaignPaths, parts: CampaignParts, to_open: Sequence
                 raise UserError(str(doubt), doubt.hint)
     if theirs:
         raise UserError(
-            f"a group that may read the campaign could read what lies beside it: {some(list(map(str, theirs)), 4)}",
+            f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}",
             "share a campaign in a `dir` that holds nothing else, and move other files out of its folder",
         )
 
@@ -211,7 +211,7 @@ def _group(name: str | None) -> tuple[str, int]:
     """Return name and number of the group to share with: not the private group of the user."""
     gids = (os.getegid(), *os.getgroups())
     mine = sorted({group_name(gid) for gid in gids} - {user_name(os.geteuid())})
-    hint = f"your groups: {some(mine, 8)}" if mine else "you are in no group with others: ask for one"
+    hint = f"your groups: {some(mine, 8)}" if mine else "your group has no other members"
     if name is None:
         name = group_name(os.getegid())
         if name not in mine:

@@ -32,7 +32,7 @@ class Cancellation:
     @property
     def _settled(self) -> str:
         runs = [*self.given_up, *self.left]
-        return f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no such run is queued or running"
+        return f"{runs[0].name} is already {runs[0].state}" if len(runs) == 1 else "no chosen run is queued or running"
 
 
 def cancellation_of(runs: Sequence[RunRow]) -> Cancellation:
@@ -63,7 +63,7 @@ class Retry:
         """The argument behind the campaign's name for the runs that it leaves, and a description; None for nothing."""
         left = [run for run in self.left if run.state in RETRYABLE_RUN]
         if any(run.state is RunState.CANCELLED and run.desired not in UNNAMED for run in left):
-            return "--all", "for those that were cancelled"
+            return "--all", "for the cancelled runs"
         if any(run.desired in UNNAMED for run in left):
             return "RUN", "for a run that is no longer in the spec"
         return ("RUN", "for a run that the screening left out") if left else None

@@ -212,7 +212,7 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         sync_dir(out.parent)
     except CheckpointError as error:
         what = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged, or was removed meanwhile"
-        raise UserError(f"{what}: {error}", "take another one: run the command again, or with --step") from None
+        raise UserError(f"{what}: {error}", "run the command again, or choose another with --step") from None
     finally:
         ours.remove(draft)
     return WrittenWeights(
@@ -233,7 +233,7 @@ def require_free(out: Path) -> None:
     """Raise UserError unless ``out`` can become a new folder."""
     refuse_links_of_others(out.parent, out)
     if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise UserError(f"{out} is no folder", "name one that does not exist yet")
+        raise UserError(f"{out} is no folder", "name a new folder")
     if out.is_dir() and any(out.iterdir()):
         raise UserError(f"{out} is not empty", "name a folder that does not exist yet")
     if not out.parent.is_dir():

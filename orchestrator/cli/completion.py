@@ -20,7 +20,7 @@ _VARIABLE: Final = "_CAMPAIGN_COMPLETE"
 """Click's: a shell sets it to ask for completions."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
-"""One word to a shell, and no option to a command."""
+"""A single argument to a shell, and no option."""
 
 
 @verb
@@ -61,7 +61,7 @@ def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
 
 
 campaign_argument: Final = click.argument("name", metavar="[NAME]", required=False, shell_complete=names)
-"""The campaign that a command is about; it may be left out if the store has only one."""
+"""The campaign of a command; it may be left out if the store has only one."""
 
 runs_argument: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=names)
 """The campaign, and runs of it: names or patterns."""

@@ -51,7 +51,7 @@ def upgrade(place: PlaceOptions, as_json: bool) -> int:
 @db.command(cls=Verb)
 @campaign_argument
 @click.option(
-    "--keep-every", type=click.IntRange(2, 1_000_000), metavar="N", help="Keep one step in N.  [default: the spec's]"
+    "--keep-every", type=click.IntRange(2, 1_000_000), metavar="N", help="Keep a step in N.  [default: the spec's]"
 )
 @click.option(
     "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"

@@ -88,8 +88,10 @@ def report(
             details = read_gpu_details(opened, results.runs, sampled_runs(results))
             if watch or output or not as_json:
                 files = write_report(results, details, folder, time.time())
-                state = f"{time.strftime('%H:%M:%S')} {headline(status, page_for(sys.stderr))} · " if status else ""
-                echo_err(f"{state}{files[0]}, and {len(files) - 1} more files beside it")
+                if status:
+                    echo_err(f"{time.strftime('%H:%M:%S')} {files[0]} · {headline(status, page_for(sys.stderr))}")
+                else:
+                    echo_err(f"{files[0]}, and {len(files) - 1} more files beside it")
             return results, details
 
         if watch:

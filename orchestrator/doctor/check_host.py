@@ -64,7 +64,7 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
         yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)
     kind = file_system(there)
     if nodes_need_it and kind in LOCAL:
-        hint = "check with `--on-node`; if the nodes do not see this folder, choose one that they all see"
+        hint = "check with `--on-node`; if the nodes do not see this folder, choose another"
         yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
     else:
         yield at.ok("folder.file_system", kind or "unknown file system")

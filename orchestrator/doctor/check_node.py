@@ -50,7 +50,7 @@ def node_checks(
         yield from _gpus(gpus, required, at) if gpus else of("gpus", "gpu.count", "try again", list)
     elif local and required.config.env.get("DS_ACCELERATOR") != "cpu":
         yield at.note(
-            "gpu.count", "no GPU: the training runs on CPUs", "if there should be one, run `nvidia-smi` on the node"
+            "gpu.count", "no GPU: the training runs on CPUs", "if this is unexpected, run `nvidia-smi` on the node"
         )
     yield from of("host", "node.memory", "try another node", lambda host: _host(host, required, at))
     yield from of("missing_files", "node.files", "try again", lambda missing: [files_check(missing, at)])
@@ -70,7 +70,7 @@ def node_checks(
 def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
     yield _memory(host, required, at)
     if required.config.nodes > 1 and not host.address:
-        hint = "`ip address` on the node shows its networks; tell the administrators"
+        hint = "`ip address` on the node shows its networks; notify the administrators"
         yield at.problem("node.address", "no address under which other nodes reach it", hint)
     if host.cpus < required.ranks:
         hint = f"set `cpus_per_task: {8 * required.ranks}`, or as many as a node has"
@@ -154,7 +154,7 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
     if len(links) > 1:
         seen = f"GPUs have {min(links)} to {max(links)} active NVLinks"
-        yield at.warning("gpu.links", seen, "a link is down: `nvidia-smi nvlink -s`, and tell the administrators")
+        yield at.warning("gpu.links", seen, "a link is down: `nvidia-smi nvlink -s`, and notify the administrators")
 
 
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
@@ -163,11 +163,11 @@ def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
         promised = "Slurm allocated {} GPUs" if required.config.executor == "slurm" else "{} GPUs requested"
         reason = f" ({'; '.join(gpus.troubles)})" if gpus.troubles else ""
         seen = f"{promised.format(required.gpus)}, NVML sees {found or 'none'}{reason}"
-        return at.problem("gpu.count", seen, "`nvidia-smi` on the node; `exclude` it and tell the administrators")
+        return at.problem("gpu.count", seen, "`nvidia-smi` on the node; `exclude` it and notify the administrators")
     names = Counter(device.name for device in gpus.devices)
     seen = ", ".join(f"{number} × {name}" for name, number in names.items())
     if len(names) > 1:
-        return at.warning("gpu.count", f"different GPUs: {seen}", "all ranks wait for the slowest: request one type")
+        return at.warning("gpu.count", f"different GPUs: {seen}", "all ranks wait for the slowest: request equal GPUs")
     return at.ok("gpu.count", seen)
 
 
@@ -183,7 +183,7 @@ def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> It
 def _ecc(devices: Sequence[Device], at: At) -> Check:
     if errors := _numbers(devices, lambda gpu: bool(gpu.ecc_errors)):
         seen = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
-        return at.warning("gpu.ecc", seen, "tell the administrators: the GPU needs a reset")
+        return at.warning("gpu.ecc", seen, "notify the administrators: the GPU needs a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 

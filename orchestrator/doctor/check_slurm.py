@@ -92,7 +92,7 @@ def _nodes(nodes: Sequence[Nodes], required: Requirements) -> Check:
         return _AT.problem("slurm.nodes", f"{takes}, nodes have {most_gb:,.0f} GB", hint)
     if in_service < required.config.slurm.nodes:
         seen = f"{required.config.slurm.nodes} requested, but only {in_service} in service"
-        return _AT.warning("slurm.nodes", seen, "`sinfo -R` says why; jobs wait until they come back")
+        return _AT.warning("slurm.nodes", seen, "`sinfo -R` shows why; jobs wait until they come back")
     return _AT.ok("slurm.nodes", _described(nodes))
 
 
@@ -107,9 +107,9 @@ def _described(nodes: Sequence[Nodes]) -> str:
 def _forecast(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
     if isinstance(forecast, SubmissionRefused) and _NOT_AVAILABLE in str(forecast) and _may_come_back(nodes, required):
         seen = f"{forecast} while nodes are out of service"
-        return _AT.warning("slurm.submit", seen, "`sinfo -R` says why; jobs wait until they come back")
+        return _AT.warning("slurm.submit", seen, "`sinfo -R` shows why; jobs wait until they come back")
     if isinstance(forecast, SubmissionRefused):
-        hint = f"change what `slurm:` asks for ({required.named}); there is {_described(nodes) or 'no such partition'}"
+        hint = f"change the `slurm` section ({required.named}); there is {_described(nodes) or 'no such partition'}"
         return _AT.problem("slurm.submit", f"sbatch would refuse: {forecast}", hint)
     if isinstance(forecast, Exception):
         return _AT.warning("slurm.submit", str(forecast), "try again")

@@ -38,7 +38,7 @@ from dscampaign.orchestrator.settings import Settings
 from .requirements import Requirements
 
 FOLDER: Final = ".doctor"
-"""Below the campaign's folder; no campaign can have such a name."""
+"""Below the campaign's folder; no campaign can have this name."""
 TIME_MIN: Final = 15
 """Time limit of the job: more than all sections can take."""
 ASK_SLURM_S: Final = 10.0
@@ -132,7 +132,7 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
     try:
         [job_id] = executor.submit(batch)
     except SubmissionRefused as exc:
-        return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change what `slurm:` asks for")
+        return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change the `slurm` section")
     except (ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
         return Examined(None, _last(str(exc)), "try again", away=True)
     gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
@@ -195,7 +195,7 @@ def _ended(job: JobView, folder: Path) -> Examined:
         return replace(found, trouble=f"{state} while checking: {report.running}")
     if log := _log_tail(folder):
         return replace(found, trouble=f"{state}: {log}")
-    hint = f"is {folder} the same folder on the nodes? Choose one that all of them see"
+    hint = f"is {folder} the same folder on the nodes? Choose a folder that all of them see"
     return replace(found, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
 
 

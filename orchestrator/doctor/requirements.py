@@ -17,7 +17,7 @@ from dscampaign.orchestrator.spec.model import RunConfig
 GB: Final = 1e9
 _BYTES_HALF: Final = 14
 _BYTES_FULL: Final = 12
-"""Of one parameter in a checkpoint with Adam: in half precision beside an fp32 copy, or in fp32 alone."""
+"""Of a parameter in a checkpoint with Adam: in half precision beside an fp32 copy, or in fp32 alone."""
 
 
 @dataclass(frozen=True)

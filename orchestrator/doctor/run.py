@@ -104,4 +104,4 @@ def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str
     if others:
         names = ", ".join(other.named for other in others)
         seen = f"checked for {required.named}; other runs request other machines: {names}"
-        yield at.note("node.others", seen, "to check those too, write a spec with only them")
+        yield at.note("node.others", seen, "write a spec with only them to check them, too")

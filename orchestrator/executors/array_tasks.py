@@ -18,7 +18,7 @@ from .base import JobView, WaitedJob
 Key = tuple[str, int]
 
 Jobs = dict[Key, dict[str, JobView]]
-"""By attempt and job id: one of which a request was sent twice has two jobs."""
+"""By attempt and job id: after a repeated request, an attempt has two jobs."""
 
 MISSED_S: Final = 180.0
 """How long a line may take to reach the accounting."""

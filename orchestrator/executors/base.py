@@ -15,10 +15,10 @@ TERMINAL_STATES = frozenset(
         *("NODE_FAIL", "BOOT_FAIL", "GONE"),
     }
 )
-"""Slurm's final states, and the one of the local executor.
+"""Slurm's final states, and the final state of the local executor.
 
 Slurm's flags, which squeue shows in place of the state, are not final: a job that is REVOKED may run on another cluster
-of a federation, and one that has LAUNCH_FAILED may be held in the queue. Nor are the words of later versions.
+of a federation, and a job that has LAUNCH_FAILED may be held in the queue. Nor are states of later versions.
 """
 
 LIVE_PENDING = frozenset(
@@ -29,7 +29,7 @@ LIVE_PENDING = frozenset(
 )
 
 ARRAY_LIMIT = 1000
-"""Elements of one job array: Slurm's default limit (MaxArraySize) is 1001."""
+"""Elements of a job array: Slurm's default limit (MaxArraySize) is 1001."""
 
 
 NO_NODES: Final = ("", "None assigned")

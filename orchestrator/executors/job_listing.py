@@ -28,10 +28,10 @@ ACCOUNTING_LAG_S = 15.0
 """How long a failure that squeue shows may take to reach sacct: with passes every ten seconds, one more pass."""
 
 CANCEL_LAG_S = 180.0
-"""The same for a cancelled job. Only sacct tells who did it, and to mistake Slurm for the user ends a run for good."""
+"""The same for a cancelled job. Only sacct knows the user, and to mistake Slurm for the user ends a run for good."""
 
 NAMES_AT_ONCE = 2000
-"""Batches in one question: Linux takes 128 KiB as one argument, and a token has up to 64 characters."""
+"""Batches in a question: Linux takes 128 KiB as an argument, and a token has up to 64 characters."""
 
 _NO_ACCOUNT = re.compile(r"invalid user", re.IGNORECASE)
 

@@ -32,7 +32,7 @@ from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from .local import local_gpus
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
-"""Characters: what the store keeps of a token, and its part that nothing else has."""
+"""Characters of a token in the store, and of its unique part."""
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 

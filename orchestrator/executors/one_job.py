@@ -67,7 +67,7 @@ def _by_scontrol(job_id: str) -> OneJob | None:
         raise Unreachable(plain(done.stderr), "try again, or give the job's log")
     told = dict(re.findall(r"(?:^|(?<=\s))(\w+)=(\S*)", done.stdout))
     if done.stdout.count("JobId=") > 1 and "_" not in job_id and "ArrayTaskId=" in done.stdout:
-        raise UserError(f"job {job_id} is an array", f"name one of its tasks, such as {job_id}_0")
+        raise UserError(f"job {job_id} is an array", f"name a task, for example {job_id}_0")
     names = re.findall(r"^\s*Std(?:Err|Out)=(.+)$", done.stdout, re.MULTILINE)
     state, code, submit, start, end, nodes = (told.get(name, "") for name in _FIELDS)
     view = recorded_job(job_id, "", code, submit, start, end, nodes)._replace(
@@ -84,6 +84,6 @@ def _by_sacct(job_id: str) -> OneJob | None:
     seen = [recorded_job(*fields[:7]) for fields in lines if len(fields) == 9]
     job = next((view for view in seen if view.job_id == job_id), None)
     if job is None and any(view.job_id.startswith(f"{job_id}_") for view in seen):
-        raise UserError(f"job {job_id} is an array", f"name one of its tasks, such as {job_id}_0")
+        raise UserError(f"job {job_id} is an array", f"name a task, for example {job_id}_0")
     starved = any(ran_out_of_memory(view) for view in seen if is_step(view.job_id))
     return OneJob(job._replace(step_out_of_memory=starved), "sacct") if job else None

@@ -28,8 +28,8 @@ _WORDS: Final = {
     "launch failed requeued held": "it could not be launched and is held: `scontrol release` lets it go",
     "PartitionNodeLimit": "more nodes than the partition allows",
     "PartitionTimeLimit": "more time than the partition allows",
-    "BadConstraints": "no node has what it asks for",
-    "DependencyNeverSatisfied": "what it depends on failed",
+    "BadConstraints": "no node has the requested resources",
+    "DependencyNeverSatisfied": "a job that it depends on failed",
     "AccountNotAllowed": "its account may not use the partition",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
@@ -42,10 +42,10 @@ NEVER_STARTS: Final = (
     "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied", "AccountNotAllowed",
     "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
-"""What waiting will not cure, and another spec will."""
+"""Reasons that only another spec removes."""
 
 _PER_JOB_LIMIT: Final = re.compile(r"(QOS|Assoc)Max\w+PerJob")
-"""Likewise. A limit per user is not one of them: other jobs of the user will end."""
+"""Likewise. Limits per user are not included: other jobs of the user will end."""
 
 
 def will_not_start(reason: str) -> bool:

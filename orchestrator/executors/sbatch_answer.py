@@ -20,15 +20,15 @@ _JOB_ID = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?[
 """A whole line: of `--parsable`, or of a wrapper that drops this option. A banner may well mention some job."""
 
 _DECISIVE = re.compile(r"^.*\b(?:submission failed|allocation failure): (.*?)[ \t\r]*$", re.MULTILINE)
-"""The controller's own answer, or that there was none: which of the two, the words behind it tell."""
+"""The controller's own answer, or that it gave none: the rest of the line distinguishes them."""
 _MAY_EXIST = re.compile(
     r"timed out|\((?:send|receive|shutdown) failure\)|(?:send|receive|shutdown) failure$|decode failed|Zero Bytes"
     r"|unexpected m(?:essage|issing socket)|Header lengths|Insane message|\bNo error$",
     re.IGNORECASE | re.MULTILINE,
 )
-"""The request may have arrived, whatever was said afterwards."""
+"""The request may have arrived."""
 _OF_THE_SYSTEM = frozenset(map(os.strerror, errno.errorcode))
-"""How a connection breaks, as in `Connection reset by peer`. What slurmctld answers has words of Slurm's own."""
+"""Errors of a broken connection, such as `Connection reset by peer`, which slurmctld never returns itself."""
 
 _NOTHING_SENT = re.compile(
     r"[Uu]nable to contact slurm controller|Connection refused|Munge encode|establish a configuration source"
@@ -37,13 +37,13 @@ _NOTHING_SENT = re.compile(
 _SAID_WITH = re.compile(r"^(?:sbatch: )?(?:error: )?(?:(?:Batch job submission failed|allocation failure): )?")
 _NO_CREDENTIAL = re.compile(r"authentication (?:error|credential)|credential invalid", re.IGNORECASE)
 _CLUSTER_FULL = re.compile(r"temporarily unable|sleeping and retrying", re.IGNORECASE)
-"""What sbatch says before it tries again for up to two minutes: the cluster has as many jobs as it takes."""
+"""sbatch prints this, then tries again for up to two minutes: the cluster accepts no more jobs."""
 _GAVE_UP = re.compile(r"Resource temporarily unavailable")
 _POLICY = re.compile(r"violates .*policy|job submit limit", re.IGNORECASE)
 _LIMIT = re.compile(r"\b(?:(?:QOS|Assoc)[A-Z]\w+|Max\w+PerAccount)\b")
-"""The name of a limit, which is in a line before. Slurm's words for all of them are those of `_POLICY`."""
+"""The name of a limit, in an earlier line than `_POLICY`."""
 _JOBS_OWN_LIMIT = re.compile(r"^QOSMin|Per(?:Job|Node)(?:Limit)?$")
-"""Limits that one job breaks, whatever else is in the queue."""
+"""Limits that a job breaks by itself."""
 _ARRAY_TOO_LARGE = re.compile(r"invalid job array specification", re.IGNORECASE)
 """Above the site's MaxArraySize. The arrays of this program have no other fault that sbatch could mean."""
 
@@ -56,13 +56,13 @@ _REFUSED = re.compile(
     r"|Cannot request more|parameter too long|unrecognized (?:option|--)|Unable to open file|mutually exclusive"
     r"|--\S+ is not valid|^sbatch: option '",
 )
-"""What only another spec changes. Whatever else slurmctld answers, as during a maintenance, may change by itself."""
+"""Errors that only another spec removes; all other answers of slurmctld may change by themselves."""
 _PASSING: Final = re.compile(
     r"timed? ?out|temporar|try again|retry|connect|communicat|contact|controller|slurmctld|slurmdbd|munge|auth"
     r"|credential|plugin|slurm\.conf|config|resolve|lookup|socket|memory alloc",
     re.IGNORECASE,
 )
-"""What sbatch itself meets on its machine; whatever else it objects to before it sends anything is in the spec."""
+"""Errors of sbatch's own machine; all others that it reports before it sends anything are errors in the spec."""
 
 
 def submitted_id(stdout: str) -> str:

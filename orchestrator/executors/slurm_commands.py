@@ -19,13 +19,13 @@ LOOK_S = 2.5
 """How long a command of Slurm's may take where a user waits for a plan: without a configuration it takes a minute."""
 
 SITE_DEFAULTS = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
-"""What a user's or a site's SBATCH_* variables may decide where the spec does not. They would overrule a script."""
+"""SBATCH_* variables that a user or a site may set if the spec does not: they overrule a script."""
 
 _DEFAULTS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_")
-"""A user's own, such as one partition alone, would hide jobs and nodes from us, and keep jobs from being cancelled."""
+"""A user's own settings, such as a partition, would hide jobs and nodes from us, and keep jobs from being cancelled."""
 
 _OTHER_CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
-"""What sends a command elsewhere than to the cluster of slurm.conf. Jobs are where every process looks for them."""
+"""Variables that send a command to another cluster, where no other process would find its jobs."""
 
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 

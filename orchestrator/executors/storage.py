@@ -36,7 +36,7 @@ def trouble(folder: Path, needed_bytes: int = 0) -> Trouble | None:
 
 
 def _free_space() -> str:
-    return f"free space there: `{typed('gc')}` deletes what no result needs"
+    return f"free space there: `{typed('gc')}` deletes files that no result needs"
 
 
 def require_room(folder: Path) -> None:

@@ -29,7 +29,7 @@ _ATTEMPT_COLUMNS: Final = tuple(
     n for n in AttemptRow.__dataclass_fields__ if n not in ("id", "run_id", "token", "phase", "phase_since_s")
 )
 _NO_COLUMNS: Final = ("params", "forwarded", "attempts", "phase", "phase_since_s", "ts_s", "left_s", "metrics_source")
-"""Of a run's status: what has columns of its own, and what is only so at this moment."""
+"""Fields of a run's status that have columns of their own, or describe only this moment."""
 _GPU_COLUMNS: Final = tuple(n for n in GpuSample.__dataclass_fields__ if n != "attempt_id")
 _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not in ("campaign_id", "run_id"))
 

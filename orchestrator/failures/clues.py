@@ -28,7 +28,7 @@ _CASCADE = re.compile(
     r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"
 )
-"""Messages of ranks after another one has died, and of ranks that are being ended."""
+"""Messages of ranks after another rank has died, and of ranks that are being ended."""
 _OWN_FAULT = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) error: |(?:Cuda|HIP) failure|(?:CUDA|HIP|XPU|NPU) out of memory"
     r"|Duplicate GPU detected|doesn't have NCCL built in|no GPUs found"

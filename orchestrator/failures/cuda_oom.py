@@ -16,7 +16,7 @@ FOREIGN_SHARE = 0.1
 """Share of a GPU's memory. Less may be drivers, CUDA contexts and rounding."""
 
 FRAGMENT_SHARE = 0.05
-"""Likewise. Less is what any allocator has in hand, also when 20 MiB are all that did not fit."""
+"""Likewise. Any allocator holds a smaller rest, even if only 20 MiB did not fit."""
 
 SAME_SHARE = 0.005
 """Sizes that differ by less are the same: the allocator's pieces are not placed alike in each attempt."""

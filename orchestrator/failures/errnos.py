@@ -14,11 +14,11 @@ from enum import Enum
 class Fault(Enum):
     """The party at fault when a system call fails."""
 
-    STORAGE = "the file system or what is below it"
+    STORAGE = "the file system or its device"
     MEMORY = "the host's memory"
     NETWORK = "a connection or the other end of it"
     LIMIT = "a limit of processes, files or locks that others use too"
-    REQUEST = "what was asked for: a path, a right, an argument"
+    REQUEST = "the request: a path, a right, an argument"
 
 
 FAULTS = {
@@ -37,7 +37,7 @@ _OF_THE_KERNEL = 512
 """From here on, numbers that a kernel keeps to itself (`linux/errno.h`): a file system that lets one out is broken."""
 
 WORDS = {number: os.strerror(number) for number in FAULTS}
-"""errno → the C library's words for it."""
+"""errno → the C library's message."""
 
 OF_SOCKETS = frozenset({67, 70, 71, 107, 110, 112})
 OF_FILES = OF_SOCKETS | {6, 19, 61, 74}

@@ -37,7 +37,7 @@ _SHELL = {
 _WHERE: Final = re.compile(r"^\S+: line \d+: ")
 """How the shell begins a message, with the script's name."""
 _NODE_NAME: Final = re.compile(r"[\w.-]+")
-_WORKDIR_HINT = "if no node has it, name one that all have with `workdir:`, or leave a link where it was"
+_WORKDIR_HINT = "if no node has it, name a folder that all have with `workdir:`, or leave a link in its place"
 _LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
 _TAKEN: Final = "75:0"
 """How a job ends whose attempt is taken: by its own first start, if agents have left an outcome."""
@@ -117,7 +117,7 @@ def refused(ended: Ended) -> Verdict | None:
     if line is None or ended.outcomes:
         return None
     reason = headline(line.text.removeprefix(REFUSED).strip())
-    hint = "only you may own and be able to write what it names: chmod go-w"
+    hint = "only you may own and write the files that it names: chmod go-w"
     return Clue(line).verdict(FailureClass.DETERMINISTIC, NOT_TRUSTED, reason, hint)
 
 

@@ -105,7 +105,7 @@ def _torn_down(ended: Ended) -> Verdict | None:
     explained = left or errors or death_signal(ended) in _OF_INTERPRETERS
     if not explained or not all(_of_teardown(clue, left) for clue in errors) or any(map(_had_work, ranks)):
         return None
-    reason = f"step {ended.step} of {ended.target_step} was made; what failed after it was the clean-up"
+    reason = f"step {ended.step} of {ended.target_step} was made; only the clean-up failed"
     return Verdict(FailureClass.COMPLETED, reason, rule="teardown", sure=Sureness.LIKELY)
 
 

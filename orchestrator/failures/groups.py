@@ -18,10 +18,10 @@ _COMPARED: Final = 120
 """Characters of a text without its details that are compared."""
 
 _DETAIL: Final = re.compile(r"[\d/]|^\W*[0-9a-fA-F]{8,}\W*$")
-"""In a word that is a number, a path, an address, or a name with a number."""
+"""A number, a path, an address, or a name with a number."""
 
 _OMITTED: Final = frozenset("# and or B bytes kB KB MB GB TB KiB MiB GiB TiB K M G T s ms".split())  # noqa: SIM905
-"""Words that may follow a detail: its unit, or the rest of a list."""
+"""May follow a detail: its unit, or the rest of a list."""
 
 
 @lru_cache  # ten thousand runs may have the same text

@@ -195,7 +195,7 @@ class FailureClass(StrEnum):
         "node",
         shows="Slurm: NODE_FAIL, BOOT_FAIL, LAUNCH_FAILED; an error of the fabric; a node that never joined or lacks a"
         " folder; any mistake that only one of several nodes shows",
-        follows="resumes after a wait, on other nodes if one is to blame",
+        follows="resumes after a wait, on other nodes if a node is to blame",
         by_hand="Start it again on other nodes (`sbatch --exclude`), and report the node to the administrators.",
         budgets=(Budget.INFRA,),
         elsewhere=True,
@@ -264,7 +264,7 @@ class FailureClass(StrEnum):
         "deterministic",
         shows="an error in the program's text, its arguments or its configuration; any other mistake before the first"
         " step that several ranks, on all nodes, show",
-        follows="fails at once, with a hint what to change",
+        follows="fails at once, with a hint",
         by_hand="Mend it first: started again unchanged, it fails in the same way.",
         run=RunState.FAILED,
     )
@@ -286,7 +286,7 @@ class FailureClass(StrEnum):
         "refused",
         shows="`sbatch` rejects it for good, or its `slurm.deadline` passed in the queue",
         follows="fails, with the reason",
-        by_hand="Change what Slurm refuses, then submit it again.",
+        by_hand="Change the refused request, then submit it again.",
         run=RunState.FAILED,
     )
     CANCELLED = Policy(

@@ -16,7 +16,7 @@ from typing import Any
 from . import errnos
 
 OF_TEXT = "TypeError", "NameError", "AttributeError", "LookupError", "ImportError", "SyntaxError"
-"""Classes of errors in a program's text: the words of their messages are names in it."""
+"""Classes of errors in a program's text: their messages contain names of it."""
 OF_INPUT = "YAMLError", "ConfigError", "UsageError", "OmegaConfBaseException", "ValidationError"
 """Classes of errors in arguments and configurations."""
 OF_PROGRAM = *OF_TEXT, *OF_INPUT, "ValueError", "AssertionError", "NotImplementedError", "ArithmeticError"

@@ -322,7 +322,7 @@ _KINDS = (
         r"allow_pickle|[Ww]eights only load failed|Unsupported (?:global|class)"
         r"|\b(?:globals?|class(?:es)?|functions?)\b.{0,60}\b"
         r"(?:not (?:an )?(?:allowed|trusted)|forbidden|disallowed|blocked)",
-        "let the reader accept what the file holds, if you trust it",
+        "let the reader accept the file's content, if you trust it",
         when=lambda scene: bool(scene.raised.type),
     ),
     _crash("away", hint="fetch it on the login node first", when=lambda scene: scene.networked, sure=Sureness.LIKELY),
@@ -355,7 +355,7 @@ _KINDS = (
     _likely("demand", when=lambda scene: scene.unexplained and scene.of_the_program and not scene.outside),
     _unsure("demand", when=lambda scene: scene.unexplained),
 )
-"""In the order of what they prove: a value, the machine, others, and only then the program."""
+"""In the order of their subjects: a value, the machine, others, and only then the program."""
 
 RULES = (*_MEMORY, *_ERRNO, *_CONFIGURATION, *_MACHINE, *_TRAINING, *_ENVIRONMENT, *_SCRIPT, *_KINDS)
 

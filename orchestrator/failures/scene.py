@@ -24,7 +24,7 @@ _READING = re.compile(
 )
 _RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
 _READ = {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.TRACKER, Place.SHARED_MEMORY}
-"""Where a program works with what others write: files, caches, answers."""
+"""Code that reads files, caches or answers of others."""
 
 
 @dataclass(frozen=True)

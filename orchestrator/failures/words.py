@@ -18,7 +18,7 @@ QUOTED = re.compile(r"(?<!\w)'[^'\n]{1,80}'(?!\w)|\"[^\"\n]{1,80}\"")
 PATH = re.compile(r"['\" ]/[\w.-]+(?:/|['\"])")
 
 _OF_A_NAME = "(?!_(?!loss|grad|value|logit|weight|param|activation|output)[a-z])"
-"""Excludes a word that is only part of a name, such as `overflow_check`."""
+"""Excludes parts of names, such as `overflow_check`."""
 _NOT_A_NUMBER = _words(r"(?:nans?|non-?finite|not[ _]finite|is_?(?:nan|finite))" + _OF_A_NAME)
 _NOT_FINITE = _words(
     r"(?:nans?|infs?|infinit\w*|non-?finite|not[ _]finite|is_?(?:nan|inf|finite)|overflow[a-z]*|underflow[a-z]*"

@@ -53,10 +53,10 @@ _LLAMA: Final[Mapping[str, Any]] = {
 
 
 _MOST: Final = 10**18
-"""Parameters from which on there is no such model."""
+"""More parameters than any model has."""
 
 _Count = tuple[int, int]
-"""All parameters, and those of them in what ranks can share: not tables, norms, and biases of what is cut by inputs."""
+"""All parameters, and the parameters that ranks can share: not tables, norms, and biases of matrices cut by inputs."""
 
 _COUNTED: Final = ("gpt2", "llama", "opt")
 _VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"], "opt": _OPT["vocab_size"]}
@@ -97,7 +97,7 @@ def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) 
     if count_parameters(model, tokenizer) is not None:
         return ""
     if isinstance(model, str) and not Path(model).is_absolute():
-        return f"{model} is on the hub, if anywhere: only its configuration there says how large it is"
+        return f"{model} is not on this machine, so its size is unknown"
     shape = _of_name(model) if isinstance(model, str) else model
     if shape is None:
         return f"{model} has no config.json that can be read from here"

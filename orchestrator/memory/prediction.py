@@ -22,7 +22,7 @@ from dscampaign.orchestrator.spec.effects import DESCRIBES_ONLY
 from dscampaign.orchestrator.spec.model import RunConfig
 
 HEADROOM: Final = 0.96
-"""The part of the usable memory that a prediction may fill: the rest is what the allocator cannot piece together."""
+"""The part of the usable memory that a prediction may fill: the rest is lost to fragmentation."""
 
 OOM_EXPIRES_S: Final = 14 * 24 * 3600.0
 """How long an out-of-memory counts: it may have been a leak, or another's fault, and nothing else would refute it."""

@@ -23,14 +23,14 @@ from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from .parameter_count import count_parameters
 
 Offload = Literal["none", "optimizer", "full", "nvme"]
-"""What leaves the GPU: nothing; the optimizer's states; the weights too; both, to the node's disk."""
+"""States that leave the GPU: none; the optimizer's; the weights too; both, to the node's disk."""
 
 Engine = Literal["deepspeed", "ddp", "fsdp2"]
 
 GB: Final = 1e9
 GIB: Final = 2.0**30
 BUCKET: Final = 500_000_000
-"""Numbers in one of DeepSpeed's buffers for gradients, unless its configuration says another size."""
+"""Numbers in a buffer of DeepSpeed for gradients, unless its configuration sets another size."""
 
 _FULL: Final = 4  # bytes of a number in fp32
 _HALF: Final = 2  # bytes of one in bf16 or fp16

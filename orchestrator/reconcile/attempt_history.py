@@ -14,7 +14,7 @@ from .snapshot import RunView
 
 NO_PROGRESS_LIMIT = 3
 SAME_STEP = 10
-"""Steps by which two ends of the same cause may differ: what is reported is seldom the step that failed."""
+"""Steps by which two ends of the same cause may differ: the reported step is seldom the step that failed."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def follow_attempt(
 
 def _rivalry(attempt: AttemptView) -> str:
     where = "this machine" if attempt.row.executor == "local" else "Slurm"
-    return f"{where} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim tells them apart"
+    return f"{where} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim distinguishes them"
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:

@@ -80,9 +80,7 @@ def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) 
         if empty or (place == paths.marker and not place.is_symlink() and (known or _read_marker(paths))):
             continue
         if _read_marker(paths):
-            hint = (
-                f"give this one another name or --dir; if its store was deleted and nobody needs it, `rm -r {folder}`"
-            )
+            hint = f"choose another name or --dir; if its store was deleted and nobody needs it, `rm -r {folder}`"
             raise UserError(f"{folder} belongs to another campaign {paths.campaign}", hint)
         raise UserError(f"{folder} is not empty: {place.name} is not of this campaign", _ANOTHER)
 
@@ -198,7 +196,7 @@ class CampaignFolder:
     def _away(self) -> Unreachable:
         name, folder = self._marker["campaign"], self.paths.dir
         if self._is_another:
-            return Unreachable(f"{folder} belongs to another campaign {name}", "give this one another name or --dir")
+            return Unreachable(f"{folder} belongs to another campaign {name}", "choose another name or --dir")
         if self._is_damaged:
             damaged = f"{folder} is not the folder of campaign {name}, or its {MARKER} is damaged"
             return Unreachable(damaged, "if it is, submit the spec again: that writes it anew")

@@ -20,24 +20,24 @@ LEAST_LOSSES: Final = 10
 
 
 _MOST_OF_A_LINE: Final = LEAST_STEPS // 2
-"""As how many steps a line counts at most: none decides alone, however far ahead it says that it is."""
+"""As how many steps a line counts at most: none decides alone, however far ahead it is."""
 
 KNOWN_STEPS: Final = 20
-"""Steps whose time must be known before a long one can be told from a usual one."""
+"""Steps whose time must be known before a step counts as long."""
 
 FEW_STEPS_FACTOR: Final = 6
-"""How many times longer to wait while fewer are known: an hour unless the spec says otherwise."""
+"""How many times longer to wait while fewer are known: an hour unless the spec sets it."""
 
 TRAINING: Final = "train"
 """The only phase in which a long time without a step means anything."""
 
 STRAGGLES: Final = 1.3
-"""How much longer than the median rank one computes that is called a straggler. Ranks of one model on like GPUs differ
+"""How much longer than the median rank a straggler computes. Ranks of one model on like GPUs differ
 by a few percent; a GPU that throttles or shares its node with somebody loses a third and more."""
 
 STRAGGLER_SAMPLES: Final = 16
 STRAGGLER_EXCESS_MS: Final = 2.0
-"""Ignores what a scheduler takes from one process and not from another."""
+"""Ignores the scheduler's share of a process's time."""
 
 NAMED_RANKS: Final = 8
 

@@ -48,7 +48,7 @@ MOST_TROUBLES = 3
 """Kept for `campaign status`."""
 
 DRAINED_AT_ONCE = 1000
-"""Attempts in one query for their offsets."""
+"""Attempts in a query for their offsets."""
 
 LONGEST_DRAIN_S = 10.0
 """After that, the next pass reads on."""

@@ -27,7 +27,7 @@ from .snapshot import RunView
 
 MEM_GROWTH = 1.5
 _OUT_OF_TIME = (FailureClass.TIME_LIMIT, FailureClass.STOPPED)
-"""Ends that more time may put off: one that was asked to stop mostly was so before its time limit."""
+"""Ends that more time may postpone: a stop is mostly requested before a time limit."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dscampaign.orchestrator.spec.run_names import SCREENS
 from dscampaign.orchestrator.spec.screen_section import PARETO, share_of
 
 NOISE: Final = 0.03
-"""One short run each cannot distinguish two points whose figures lie within this share of each other."""
+"""A short run each cannot distinguish two points whose figures lie within this share of each other."""
 
 _LAST_SHARE: Final = 0.1
 """Last part of the steps, whose mean loss stands for a run that was not evaluated."""
@@ -117,7 +117,7 @@ class ScreeningRule:
         """`the best 3 by speed`, `those within 10% of the best by loss`."""
         first, second = self._front
         if self.keep == PARETO:
-            return f"those that no other one beats in {first.name} and {second.name}"
+            return f"points that no other point beats in {first.name} and {second.name}"
         if isinstance(self.keep, int):
             return f"the best {self.keep} by {self._by.name}" if self.keep > 1 else f"the best by {self._by.name}"
         return f"those {self.keep} of the best by {self._by.name}"

@@ -34,13 +34,13 @@ QUEUE_FULL_S: Final = 600.0
 """Time for which a full queue is probed with few jobs, and not reported again."""
 
 AT_ONCE: Final = 10_000
-"""Runs begun in one pass: the configurations of all would fill the memory of a login node."""
+"""Runs begun in a pass: the configurations of all would fill the memory of a login node."""
 
 PROBED: Final = 1000
-"""The same while there is hardly room for one."""
+"""The same while there is hardly room."""
 
 NODE_KINDS: Final = frozenset(kind for kind in FailureClass if kind.policy.strike) | {FailureClass.DETERMINISTIC}
-"""Failure classes that tell of a node."""
+"""Failure classes of a node."""
 
 
 class Configs:

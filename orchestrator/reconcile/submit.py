@@ -56,7 +56,7 @@ from .stored import QUEUE_FULL, QUEUE_FULL_S
 
 WITHDRAWN = "withdrawn"
 _LIMITED = ("partition", "account", "qos")
-"""Slurm limits a user's jobs by these: a shape that differs in one may have room."""
+"""Slurm limits a user's jobs by these: another shape may have room."""
 
 
 class RunUnwritable(Unreachable):

@@ -17,18 +17,18 @@ from .field_types import TOO_LONG, Hint
 from .variables import dollar_form, home_form
 
 _RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
-"""A word as written, with its quotes."""
+"""An argument as written, with its quotes."""
 _SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|[^;]*;")
-"""Words that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
+"""Arguments that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
 _DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
 _LITERAL: Final = re.compile(r"'[^']*'|\\.", re.DOTALL)
-"""The part of a word that a shell leaves as it is."""
+"""The part of an argument that a shell leaves as it is."""
 _LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun|accelerate)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
 _START: Final = "start with a Python script or `-m MODULE`, which deepspeed launches; shell lines belong in `setup`"
 _HEAD: Final = 256
-"""Bytes that tell a program from a script."""
+"""Bytes that distinguish a program from a script."""
 
 
 def words_of(value: Any) -> Any:
@@ -63,10 +63,10 @@ def split(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Hint(f"does not split into words: {error}", "write a list of words") from error
+        raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
     for word in _RAW.findall(text):
         if _SHELL.fullmatch(word):
-            hint = "remove it: the logs keep all output; as an argument, write the command as a list of words"
+            hint = "remove it: the logs keep all output; as an argument, write the command as a list"
             if words[0] == "cd":
                 hint = f"write `workdir: {words[1]}`, and start the command with the script"
             elif word in ("&&", ";", "||") or word.endswith(";"):
@@ -119,7 +119,7 @@ def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None
     first = words[0]
     if re.search(r"\s", first) and (too_long(first) or not (folder / expanded(first)).exists()):
         hint = "let the parameter name the script alone, and its arguments parameters of their own"
-        return f"a value fills one word, so this would be the script's name: {first}", hint
+        return f"a value fills a single argument, so this would be the script's name: {first}", hint
     return script_problem(words, folder)
 
 
@@ -173,4 +173,4 @@ def _as_word(value: Any) -> Any:
 
 
 Word = Annotated[str, BeforeValidator(_as_word)]
-"""A word of a command; a bare number or truth value counts as text."""
+"""An argument of a command; a bare number or truth value counts as text."""

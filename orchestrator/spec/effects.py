@@ -30,7 +30,7 @@ EFFECTS: Final[Mapping[str, Effect]] = {
 """Every field of `train`. One that becomes `LEARNED` changes the digests of the runs that set it."""
 
 WORK: Final = ("model", "pretrained", "seq_len", "global_batch", "steps", "epochs", "dataset", "tokenizer")
-"""Fields of `train` that say what is trained on what; all others say how."""
+"""Fields of `train` for the model, its data and its size; all others set the way of training."""
 
 MEASURES: Final = tuple(field for field, effect in EFFECTS.items() if effect is Effect.MEASURED)
 COMPARES_ALIKE: Final = frozenset(field for field, effect in EFFECTS.items() if effect is Effect.NONE)
@@ -40,7 +40,7 @@ DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
 _OPTIMIZER: Final = ("lr", "schedule", "warmup_steps", "min_lr_ratio", "weight_decay", "beta1", "beta2", "eps")
 
 LEARNING: Final = frozenset([*WORK, *_OPTIMIZER, "grad_clip", "dropout"])
-"""Fields of `train` that change what is learned; all others change how it is computed."""
+"""Fields of `train` that change the learned weights; all others change only their computation."""
 
 ALIKE_IN_SPEED: Final = DESCRIBES_ONLY.union(["seed", "steps", "epochs", *_OPTIMIZER])
 """Fields of `train` that change neither the time nor the memory of a step."""

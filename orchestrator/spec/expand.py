@@ -332,7 +332,7 @@ def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
         name = short_name(setting.key)
         digest = as_scalar(setting.value)
         if name in used and not isinstance(setting.value, Scalar) and params.get(name, digest) == digest:
-            hint = "write one value, quoted if it is text"
+            hint = "write a single value, quoted if it is text"
             yield Finding((setting.place,), f"is no text for {{{name}}} in `command` or `env`", hint)
 
 
@@ -397,4 +397,4 @@ def _duplicate(point: Point, other: str, stage: Stage) -> Finding:
         message = f"is screened by the same experiment as {other}"
         return Finding(places, message, "vary no length or warm-up that `screen` shortens, or leave `screen` out")
     message = f"is the same experiment as run {other}"
-    return Finding(places, message, "remove one of them, or use repeats for the same point with other seeds")
+    return Finding(places, message, "remove it, or use repeats for the same point with other seeds")

@@ -50,12 +50,12 @@ def one_line(value: Any) -> Any:
         Hint: The text holds a control character.
     """
     if isinstance(value, str) and any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise Hint("contains a line break or another control character", "write it on one line")
+        raise Hint("contains a line break or another control character", "write it on a single line")
     return value
 
 
 Line = Annotated[str, AfterValidator(one_line)]
-"""One line of text that is never a number, such as a path."""
+"""A line of text that is never a number, for example a path."""
 
 
 def name_of_input(value: Any) -> Any:
@@ -69,7 +69,7 @@ def name_of_input(value: Any) -> Any:
     if not value.strip():
         raise Hint("is empty", "write a name, or leave the field out")
     if too_long(value):
-        raise Hint(TOO_LONG, "write a shorter one")
+        raise Hint(TOO_LONG, "write less")
     return value
 
 
@@ -83,7 +83,7 @@ def _as_text(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
-"""One line of text; a bare number counts as text."""
+"""A line of text; a bare number counts as text."""
 
 
 class SpecSection(BaseModel):

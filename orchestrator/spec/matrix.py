@@ -136,7 +136,7 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
         if not isinstance(values, list):
             yield Finding((place,), "expected a list of values", _list_hint(name, values))
         elif not values:
-            yield Finding((place,), "has no values", "give at least one, or leave it out")
+            yield Finding((place,), "has no values", "give at least one, or remove it")
         elif name in ("include", "exclude"):
             wrong = [index for index, entry in enumerate(values) if not isinstance(entry, dict) or not entry]
             yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
@@ -150,7 +150,7 @@ def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
 def _list_hint(name: str, value: Any) -> str | None:
     if isinstance(value, dict) and name not in ("include", "exclude"):
         inner = [key for key in value if field_path(f"{name}.{key}")]
-        return f"write {name}.{inner[0]}" if inner else "write the values to compare as a list, such as [1e-4, 3e-4]"
+        return f"write {name}.{inner[0]}" if inner else "write the values to compare as a list: [1e-4, 3e-4]"
     if isinstance(value, str) and ("," in value or number_hint(value)):
         return f"write [{value}]"
     return None if value is None else f"write {written([value], flow=True)}"
@@ -290,7 +290,7 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
         place: FieldPath = ("matrix", "exclude", index)
         unknown = [key for key in entry if not any(_sets(point, key) for point in grid)]
         for key in unknown:
-            hint = did_you_mean(key, sorted(names), "name an axis, or what one sets")
+            hint = did_you_mean(key, sorted(names), "name an axis, or its values")
             yield Finding(((*place, key),), "is no axis, so this excludes nothing", hint, at_key=True)
         if not unknown and not any(_matches(point, entry) for point in grid):
             listed = any(isinstance(value, list) for value in entry.values())
@@ -315,7 +315,7 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
             path = field_path(meant(key, _names()) or "")
             places = (where, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
-            hint = f"name a field, such as train.lr, or use {{{short_name(key)}}} in `command`"
+            hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
             yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
 
 
@@ -332,14 +332,14 @@ def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
         for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):
             if (owner := owners.setdefault(field, name)) != name:
                 message = f"sets {field if isinstance(field, str) else '.'.join(field)}, as the axis {owner} does"
-                yield Finding((("matrix", name),), message, "use one axis per field", at_key=True)
+                yield Finding((("matrix", name),), message, "use an axis per field", at_key=True)
 
 
 def near_field(key: str) -> str:
     """Return a hint that names the field that a misspelt key may mean, or the fields that end with it."""
     if ends := fields_ending_in(key):
         return f"write {' or '.join(ends)}"
-    return hint_for(key, _names(), "write the dotted path of a field, such as train.lr")
+    return hint_for(key, _names(), "write the dotted path of a field: train.lr")
 
 
 def fields_ending_in(key: str) -> list[str]:

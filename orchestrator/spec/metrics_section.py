@@ -23,14 +23,14 @@ def _pattern(value: Any) -> Any:
         raise Hint(f"is not a regular expression: {error}", hint) from error
     if groups != 1:
         hint = "put parentheses around the number alone, (?:...) around anything else"
-        raise Hint(f"has {groups} groups, expected one: the number", hint)
+        raise Hint(f"has {groups} groups, expected 1: the number", hint)
     return value
 
 
 def _names(value: dict[str, str]) -> dict[str, str]:
     for name in value:
         if not _NAME.fullmatch(name) or name in ("ts", "event"):
-            raise Hint(f"{name!r} cannot be the name of a metric", "use letters, digits and _, such as eval_loss")
+            raise Hint(f"{name!r} cannot be the name of a metric", "use letters, digits and _ (eval_loss)")
     if value and "step" not in value:
         raise Hint("lacks step, the pattern of the optimizer step", _EXAMPLE)
     if len(value) == 1:
@@ -39,4 +39,4 @@ def _names(value: dict[str, str]) -> dict[str, str]:
 
 
 Metrics = Annotated[dict[str, Annotated[str, BeforeValidator(_pattern)]], AfterValidator(_names)]
-"""Regular expressions by metric, one of them for the step."""
+"""Regular expressions by metric, and for the step."""

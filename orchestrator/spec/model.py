@@ -123,16 +123,16 @@ class TrainConfig(SpecSection):
     """Number format: fp32, tf32 (fp32 with matrix products on the tensor cores, rounded to 10 bits of mantissa), bf16,
     or fp16 (with dynamic loss scaling)."""
     strategy: Strategy | None = None
-    """One word for engine, zero_stage and offload: `ddp`, `zero0` to `zero3`, `zero1-offload` to `zero3-offload`
+    """Name for engine, zero_stage and offload: `ddp`, `zero0` to `zero3`, `zero1-offload` to `zero3-offload`
     (optimizer on the CPU), `zero3-offload-full` (parameters too), `zero-infinity` (both on a disk, see nvme_path);
     `fsdp2` and `fsdp2-offload` for engine fsdp2, with all states in host memory."""
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
     """`ddp` is PyTorch's DistributedDataParallel without DeepSpeed's engine: the baseline. `fsdp2` is
-    PyTorch's `fully_shard`, which shards what ZeRO 3 shards. Leave zero_stage out with both."""
+    PyTorch's `fully_shard`, which shards as ZeRO 3 does. Leave zero_stage out with both."""
     zero_stage: Annotated[Whole, Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 keeps everything on every rank; 1 shards optimizer states, 2 also gradients, 3 also parameters."""
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
-    """What to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
+    """States to offload from GPU memory: `optimizer` the optimizer states to host memory (ZeRO 1 to 3); `full` the
     parameters too (ZeRO 3); `nvme` both to the disk at nvme_path (ZeRO 3)."""
     fsdp2_reduce: Literal["each", "last"] = "each"
     """When engine fsdp2 reduces gradients: after `each` micro-batch, as ZeRO 3 does, or after the `last` of a step,
@@ -279,7 +279,7 @@ class RunConfig(SpecSection):
     code: Literal["copy", "live"] = "copy"
     """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
     copied once per content, and every attempt runs from its copy
-    ([what that means](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
+    ([details](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: Name | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[Variable, EnvText] = Field(default={})
@@ -302,7 +302,7 @@ class RunConfig(SpecSection):
     ([without changing a script](own-scripts.md)). Not part of the experiment."""
     forward: Forward = ForwardConfig()
     """Tools to forward metrics to while the run trains: any of `wandb`, `tensorboard`, `mlflow`, as a list or as a
-    mapping with their options. [What they get, and what happens if one fails](tools.md)."""
+    mapping with their options. [Their data, and failures](tools.md)."""
 
     @field_validator("telemetry_s")
     @classmethod
@@ -367,12 +367,12 @@ class Spec(RunConfig):
     repeats: Positive = 1
     """Runs per point of the matrix, each with its own seed."""
     objective: Annotated[Objective, BeforeValidator(_objective)] | None = None
-    """What counts in the recommendation, among configurations that learn no worse than the baseline: `speed`, `loss`,
+    """Objective of the recommendation, among configurations that learn no worse than the baseline: `speed`, `loss`,
     `memory`, `energy` or `time-to-loss`
-    ([what each means](results.md#what-counts)). Default: speed, unless another one learns better: then both are named.
+    ([meaning](results.md#what-counts)). Default: speed, unless another learns better: then both are named.
     `campaign recommend --by` asks otherwise."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None
-    """How far two held-out losses may be apart and count as equal ([how](results.md#what-may-be-concluded)). Default:
+    """Margin within which two held-out losses count as equal ([details](results.md#what-may-be-concluded)). Default:
     0.01 nats; of a script's own loss 0.3 % of the baseline's."""
     screen: ScreenConfig | None = None
     """First run each point of the matrix for a few steps, then in full only those that can still win

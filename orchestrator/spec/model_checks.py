@@ -20,7 +20,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, nearest
 from .model import RunConfig, TrainConfig
 
 _NO_NAMES_OF_OURS: Final = frozenset({"distilgpt2", "openai-gpt"})
-"""Names of the hub without an owner that resemble known ones."""
+"""Names of the hub without an owner that resemble known names."""
 _TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "merges.txt")
 _ALIKE: Final = 0.75
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
@@ -36,7 +36,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
     elif train.model is not None:
         yield from _fields(train.model, train)
         if train.tokenizer is None:
-            hint = "name one (`gpt2`, or a folder), or `bytes` for one token per byte"
+            hint = "name it (`gpt2`, or a folder), or `bytes` for a token per byte"
             yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
         if train.pretrained:
             hint = "name the model that has them, or leave pretrained out"
@@ -61,9 +61,9 @@ def _nameless(text: str) -> tuple[str, str] | None:
         name = _REPOSITORY.match(text[address.end() :])
         hub = "." in address[0]
         hint = f"write {name[0]}" if name and hub else "fetch it first, and write the path of the folder or file"
-        return "is an address: the hub is asked for names, such as gpt2 or OWNER/NAME", hint
+        return "is an address: write a name, gpt2 or OWNER/NAME", hint
     return (
-        f"{text} is neither here nor a name on the hub, such as gpt2 or OWNER/NAME",
+        f"{text} is neither here nor a name on the hub, as gpt2 or OWNER/NAME",
         "paths start at the spec's folder",
     )
 
@@ -91,9 +91,9 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
     if (meant := misspelt_name(name)) is not None:
         yield Finding((place,), f"there is no model {name}", f'did you mean "{meant}"?')
     elif folder.is_dir() and not (folder / "config.json").exists():
-        yield Finding((place,), f"the folder has no config.json: {name}", "save_pretrained() of the model writes one")
+        yield Finding((place,), f"the folder has no config.json: {name}", "save_pretrained() of the model writes it")
     elif folder.is_dir() and train.tokenizer is None and not _has_tokenizer(folder):
-        hint = "name one as train.tokenizer (`bytes` needs no files), or save it into the folder"
+        hint = "set train.tokenizer (`bytes` needs no files), or save it into the folder"
         yield Finding((("train", "tokenizer"), place), f"the model's folder has no tokenizer: {name}", hint)
     elif _is_file(folder):
         yield Finding(
@@ -107,7 +107,7 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
 def _tokenizer(name: str) -> Iterator[Finding]:
     place, folder = ("train", "tokenizer"), Path(name)
     if folder.is_dir() and not _has_tokenizer(folder):
-        yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes one")
+        yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes it")
     elif _is_file(folder):
         yield Finding(
             (place,), f"is not a folder: {name}", "name the folder that save_pretrained() of the tokenizer writes"
@@ -129,7 +129,7 @@ def _has_tokenizer(folder: Path) -> bool:
 def _fields(model: Mapping[str, Any], train: TrainConfig) -> Iterator[Finding]:
     """Transformers is asked about the rest, see `doctor/option_checks.py`."""
     if not isinstance(model.get("model_type"), str):
-        known = "write the type of the model, such as gpt2 or llama, beside its sizes"
+        known = "write the type of the model (gpt2, llama) beside its sizes"
         yield Finding((("train", "model", "model_type"), ("train", "model")), "model_type is required", known)
     vocabulary = model.get("vocab_size")
     if train.tokenizer == BYTES and isinstance(vocabulary, int) and vocabulary < BYTES_VOCABULARY:

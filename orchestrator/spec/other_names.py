@@ -69,7 +69,7 @@ _FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "
 _SPLITS_STACK: Final = frozenset(
     "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size".split()  # noqa: SIM905
 )
-"""What other tools split the stack of layers by."""
+"""Fields of other tools that split the stack of layers."""
 
 
 def our_name(name: str) -> str:

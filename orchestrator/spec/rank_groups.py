@@ -51,7 +51,7 @@ class _Kind(NamedTuple):
 
 
 _HEADS: Final = dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), "{} heads")
-"""Attention heads in the words of the models that are served, Transformers here or not."""
+"""Names of attention heads in the supported models, without asking Transformers."""
 
 _WIDTH: Final = dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), "inner width {}")
 
@@ -71,7 +71,7 @@ _TENSOR: Final = _Kind(
     "whose layers may not be cut so",
     UNCUT_FIELDS,
     _HEADS | _WIDTH,
-    "ranks that share layers add up what they have computed four times in each block",
+    "ranks that share layers add up their results four times in each block",
 )
 
 
@@ -157,7 +157,7 @@ def _one_of(number: int, why: str = "") -> str:
     return (
         f"use one of {', '.join(map(str, sizes))}{why}"
         if len(sizes) > 1
-        else ("leave it out: only 1 divides what is shared")
+        else ("leave it out: only 1 divides all of them")
     )
 
 

@@ -22,7 +22,7 @@ class RetryRule(SpecSection):
     """`stop` fails the run. `retry` retries it and counts against crash. `exclude_node` retries it on other nodes and
     counts against infra. `smaller` treats it as out of memory and retries with a smaller micro-batch."""
     hint: str = ""
-    """What to do about it, shown with the failure."""
+    """Advice, shown with the failure."""
 
     @field_validator("match")
     @classmethod
@@ -33,7 +33,7 @@ class RetryRule(SpecSection):
         except (re.error, OverflowError, RecursionError) as error:
             raise Hint(f"is not a regular expression: {error}", "write \\( for a parenthesis, \\. for a dot") from error
         if everything:
-            raise Hint("matches nearly every line", "use words that only your error has")
+            raise Hint("matches nearly every line", "use text that only your error has")
         return value
 
 
@@ -49,12 +49,12 @@ class RetryConfig(SpecSection):
     host_oom: Count = 2
     """Retries with more host memory after running out of it."""
     backoff_s: Count = 30
-    """Seconds before the first retry; doubled for each further one."""
+    """Seconds before the first retry; doubled for each further retry."""
     max_backoff_s: Count = 1800
     """Maximum seconds before a retry."""
     allow: tuple[ConfigChange, ...] = ()
     """Changes that may be tried, one after another, if memory runs out at micro-batch 1: activation_checkpointing,
-    offload_optimizer, zero_stage (one higher each time). They change what you measure, and every table marks them."""
+    offload_optimizer, zero_stage (one higher each time). They change the measured run, and every table marks them."""
     exclude_h: Real = Field(default=24.0, ge=0)
     """Hours for which to exclude a bad node; 0 excludes none."""
     hang_factor: Real = Field(default=20.0, ge=0)
@@ -63,7 +63,7 @@ class RetryConfig(SpecSection):
     hang_min_s: Count = 600
     """Minimum seconds without a step before a run counts as hanging."""
     rules: tuple[RetryRule, ...] = ()
-    """Errors of your own training and what they mean; the first match counts."""
+    """Errors of your own training and their meaning; the first match counts."""
 
 
 class PruneConfig(SpecSection):

@@ -14,7 +14,7 @@ _MAX_NAME: Final = 100
 _MAX_VALUE: Final = 40
 
 SCREENS: Final = "-screen"
-"""What the name of a run ends in that screens its point."""
+"""Suffix of the name of a run that screens its point."""
 
 
 def run_name(

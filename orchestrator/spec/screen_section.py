@@ -24,7 +24,7 @@ def _keep(value: Any) -> Any:
     text = " ".join(str(value).lower().split())
     if text == PARETO or (_WITHIN.fullmatch(text) and isinstance(value, str)):
         return text
-    raise Hint(f"{value!r} is no rule", "write `pareto`, a number such as 3, or `within 10%`")
+    raise Hint(f"{value!r} is no rule", "write `pareto`, a number (3), or `within 10%`")
 
 
 class ScreenConfig(SpecSection):
@@ -34,9 +34,9 @@ class ScreenConfig(SpecSection):
     """Optimizer steps of a screening run. The learning rate decays over these; the warm-up is at most a tenth of
     them."""
     keep: Annotated[int | str, BeforeValidator(_keep)] = PARETO
-    """What runs in full, of the points that do the same work: `pareto` those that no other one beats in speed and
+    """Points to run in full, among points that do the same work: `pareto` those that no other beats in speed and
     memory (with `objective: loss` or `time-to-loss`: in speed and loss); `3` the best three by `objective`;
-    `within 10%` those that are at most so much worse than the best."""
+    `within 10%` all that are at most so much worse than the best."""
     time: SlurmTime | None = None
     """Time limit of a screening run's job. Default: that of the others."""
 

@@ -31,7 +31,7 @@ _VALUE: Final = r"""(?:(?:bearer|basic)\s+)?("[^"]*"|'[^']*'|[^\s"',;&|)}]+)"""
 _GIVEN: Final = re.compile(
     rf"(?:(?<![\w-])(-{{0,2}}[A-Za-z][\w.-]*)[\"']?\s*[=:]\s*|(?<!\S)(--[A-Za-z][\w.-]*)\s+)(?={_VALUE})", re.IGNORECASE
 )
-"""`NAME=value`, `--name value`, `name: value`, `?name=value`; the value may hold further ones."""
+"""`NAME=value`, `--name value`, `name: value`, `?name=value`; the value may hold further secrets."""
 
 _REFERENCE: Final = re.compile(
     r"[\"']?(?:\$|\{|<|\[|~?/|\.{1,2}/|-{1,2}[a-z]|(?:true|false|none|null|\d+)$)", re.IGNORECASE

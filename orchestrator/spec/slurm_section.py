@@ -24,7 +24,7 @@ from .slurm_time import slurm_minutes
 OWNED_OPTIONS: Final = {
     option: reason
     for reason, options in {
-        "attempts with the same resources are submitted as one array": "array",
+        "attempts with the same resources are submitted as an array": "array",
         "one task per node starts the ranks": (
             "batch ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket gpus gpus_per_socket "
             "gpus_per_task"
@@ -40,7 +40,7 @@ OWNED_OPTIONS: Final = {
         "it names the campaign and the run": "job_name",
         "only this program restarts an attempt, so that none runs twice": "no_requeue requeue",
         "this program parses sbatch's output": "parsable quiet verbose",
-        "it tells a run to save a checkpoint": "signal",
+        "a run then saves a checkpoint": "signal",
         "this program submits its own script": "test_only wait wrap",
     }.items()
     for option in options.split()
@@ -161,7 +161,7 @@ class SlurmConfig(SpecSection):
     node. Exported variables reach the processes on all nodes. A line that fails ends the attempt; end one that may
     fail with `|| true`."""
     signal_delay_s: Whole = Field(default=120, ge=1)
-    """Seconds before the time limit at which to tell a run to save a checkpoint and exit."""
+    """Seconds before the time limit at which a run saves a checkpoint and exits."""
 
     @model_validator(mode="before")
     @classmethod

@@ -22,7 +22,7 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     "fsdp2": {"engine": "fsdp2", "zero_stage": 0, "offload": "none"},
     "fsdp2-offload": {"engine": "fsdp2", "zero_stage": 0, "offload": "full"},
 }
-"""The fields that a word stands for."""
+"""The fields that a strategy stands for."""
 
 _GRAPHS: Final[FieldPath] = ("train", "cuda_graphs")
 
@@ -116,7 +116,7 @@ def _fsdp(train: TrainConfig) -> Iterator[Finding]:
 
 def _offload(train: TrainConfig) -> Iterator[Finding]:
     if train.offload == "optimizer" and not train.zero_stage:
-        message = "optimizer needs ZeRO: DeepSpeed offloads what it has sharded"
+        message = "optimizer needs ZeRO: DeepSpeed offloads only sharded states"
         yield _finding("offload", message, "zero_stage 1, 2 or 3")
     if train.offload in ("full", "nvme") and train.zero_stage != 3:
         yield _finding("offload", f"{train.offload} needs ZeRO 3: only it shards parameters", "set zero_stage: 3")
@@ -125,9 +125,7 @@ def _offload(train: TrainConfig) -> Iterator[Finding]:
         places = (("train", "nvme_path"), ("train", "offload"), ("train",))
         yield Finding(places, "nvme_path is required with offload nvme", hint)
     if train.offload == "nvme" and train.nvme_path and not train.nvme_path.startswith("/"):
-        hint = (
-            "nothing on a node reads it as a shell would: name a folder on a disk of each node, such as /local/scratch"
-        )
+        hint = "no shell expands it: name a folder on a disk of each node, for example /local/scratch"
         yield _finding("nvme_path", f"{train.nvme_path} is not an absolute path", hint)
     if train.offload == "nvme" and train.checkpoint_every:
         yield no_checkpoints()

@@ -16,7 +16,7 @@ FULL: Final = "full"
 SMOKE: Final = "smoke"
 SCALES: Final = (FULL, SMOKE)
 TEXT: Final = "wikitext.txt"
-"""What the specs of the scale `smoke` train on, beside them."""
+"""Training data of the scale `smoke`, beside the spec."""
 
 _FOLDER: Final = files("dscampaign.templates")
 _SUFFIXES: Final = {SMOKE: f".{SMOKE}.yaml", FULL: ".yaml"}

@@ -18,7 +18,7 @@ _WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
-    "global_batch": "write how many samples one optimizer step takes over all ranks",
+    "global_batch": "write the number of samples of an optimizer step over all ranks",
 }
 
 

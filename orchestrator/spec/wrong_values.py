@@ -76,7 +76,7 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
         lines = value.splitlines()
         return f"write {written(lines, flow=True)}" if len(lines) == 1 else "write each line as an item: `- LINE`"
     if place == ("deepspeed",) and isinstance(value, str):
-        return "write what the file holds below `deepspeed:`; YAML also takes it as JSON"
+        return "write the file's content below `deepspeed:`; YAML also takes JSON"
     if kind in ("int_type", "float_type"):
         return number_hint(value) if isinstance(value, str) else None
     return did_you_mean(str(value), words, None)

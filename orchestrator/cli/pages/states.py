@@ -29,7 +29,7 @@ _LOOKS: Final[dict[str, tuple[str, Style]]] = {
 
 
 _SUBMITTED: Final = "being submitted"
-"""What an `intent` is to people: sbatch has not confirmed it."""
+"""An `intent`: sbatch has not confirmed it."""
 
 TRAINING: Final = "training"
 _PHASES: Final = {
@@ -41,7 +41,7 @@ _PHASES: Final = {
     "checkpoint": "saving",
     ENDING: "ending",
 }
-"""The phases of `jobs/report.py` as a user reads them; those of a script are shown as they are."""
+"""The phases of `jobs/report.py` as a user reads them; a script's own phases are shown as they are."""
 
 
 def state_cell(state: str, *, early: bool = False) -> Cell:

@@ -18,7 +18,7 @@ _LEAST: Final = 11
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 _UNIT = re.compile(r"\s*(?:(?:\x1b\[\d+m)?next: .*|[^\s`]*(?:`[^`]*`[^\s`]*)+|\S+)")
-"""A word, or a whole command: one that is broken over lines cannot be pasted."""
+"""A part of a line that is never broken: commands are pasted."""
 
 _BLANK: Final = "\0"
 """Stands for a blank at which no line may break."""

@@ -54,12 +54,12 @@ def test_an_event_says_where_they_come_from(done: Observed) -> None:
     messages = sorted(event.message for event in done.events() if event.kind == "script.metrics_source")
     begin = "the script does not report metrics; they are read from "
     sources = [message.removeprefix(begin).partition(" such as")[0] for message in messages]
-    assert sources == ["lines of the output", "the script's output, by the spec's patterns", "what the Trainer prints"]
+    assert sources == ["lines of the output", "the script's output, by the spec's patterns", "the Trainer's output"]
 
 
 def test_the_report_shows_their_losses(done: Observed, tmp_path: Path) -> None:
     where = ["--dir", str(Path(done.campaign.dir)), "--store", done.store.url_without_password]
     assert main(["report", "unchanged", "--output", str(tmp_path / "report"), *where]) == 0
     runs = json.loads((tmp_path / "report" / "report.json").read_text())["runs"]
-    assert "they are read from what the Trainer prints" in (tmp_path / "report" / "report.md").read_text()
+    assert "they are read from the Trainer's output" in (tmp_path / "report" / "report.md").read_text()
     assert all(0 < run["loss"]["final"] < 4.2 for run in runs)

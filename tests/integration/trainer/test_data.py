@@ -165,7 +165,7 @@ def test_the_shipped_tokenizer(tmp_path: Path) -> None:
     [
         ("missing", {}, FileNotFoundError, "no data set at"),
         ("empty", {}, FileNotFoundError, r"no \.txt, \.jsonl"),
-        ("short.txt", {}, ValueError, "4 training tokens, one sample has 5"),
+        ("short.txt", {}, ValueError, "4 training tokens, a sample has 5"),
         (
             "wrong.jsonl",
             {},

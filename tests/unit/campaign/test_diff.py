@@ -68,7 +68,7 @@ def test_an_experiment_that_never_got_anywhere_may_change(state: RunState) -> No
     [
         (RunState.QUEUED, "cancel it first, or give the campaign another name"),
         (RunState.RUNNING, "cancel it first, or give the campaign another name"),
-        (RunState.COMPLETED, "from one experiment: give the campaign another name"),
+        (RunState.COMPLETED, "from a single experiment: give the campaign another name"),
     ],
 )
 def test_results_under_one_name_come_from_one_experiment(state: RunState, hint: str) -> None:

@@ -206,7 +206,7 @@ def test_a_campaign_among_other_files_is_not_shared(world: World, name: str) -> 
     place.parent.chmod(0o755 if place.parent.name == "data" else 0o700)
     place.touch(mode=0o644)
     before = {path: (mode(path), path.stat().st_gid) for path in [world.dir, *world.dir.rglob("*")]}
-    with pytest.raises(UserError, match="could read what lies beside it: ") as refused:
+    with pytest.raises(UserError, match="could read other files there: ") as refused:
         shared(world)
     assert "`dir` that holds nothing else" in (refused.value.hint or "")
     assert {path: (mode(path), path.stat().st_gid) for path in before} == before

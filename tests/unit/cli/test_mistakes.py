@@ -196,7 +196,7 @@ def test_a_store_beside_the_spec_is_named_where_this_folder_has_none(
     assert main([verb] if verb == "list" else [verb, spec]) == 2
     err = capsys.readouterr().err
     assert "error: there is no store at " in err
-    named = "hint: there is one beside the spec: add `--dir ../a/campaign`\n" in err
+    named = "hint: there is a store beside the spec: add `--dir ../a/campaign`\n" in err
     assert named is (verb != "list")  # which is given no spec
 
 
@@ -221,7 +221,7 @@ def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
 ) -> None:
     spec = spec_elsewhere(tmp_path, monkeypatch)
     warning = (
-        f"warning: there is no store at {tmp_path}/b/campaign/campaign.db; there is one beside the spec: add `--dir"
+        f"warning: there is no store at {tmp_path}/b/campaign/campaign.db; there is a store beside the spec: add `--dir"
     )
     for words in (["plan", spec], ["submit", spec, "--dry-run"]):
         assert main(words) == 0
@@ -264,9 +264,9 @@ def test_a_store_that_the_spec_names_is_found_beside_it(
     (tmp_path / "a" / "campaign" / "campaign.db").unlink()
     Store.open(f"sqlite:///{tmp_path}/a/{made}", create=True).close()
     assert main(["status", spec]) == 2
-    assert f"hint: there is one beside the spec: add `{options}`\n" in capsys.readouterr().err
+    assert f"hint: there is a store beside the spec: add `{options}`\n" in capsys.readouterr().err
     assert main(["plan", spec]) == 0
-    assert f"; there is one beside the spec: add `{options}`\n" in capsys.readouterr().err
+    assert f"; there is a store beside the spec: add `{options}`\n" in capsys.readouterr().err
     assert main(["plan", spec, *shlex.split(options)]) == 0
     assert "warning" not in capsys.readouterr().err
 

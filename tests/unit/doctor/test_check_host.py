@@ -77,7 +77,7 @@ def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     assert found.next.startswith("choose a folder that you can write to")
     monkeypatch.setattr(disk_space, "try_writing", failing(errno.ENOSPC))
     [found] = folder_checks(tmp_path)
-    assert found.next == "free space there: `campaign gc` deletes what no result needs"
+    assert found.next == "free space there: `campaign gc` deletes files that no result needs"
 
 
 def test_a_folder_in_which_others_write_is_a_problem(place: Location) -> None:

@@ -70,7 +70,7 @@ def test_what_sbatch_refuses_is_told_beside_what_there_is() -> None:
     found = verdicts(required(gpus_per_node="h10:8"), forecast=refused)["slurm.submit"]
     assert found.verdict is Severity.PROBLEM
     assert found.seen == "sbatch would refuse: Requested node configuration is not available"
-    assert found.next == f"change what `slurm:` asks for (run); there is main: 4 nodes ({HAS}), at most 2 a job"
+    assert found.next == f"change the `slurm` section (run); there is main: 4 nodes ({HAS}), at most 2 a job"
     assert "slurm.submit" not in verdicts(required(partition="x"), forecast=refused)  # one error for one cause
 
 

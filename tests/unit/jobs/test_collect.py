@@ -142,7 +142,7 @@ def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("dscampaign.jobs.collect.printed.PATTERN_S", 0.1)
     form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
     assert read(f"it 1 lr 2 {'a' * 100}!\n", form, tmp_path) == [{"step": 1, "lr": 2.0}]
-    assert form.remarks == ["metrics.loss takes too long on what the script prints, and is given up"]
+    assert form.remarks == ["metrics.loss takes too long on the script's output, and is not used any more"]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_what_is_printed_is_reported_once(tmp_path: Path) -> None:
     looked.print("step 2 loss 9\nstep 3 loss 3.5\n")
     collect.finish()
     said, *lines = looked.reported()
-    assert said.endswith('lines of the output such as "step 1 loss 1.5"')
+    assert said.endswith('"step 1 loss 1.5"')
     assert lines == [(1, 1.5), (2, 2.5), (3, 3.5)]
 
 

@@ -111,5 +111,5 @@ def test_a_script_is_checked_once_its_name_is_filled_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["train.py --lr 0.1", "train.py --out {run}/o"])
 def test_a_value_that_holds_a_script_with_its_arguments_is_one_word(tmp_path: Path, value: str) -> None:
     (problem,) = problems(tmp_path, f"{OWN}command: '{{tool}}'\nmatrix: {{tool: [train.py, '{value}']}}\n")
-    assert problem.message == f"a value fills one word, so this would be the script's name: {value}"
+    assert problem.message == f"a value fills a single argument, so this would be the script's name: {value}"
     assert "its arguments parameters of their own" in (problem.hint or "")

@@ -90,7 +90,7 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("time: 3", 'did you mean "slurm.time"?'),
         ("matrix: {batch_size: [8, 16]}", 'did you mean "global_batch"?'),
         ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),
-        ("matrix: {foo: [1, 2]}", "name a field, such as train.lr, or use {foo} in `command`"),
+        ("matrix: {foo: [1, 2]}", "name a field (train.lr), or use {foo} in `command`"),
         ("  context_parallel: 2", 'did you mean "sequence_parallel"?'),
         ("  seq_len: '8'", "write 8 without quotes"),
         ("  lr: '1e-3'", "write 1e-3 without quotes"),
@@ -100,7 +100,7 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
         ("  strategy: FSDP", 'did you mean "fsdp2"?'),
         ("  precision: BF16", 'did you mean "bf16"?'),
         ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", 'did you mean "zero_stage"?'),
-        ("matrix: {zero_stage: [0, 1], exclude: [{lr: 1, zero_stage: 1}]}", "name an axis, or what one sets"),
+        ("matrix: {zero_stage: [0, 1], exclude: [{lr: 1, zero_stage: 1}]}", "name an axis, or its values"),
     ],
 )
 def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> None:
@@ -300,7 +300,7 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
 @pytest.mark.parametrize(
     ("text", "field", "hint"),
     [
-        ("deepspeed: ds_config.json", "deepspeed", "write what the file holds"),
+        ("deepspeed: ds_config.json", "deepspeed", "write the file's content"),
         ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
         ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
         ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),

@@ -41,7 +41,7 @@ def test_patterns_reach_the_attempt_and_are_no_part_of_the_experiment(tmp_path: 
         (r"{step: '(\d+)', loss: 5}", "metrics.loss", "expected a regular expression", "write {step"),
         (r"{loss: 'l (\S+)'}", "metrics", "lacks step", "write {step"),
         (r"{step: 'it (\d+)'}", "metrics", "no metric beside step", "write {step"),
-        (r"{step: 'it (\d+)', ts: 'l (\S+)'}", "metrics", "cannot be the name", "such as eval_loss"),
+        (r"{step: 'it (\d+)', ts: 'l (\S+)'}", "metrics", "cannot be the name", "eval_loss"),
         ("[loss]", "metrics", "expected a mapping", ""),
     ],
 )
