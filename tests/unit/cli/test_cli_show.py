@@ -238,7 +238,7 @@ def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
 def test_no_folder_of_logs_is_named_that_is_not_there(world: World, capsys: Output) -> None:
     world.attempt_paths("bad").logs.rmdir()
     assert main(["logs", "bad"]) == 2
-    assert "no log of rank 0 in g0001\nhint: it never began to write one" in capsys.readouterr().err
+    assert "no log of rank 0 in g0001\nhint: it never began to write" in capsys.readouterr().err
 
 
 def test_a_followed_log_ends_with_its_attempt_and_misses_nothing(world: World) -> None:

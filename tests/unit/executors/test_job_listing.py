@@ -454,8 +454,12 @@ def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.
         look({"abc": {0}})
 
 
-def test_how_many_jobs_are_cancelled_is_told(slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_many_jobs_are_cancelled_is_told(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     with shown_by(Progress(sys.stderr, lambda: next(clock))):
         SlurmExecutor().cancel([f"12_{index}" for index in range(2500)])
     assert "1,000 of 2,500 jobs cancelled" in capsys.readouterr().err

@@ -356,7 +356,7 @@ def test_mistakes_of_a_first_day(tmp_path: Path, text: str, field: str, message:
         ("https://huggingface.co/a/b/tree/main", "train.model", "is an address", "write a/b"),
         ("s3://bucket/model", "train.model", "is an address", "fetch it first"),
         ("a/b/c", "train.model", "is neither here nor a name on the hub", "paths start at the spec's folder"),
-        ('"gpt2\\n"', "train.model", "contains a line break", "write it on one line"),
+        ('"gpt2\\n"', "train.model", "contains a line break", "write it on a single line"),
     ],
 )
 def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, message: str, hint: str) -> None:
