@@ -24,6 +24,9 @@ UNSAID = "steps"
 MAX_NAME = 200
 """Characters of a metric's name, as the store holds."""
 
+SLACK_S = 60.0
+"""A step time in seconds that is longer than the age of the process by so much is in milliseconds."""
+
 RECORD_SIZE = 128
 """Bytes of a rank's progress record: a line of JSON, filled up with spaces."""
 
@@ -34,6 +37,9 @@ def report(step: int, **values: SupportsFloat) -> None:
     Args:
         step: completed optimizer steps, the first is 1.
         values: anything ``float`` takes, one-element tensors too. Reading a tensor on a GPU waits for that GPU.
+            Units: ``step_time`` in seconds, ``mem_reserved`` and ``mem_allocated`` in GB (10^9 bytes) of the rank that
+            needs the most, ``tokens_per_s`` over all ranks, ``power`` in watts, ``gpu_util`` in percent, ``mfu`` from 0
+            to 1. A value that cannot be in its unit is left out with a warning.
             ``ts`` is the time at which the step ended, in seconds since 1970; by default now.
 
     Raises:
@@ -50,7 +56,9 @@ def report(step: int, **values: SupportsFloat) -> None:
         line = {"step": int(step), "ts": time.time()}  # type: Dict[str, Any]
         for name, value in values.items():
             if name in _names or _is_name(name):
-                line[name] = value if type(value) in _PLAIN else float(value)
+                number = value if type(value) in _PLAIN else float(value)
+                if name not in _LIMITS or _fits(name, number):
+                    line[name] = number
         _spool.write(line)
 
 
@@ -116,6 +124,26 @@ def _is_name(name: str) -> bool:
         return False
     _names.add(name)
     return True
+
+
+def _fits(name: str, number: Any) -> bool:
+    """Return whether a number can be in its unit; if not once, the name is left out from then on."""
+    unit, most = _LIMITS[name]
+    limit = most or time.monotonic() - _began_s + SLACK_S
+    if number > limit and name not in _refused:
+        _refuse(name, "%s=%g is not reported: expected %s, and at most %.4g" % (name, number, unit, limit))
+    return name not in _refused
+
+
+def _age_s() -> float:
+    """Return the age of this process in seconds; infinite if unknown."""
+    try:
+        with open("/proc/self/stat") as stat:
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return float("inf")
+    return age_s if age_s > 0 else float("inf")
 
 
 def _refuse(kind: str, why: str) -> None:
@@ -258,6 +286,8 @@ def _watch_for_stop() -> _Stop:
 
 
 _PLAIN = (int, float)
+_LIMITS = {"mem_reserved": ("GB", 1e4), "mem_allocated": ("GB", 1e4), "step_time": ("seconds", None)}
+_began_s = time.monotonic() - _age_s()
 _names: Set[str] = set()
 _refused: Set[str] = set()
 _spool = _open_spool()

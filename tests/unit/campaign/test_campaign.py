@@ -288,6 +288,27 @@ def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -
     assert note == f"2 runs keep older code (changed since: train.py); {retry}"
 
 
+@pytest.mark.parametrize(
+    ("script", "changes", "remarked"),
+    [
+        ("print(1)", {"repeats": 3}, True),
+        ("print(1)", {"repeats": 1}, False),
+        ("import os; os.environ['CAMPAIGN_SEED']", {"repeats": 3}, False),
+        ("from dscampaign import report", {"repeats": 3}, False),
+        ("torch.manual_seed(0)", {"repeats": 3}, False),
+        ("print(1)", {"repeats": 3, "command": ["train.py", "--depth", "{depth}", "--rng", "{seed}"]}, False),
+        ("print(1)", {"repeats": 3, "env": {"RNG": "{seed}"}}, False),
+        ("print(1)", {"repeats": 3, "code": "live"}, False),
+    ],
+)
+def test_the_plan_remarks_on_repeats_that_will_be_identical(
+    world: World, script: str, changes: dict[str, Any], remarked: bool
+) -> None:
+    (world.folder / "train.py").write_text(script)
+    notes = make_plan(world.store, world.submission(**changes)).notes
+    assert any("nothing in `command` uses the seed" in note for note in notes) is remarked
+
+
 def test_the_plan_says_of_a_run_that_is_being_cancelled_what_comes_after(world: World) -> None:
     world.record()
     world.run_pass()

@@ -54,6 +54,21 @@ def test_takes_whatever_is_a_number(tmp_path: Path) -> None:
     assert math.isnan(line["c"])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [("mem_reserved=75_800_000_000", "GB"), ("mem_allocated=75_800.0", "GB"), ("step_time=340", "seconds")],
+)
+def test_a_value_in_another_unit_is_left_out_with_a_warning(tmp_path: Path, value: str, unit: str) -> None:
+    calls = f"for i in (1, 2): r.report(i, loss=1, {value})\nr.report(3, mem_reserved=79.2, step_time=0.5)"
+    output, lines = run(tmp_path, f"import sys\nsys.stderr = sys.stdout\n{calls}")
+    name = value.partition("=")[0]
+    assert output.count(f"{name}={float(value.partition('=')[2]):g} is not reported: expected {unit}, and at most") == 1
+    steps = [line for line in lines if "step" in line]
+    assert [sorted(line) for line in steps[:2]] == [["loss", "step", "ts"]] * 2
+    assert set(steps[2]) == {"step", "ts", "mem_reserved", "step_time"} - {name}
+    assert [line["event"] for line in lines if "event" in line] == ["report_refused"]
+
+
 def test_a_step_or_a_name_that_the_store_would_not_take_is_warned_of_once(tmp_path: Path) -> None:
     calls = "for i in range(3): r.report(-1, loss=1); r.report(1, **{'': 2, 'loss': 3})"
     script = f"import sys\nsys.stderr = sys.stdout\n{calls}"
