@@ -113,7 +113,8 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
     with store.read() as conn:
         marked, apart = _lasting(conn, attempt_ids), _steps_apart(conn, attempt_ids)
         run_id = conn.execute(select(attempt.c.run_id).where(attempt.c.id == attempt_ids[0])).scalar_one()
-        facts = {"steps_apart": apart, "final_loss": final_loss(run_series(conn, run_id).figures["loss"])}
+        series = run_series(conn, run_id)
+        facts = {"steps_apart": apart, "final_loss": final_loss(series.step, series.figures["loss"])}
     if not dry_run:  # the figures of the GPUs need the steps as they were
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, facts)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, CursorResult, Integer, Select, bindparam, func, select
 
 from .records import METRIC_COLUMNS
-from .schema import PRESENT, attempt, metric_extra, run, run_metric, step_metric
+from .schema import PRESENT, attempt, metric_extra, run, run_latest, run_metric, step_metric
+from .states import RunState
 
 _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
 _FIGURES: Final = (
@@ -23,7 +24,7 @@ _FIGURES: Final = (
 """The columns of computations: of a million steps each further column takes its time."""
 
 FINAL_SHARE: Final = 0.05
-"""The share of the last lines over which the final loss is the mean."""
+"""The share of the last steps over which the final loss is the mean."""
 
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""
@@ -108,11 +109,24 @@ def _doubles(column: Sequence[float | None]) -> Iterable[float]:
     return [math.nan if value is None else value for value in column] if unknown else column  # type: ignore[return-value]
 
 
-def final_loss(losses: Sequence[float]) -> float | None:
-    """Return the mean of the last ``FINAL_SHARE`` of the finite losses, None without any."""
-    known = [loss for loss in losses if math.isfinite(loss)]
-    last = math.ceil(FINAL_SHARE * len(known))
-    return math.fsum(known[-last:]) / last if last else None
+def final_loss(steps: Sequence[int], losses: Sequence[float]) -> float | None:
+    """Return the mean of the finite losses in the last ``FINAL_SHARE`` of the steps with a loss; None without any."""
+    end = next((place for place in range(len(steps) - 1, -1, -1) if math.isfinite(losses[place])), None)
+    if end is None:
+        return None
+    begin = bisect_right(steps, (1.0 - FINAL_SHARE) * steps[end])
+    last = [loss for loss in losses[begin : end + 1] if math.isfinite(loss)]
+    return math.fsum(last) / len(last)
+
+
+def final_losses(conn: Connection, campaign_id: int) -> dict[int, float]:
+    """Return the same of each completed run whose newest line has a loss, by run id."""
+    line, last = run_metric.c, run_latest.c
+    joined = run.join(run_latest, last.run_id == run.c.id).join(run_metric, line.run_id == run.c.id)
+    query = select(run.c.id, func.avg(line.loss)).select_from(joined).group_by(run.c.id)
+    query = query.where(run.c.campaign_id == campaign_id, run.c.state == RunState.COMPLETED, last.loss.is_not(None))
+    rows = conn.execute(query.where(line.step > (1.0 - FINAL_SHARE) * last.step))
+    return {run_id: float(loss) for run_id, loss in rows if loss is not None}
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:

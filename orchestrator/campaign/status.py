@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from dscampaign.db import campaigns, queries
 from dscampaign.db.campaigns import MetricsSource
 from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
+from dscampaign.db.series import final_losses
 from dscampaign.db.states import UNSETTLED_RUN, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
@@ -23,6 +24,9 @@ from .counts import RunCounts
 from .eta import campaign_left_s, run_left_s
 from .selection import Selection
 from .titles import titles_of
+
+MOST_FINAL: Final = 2000
+"""Runs whose last steps are read for a status."""
 
 LOOKED_S = 120.0
 """The age up to which the activities that a reconciler saw are shown as present."""
@@ -170,6 +174,15 @@ def failures_of(status: CampaignStatus) -> list[list[RunStatus]]:
 
 def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
+
+
+def with_final_losses(store: Store, status: CampaignStatus) -> CampaignStatus:
+    """Return the status with the final loss of completed runs in place of their newest, as in a report."""
+    if len(status.runs) > MOST_FINAL:
+        return status
+    with store.read() as conn:
+        losses = final_losses(conn, status.campaign.id)
+    return replace(status, runs=tuple(run._replace(loss=losses.get(run.run_id, run.loss)) for run in status.runs))
 
 
 def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:

@@ -48,7 +48,7 @@ def status(
     """
     from dscampaign.orchestrator.campaign.documents import status_document
     from dscampaign.orchestrator.campaign.lookup import open_selection
-    from dscampaign.orchestrator.campaign.status import read_status, with_titles
+    from dscampaign.orchestrator.campaign.status import read_status, with_final_losses, with_titles
 
     from .pages.status import status_page
 
@@ -66,7 +66,7 @@ def status(
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
-        shown = with_titles(opened, shown) if height else shown
+        shown = with_final_losses(opened, with_titles(opened, shown) if height else shown)
         echo_screen(status_page(shown, page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import IO, Any, Final
@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from dscampaign.db import queries, schema
 from dscampaign.db.gpu_records import GpuSample
 from dscampaign.db.records import AttemptRow, CampaignRow, EventRow, MetricRow
+from dscampaign.db.series import final_losses
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, finite, status_document
 from dscampaign.orchestrator.formatting import spreadsheet_cells
@@ -41,7 +42,9 @@ def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator
     They are valid inside the block and of a single moment.
     """
     if what == "runs":
-        yield _runs(status_document(store, campaign)["runs"])
+        with store.read() as conn:
+            names, losses = _names(conn, campaign.id), final_losses(conn, campaign.id)
+        yield _runs(status_document(store, campaign)["runs"], {names[run_id]: loss for run_id, loss in losses.items()})
         return
     with store.read() as conn:
         yield _TABLES[what](conn, campaign.id)
@@ -90,7 +93,7 @@ def _metric_column(name: str) -> str:
     return _METRIC + name if name in _TAKEN or name.startswith((_PARAM, _METRIC)) else name
 
 
-def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[Row]]:
+def _runs(documents: Sequence[dict[str, Any]], final: Mapping[str, float]) -> tuple[Sequence[str], Iterable[Row]]:
     """Yield a row for each run: parameters and ids in other tools as columns, attempts as a number."""
     params = list(dict.fromkeys(name for document in documents for name in document["params"]))
     tools = sorted({tool for document in documents for tool in document["forwarded"]})
@@ -101,11 +104,12 @@ def _runs(documents: Sequence[dict[str, Any]]) -> tuple[Sequence[str], Iterable[
             *(document["params"].get(name) for name in params),
             *(document["forwarded"].get(tool, {}).get("run_id") for tool in tools),
             len(document["attempts"]),
+            final.get(document["name"]),
         )
         for document in documents
     )
     names = [*(_PARAM + name for name in params), *(f"forward.{tool}" for tool in tools)]
-    return (*plain, *names, "attempts"), rows
+    return (*plain, *names, "attempts", "final_loss"), rows
 
 
 def _attempts(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:

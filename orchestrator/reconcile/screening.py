@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dscampaign.db.metrics import StepFigures
 from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.series import final_loss
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.warm_up import warm_up_steps
 from dscampaign.orchestrator.formatting import count, figure, short_number
@@ -26,9 +27,6 @@ from dscampaign.orchestrator.spec.screen_section import PARETO, share_of
 
 NOISE: Final = 0.03
 """A short run each cannot distinguish two points whose figures lie within this share of each other."""
-
-_LAST_SHARE: Final = 0.1
-"""Last part of the steps, whose mean loss stands for a run that was not evaluated."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,12 @@ class Screening:
         host = max((node.get("memory_peak_bytes") or 0 for node in nodes), default=0) / 1e9
         reserved = [step.mem_reserved_gb for step in steps if step.mem_reserved_gb]
         evaluated = [step.eval_loss for step in steps if step.eval_loss is not None]
-        last = [step.loss for step in steps[-max(1, int(_LAST_SHARE * len(steps))) :] if step.loss is not None]
+        losses = [math.nan if step.loss is None else step.loss for step in steps]
         return cls(
             step_s=_median([step.step_time_s for step in timed]),
             tokens_per_s=_median([step.tokens_per_s for step in timed]),
             mem_gb=max(reserved, default=0.0) or host or None,
-            loss=evaluated[-1] if evaluated else statistics.fmean(last) if last else None,
+            loss=evaluated[-1] if evaluated else final_loss(range(1, len(steps) + 1), losses),
         )
 
     @property

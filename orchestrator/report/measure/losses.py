@@ -21,7 +21,7 @@ class Loss:
 
     Attributes:
         first, last, best: of single steps, if they are finite.
-        final: mean over the last lines, see ``final_loss``; NaN if the newest of them was not finite.
+        final: mean over the last steps, see ``final_loss``; NaN if the newest of them was not finite.
         held_out: the newest on held-out text; NaN if it was not finite, or the training loss no longer was after it.
     """
 
@@ -75,7 +75,10 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
     held_out = _held_out(series, ended_at)
     if not known.size:
         return Loss(None, None, None, math.nan if ended_at is not None else None, held_out)
-    final = math.nan if ended_at is not None else final_loss(known.tolist()) if final is None else final
+    if ended_at is not None:
+        final = math.nan
+    elif final is None:
+        final = final_loss(series.step, series.figures["loss"])
     return Loss(float(known[0]), float(known[-1]), float(known.min()), final, held_out)
 
 

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.db import queries
+from dscampaign.db.series import final_loss
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.campaign.status import read_status, with_final_losses
 from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.export.rows import columns_and_rows
 from dscampaign.orchestrator.report.compare.statistics import Sameness
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.losses import Loss
@@ -92,3 +97,24 @@ def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantS
 @pytest.mark.parametrize(("first", "final", "reduction"), [(4.0, 3.0, 0.25), (-2.0, -3.0, 0.5), (-2.0, -1.0, -0.5)])
 def test_a_loss_below_0_is_reduced_where_it_falls(first: float, final: float, reduction: float) -> None:
     assert Loss(first, final, final, final, None).reduction == reduction
+
+
+def test_status_export_and_report_have_the_same_final_loss(planted_url: PlantStore) -> None:
+    url = planted_url(Planted("base", (0.1, 0.2)), Planted("other", (0.1,)))
+    expected = {run.name: run.loss.final for run in results_at(url).runs}
+    store = Store.open(url)
+    with store.read() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+    assert campaign
+    shown = with_final_losses(store, read_status(store, campaign))
+    assert {run.name: run.loss for run in shown.runs} == pytest.approx(expected)
+    with columns_and_rows(store, campaign, "runs") as (columns, rows):
+        exported = {row[columns.index("name")]: row[columns.index("final_loss")] for row in rows}
+    assert exported == pytest.approx(expected)
+    store.close()
+
+
+def test_a_final_loss_is_of_the_last_twentieth_of_the_steps() -> None:
+    assert final_loss([10, 94, 96, 100], [9.0, 8.0, 2.0, 1.0]) == 1.5
+    assert final_loss([50, 100], [3.0, math.nan]) == 3.0
+    assert final_loss([1], [math.nan]) is None
