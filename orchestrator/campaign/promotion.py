@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +18,12 @@ from dscampaign.orchestrator.spec.field_types import Scalar
 from dscampaign.orchestrator.spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
 from dscampaign.orchestrator.spec.matrix import Point, points
 from dscampaign.orchestrator.spec.model import TrainConfig, env_text
-from dscampaign.orchestrator.spec.yaml_edit import Path as Keys
-from dscampaign.orchestrator.spec.yaml_edit import edited, value_at
-from dscampaign.orchestrator.spec.yaml_source import load
+from dscampaign.orchestrator.spec.yaml_source import load, written
 
 from .diff import changes
+
+Keys = tuple[str, ...]
+"""The keys that lead to a value."""
 
 REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("max_runs",), ("train", "epochs"))
 """Fields that a single run of so many steps lacks."""
@@ -70,21 +72,47 @@ def promote(
         UserError: the campaign's spec no longer has the condition.
     """
     folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
-    text = edited(_OVERRIDE.sub("", campaign.spec), settings_of(overrides))
-    raw = load(text, "").data
+    raw = _edited(load(campaign.spec, "").data, settings_of(overrides))
     point = _point(raw, folder, row, condition)
     fixed = {s.path: _merged(raw, s.path, s.value) for s in point.settings if s.path}
     suffix = f"-{steps}-steps"
     name = f"{campaign.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
-    text = edited(text, {**fixed, **_filled_in(raw, point), ("name",): name, ("train", "steps"): steps}, REMOVED)
+    changed = {**fixed, **_filled_in(raw, point), ("name",): name, ("train", "steps"): steps}
+    data = _edited(raw, changed, REMOVED)
     if out.parent.resolve() != folder.resolve():
-        text = edited(text, _whole_paths(load(text, "").data, folder))
-    text = (
-        f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n{text}"
-    )
+        data = _edited(data, _whole_paths(data, folder))
+    head = f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n"
+    text = head + written(data)
     _, (run,) = runs_of_text(text, out)
     said = tuple(f"{'.'.join(path)}: {env_text(value)}" for path, value in fixed.items())
     return Promotion(name, text, run, said, tuple(_notes(row, run, step_s)))
+
+
+def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Sequence[Keys] = ()) -> dict[str, Any]:
+    """Return a copy with these values set and these keys removed."""
+    result = deepcopy(dict(data))
+    for *above, key in removed:
+        holder = _value_at(result, tuple(above))
+        if isinstance(holder, dict):
+            holder.pop(_spelling(holder, key), None)
+    for (*above, last), value in changed.items():
+        holder = result
+        for part in above:
+            key = _spelling(holder, part)
+            holder[key] = holder = holder.get(key) or {}
+        holder[_spelling(holder, last)] = value
+    return result
+
+
+def _value_at(data: Any, path: Keys) -> Any:
+    for part in path:
+        data = data.get(_spelling(data, part)) if isinstance(data, Mapping) else None
+    return data
+
+
+def _spelling(keys: Mapping[str, Any], part: str) -> str:
+    """Return the key as the mapping has it: `gpus_per_node` may be written with hyphens."""
+    return next((key for key in (part, part.replace("_", "-")) if key in keys), part)
 
 
 def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) -> Point:
@@ -119,11 +147,11 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
 
 def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:
     filled = with_inputs_of(raw, folder)
-    named = {path: value_at(raw, path) for path in (*INPUTS, ("command",))}
+    named = {path: _value_at(raw, path) for path in (*INPUTS, ("command",))}
     return {
-        path: value_at(filled, path)
+        path: _value_at(filled, path)
         for path, value in named.items()
-        if isinstance(value, str | list) and "${" not in str(value) and value != value_at(filled, path)
+        if isinstance(value, str | list) and "${" not in str(value) and value != _value_at(filled, path)
     }
 
 

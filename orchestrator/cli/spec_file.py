@@ -47,13 +47,14 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
 def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
     """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
     from dscampaign.orchestrator.campaign.desired import Submission
-    from dscampaign.orchestrator.spec.yaml_edit import without_comments
+    from dscampaign.orchestrator.spec.yaml_source import load, written
 
     spec, runs = read_runs(path, sets)
     given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
     where = Location.of(place, given, (spec.name,), path)
     overridden(sets)
-    text = without_comments(path.read_text(encoding="utf-8"))  # they are the user's own, and may hold anything
+    data = load(path.read_text(encoding="utf-8"), str(path)).data
+    text = written(data)  # without comments: they may hold anything
     text = "".join([text, *(f"# --set {override}\n" for override in sets)])
     return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
 

@@ -114,7 +114,9 @@ def load(text: str, filename: str) -> YamlDocument:
     document = YamlDocument({}, filename, tuple(text.splitlines()))
     reader = _Reader(document)
     try:
-        content = round_trip().load(text)
+        yaml = YAML()
+        yaml.Resolver = _Resolver
+        content = yaml.load(text)
         document.data.update(reader.mapping(content, ()) if isinstance(content, CommentedMap) else {})
     except SpecError:
         raise
@@ -136,15 +138,6 @@ def load(text: str, filename: str) -> YamlDocument:
 def _position_in(text: str, index: int) -> Position:
     before = text[:index]
     return before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
-
-
-def round_trip() -> YAML:
-    """Return a reader and writer that keeps comments."""
-    yaml = YAML()
-    yaml.Resolver = _Resolver
-    yaml.preserve_quotes = True
-    yaml.width = sys.maxsize
-    return yaml
 
 
 class _Resolver(VersionedResolver):
@@ -280,6 +273,11 @@ def written(value: Any, *, flow: bool = False) -> str:
 
     numbers = re.compile(r"[-+]?\d[\d_]*[eE][-+]?\d+|[-+]?0[ox]?[\da-fA-F_]+")
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", numbers, list("-+0123456789"))
+    def represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
+        on_one_line = flow or not any(isinstance(item, dict | list) for item in items)
+        return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=on_one_line)
+
+    Dumper.add_representer(list, represent_list)
     text: str = yaml.dump(
         value, Dumper=Dumper, default_flow_style=flow, sort_keys=False, allow_unicode=True, width=sys.maxsize
     )
