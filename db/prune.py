@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, not_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, update
 
 from .events import add_event
 from .gpu_queries import attempt_gpus
@@ -28,7 +28,6 @@ from .series import final_loss, run_series
 from .states import ENDED_RUN, TERMINAL_ATTEMPT, Stage
 from .store import Store
 
-_STEPS_AT_ONCE: Final = 20_000
 _LINES_LOOKED_AT: Final = 1000
 _PEAKS: Final = ("mem_allocated_gb", "mem_reserved_gb")
 """Columns whose highest value is a figure of the run."""
@@ -111,7 +110,8 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
 
 def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
     with store.read() as conn:
-        marked, apart = _lasting(conn, attempt_ids), _steps_apart(conn, attempt_ids)
+        apart = _steps_apart(conn, attempt_ids)
+        gone = _superfluous(conn, attempt_ids, every * apart)
         run_id = conn.execute(select(attempt.c.run_id).where(attempt.c.id == attempt_ids[0])).scalar_one()
         series = run_series(conn, run_id)
         facts = {"steps_apart": apart, "final_loss": final_loss(series.step, series.figures["loss"])}
@@ -119,11 +119,8 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, facts)
     removed = Pruned()
-    start = _next_step(store, attempt_ids, 0)
-    while start is not None:
-        part = start, start + _STEPS_AT_ONCE * apart - 1
-        removed += _thin_steps(store, attempt_ids, _Kept(every * apart, tuple(marked)), part, dry_run=dry_run)
-        start = _next_step(store, attempt_ids, part[1] + 1)
+    for steps in pieces(gone):
+        removed += _thin_steps(store, attempt_ids, steps, dry_run=dry_run)
     for attempt_id in attempt_ids:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
     if not dry_run:
@@ -132,42 +129,17 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
     return removed + Pruned(runs=1) if removed != Pruned() else removed
 
 
-def _next_step(store: Store, attempt_ids: Sequence[int], start: int) -> int | None:
-    """Return the first reported step from there on: between distant steps lies nothing to look at."""
-    row = step_metric.c
-    with store.read() as conn:
-        query = select(func.min(row.step)).where(row.attempt_id.in_(attempt_ids), row.step >= start)
-        found: int | None = conn.execute(query).scalar_one()
-        return found
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The steps of a run that stay: the first that any attempt reported of each ``stride`` steps, and those marked.
+def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> list[int]:
+    """Return the steps of a run to delete: all but the first that any attempt reported of each stride, and rare ones.
 
     Not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth.
     """
-
-    stride: int
-    marked: tuple[int, ...]
-
-    def leaves_out(self, table: Table, attempt_ids: Sequence[int]) -> ColumnElement[bool]:
-        """Select the rows to delete: none at a step at which any attempt has an evaluation."""
-        same, row = step_metric.alias().c, table.c
-        told = and_(
-            same.attempt_id.in_(attempt_ids),
-            same.step == row.step,
-            or_(same.eval_loss.is_not(None), same.nonfinite != 0),
-        )
-        earlier = step_metric.alias().c
-        begun = row.step - row.step % self.stride
-        before = and_(earlier.attempt_id.in_(attempt_ids), earlier.step >= begun, earlier.step < row.step)
-        return and_(
-            row.attempt_id.in_(attempt_ids),
-            exists().where(before),
-            row.step.not_in(self.marked),
-            not_(exists().where(told)),
-        )
+    row = step_metric.c
+    mine = row.attempt_id.in_(attempt_ids)
+    rare = select(row.step).where(mine, or_(row.eval_loss.is_not(None), row.nonfinite != 0))
+    stays = _lasting(conn, attempt_ids).union(conn.execute(rare).scalars())
+    reported = conn.execute(select(row.step).where(mine).distinct().order_by(row.step)).scalars().all()
+    return [step for before, step in pairwise(reported) if before // stride == step // stride and step not in stays]
 
 
 def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
@@ -198,13 +170,11 @@ def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
     return found | set(conn.execute(last).scalars())
 
 
-def _thin_steps(
-    store: Store, attempt_ids: Sequence[int], kept: _Kept, part: tuple[int, int], *, dry_run: bool
-) -> Pruned:
+def _thin_steps(store: Store, attempt_ids: Sequence[int], steps: Sequence[int], *, dry_run: bool) -> Pruned:
     def rows(table: Table) -> ColumnElement[bool]:
-        return and_(table.c.step.between(*part), kept.leaves_out(table, attempt_ids))
+        return and_(table.c.attempt_id.in_(attempt_ids), table.c.step.in_(steps))
 
-    tables = metric_extra, step_metric  # which the first asks for what stays
+    tables = metric_extra, step_metric
     if dry_run:
         with store.read() as conn:
             counts = [conn.execute(select(func.count()).where(rows(table))).scalar_one() for table in tables]

@@ -39,9 +39,7 @@ from dscampaign.orchestrator.failures.policy import FailureClass, Policy
 from dscampaign.orchestrator.spec.deepspeed_section import UNSERVED
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
-from dscampaign.orchestrator.spec.retention_section import RetentionConfig
-from dscampaign.orchestrator.spec.retry_section import PruneConfig, RetryConfig, RetryRule
-from dscampaign.orchestrator.spec.screen_section import ScreenConfig
+from dscampaign.orchestrator.spec.sections import PruneConfig, RetentionConfig, RetryConfig, RetryRule, ScreenConfig
 from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection
 
 from dscampaign.db import schema
 from dscampaign.db.errors import StaleWrite, StoreError, StoreUnreachable
@@ -47,14 +47,6 @@ class GpuSpool(Spool[GpuBatch]):
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:
         """Devices, samples and events."""
         return gpu_lines.parse(chunk, offset)
-
-    def newest_row(self, batch: GpuBatch) -> Select[Any] | None:
-        """Return a query for the last sample."""
-        if not batch.samples:
-            return None
-        row, (gpu, ts_s) = schema.gpu_sample.c, next(reversed(batch.samples))
-        of_node = row.attempt_id == self.attempt_id, row.node_rank == self.number
-        return select(row.gpu).where(*of_node, row.gpu == gpu, row.ts_s == ts_s)
 
     def insert(self, conn: Connection, source: Source, batch: GpuBatch) -> None:
         """A row for each GPU that is new and for each sample, and the events."""

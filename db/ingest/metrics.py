@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import CompoundSelect, Connection, Select, case, func, select, update
+from sqlalchemy import Connection, Select, case, func, select, update
 
 from dscampaign.db import schema
 from dscampaign.db.queries import observe_memory, record_checkpoint
@@ -96,14 +96,6 @@ class MetricSpool(Spool[_Part]):
         row = schema.attempt.c
         unmoved = update(schema.attempt).where(row.id == source.attempt_id, row.spool_offset == source.offset)
         return conn.execute(unmoved.values(spool_offset=offset, **values)).rowcount == 1
-
-    def newest_row(self, batch: MetricBatch) -> Select[Any] | CompoundSelect[Any] | None:
-        """Return a query for the row of the last step, or for why there may be none."""
-        if not batch.steps:
-            return None
-        row, last = schema.step_metric.c, next(reversed(batch.steps))
-        taken = select(row.step).where(row.attempt_id == self.attempt_id, row.step == last)
-        return taken.union_all(self._told())
 
     def insert(self, conn: Connection, source: Source, batch: _Part) -> None:
         """Insert rows for the steps and an event for each other line, and act on those of the built-in trainer."""

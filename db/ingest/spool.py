@@ -18,7 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic
 
-from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
 
 from dscampaign.db import schema
 from dscampaign.db.driver_errors import first_line
@@ -33,8 +33,6 @@ from .reader import read_on, within_line
 MAX_BYTES: Final = 8 << 20
 STALE_S: Final = 120.0
 """For how long a shared file system may show a file as shorter than an agent on another machine has read it."""
-
-_LOOK_BACK: Final = 1 << 14  # bytes before the offset
 
 _NAMED_BAD_LINES: Final = 20  # a batch; a spool full of rubbish must not become a table full of it
 
@@ -108,10 +106,6 @@ class Spool(ABC, Generic[B]):
     def insert(self, conn: Connection, source: Source, batch: B) -> None:
         """Insert the lines into their tables."""
 
-    def newest_row(self, batch: B) -> Select[Any] | CompoundSelect[Any] | None:  # noqa: ARG002 - for those that override it
-        """Return a query for the row of the last line of a batch; None without any."""
-        return None
-
     def source(self, store: Store) -> Source:
         """Return the source; raises LookupError if the attempt does not exist."""
         attempt, run, read = schema.attempt.c, schema.run.c, schema.node_spool.c
@@ -163,8 +157,6 @@ def ingest(
         return nothing
     if found.size < source.offset or (found.skipped and within_line(spool.path, source.offset, max_bytes)):
         return _begin_again(store, spool, source, found.size)
-    if source.offset and found.chunk and _replaced(store, spool, source):
-        return _begin_again(store, spool, source, found.size, replaced=True)
     begin, lines = source.offset + found.skipped, found.chunk[: found.chunk.rfind(b"\n") + 1]
     batch = spool.parse(lines, begin)
     if found.endless:  # wait for this line's end, and the spool would never move again
@@ -241,23 +233,7 @@ def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: P
         source.tell(conn, "spool.corrupt", f"{len(rest)} more bad lines of {path.name}", data)
 
 
-def _replaced(store: Store, spool: Spool[B], source: Source) -> bool:
-    """Return whether the store lacks the last line before the offset: the file shrank and grew again unseen.
-
-    Only once: a line that the store does not keep must not have its spool read again for ever.
-    """
-    start = max(source.offset - _LOOK_BACK, 0)
-    before = read_on(spool.path, start, source.offset - start)
-    query = spool.newest_row(spool.parse(before.chunk, start)) if before else None
-    if query is None:
-        return False
-    with store.read() as conn:
-        if conn.execute(query).first() is not None:
-            return False
-        return not any(data.get("replaced") for _, data in conn.execute(_told(spool, source)))
-
-
-def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int, *, replaced: bool = False) -> IngestResult:
+def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> IngestResult:
     """Report once that the offset is none of this file, and set it back to 0.
 
     While the attempt is active, agents may push lines from its node that a shared file system does not show here yet.
@@ -266,12 +242,9 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int, *, 
     row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:
         told = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
-        if told is None or replaced:
+        if told is None:
             message = f"the spool has {size} bytes, {source.offset} were read before; it is read again"
-            if replaced:
-                message = f"the spool shrank and grew again before byte {source.offset}; it is read again"
-            data = {"size": size, "offset": source.offset, "replaced": replaced}
-            source.tell(conn, spool.truncated_kind, message, data)
+            source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
         recent = told is None or 0 <= database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0)
         if recent and size < source.offset and state in ACTIVE_ATTEMPT and not store.is_sqlite:

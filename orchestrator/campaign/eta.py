@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import statistics
 from collections import defaultdict
@@ -44,7 +43,7 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
 def campaign_left_s(
     runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
 ) -> float | None:
-    """Return the seconds until all runs are over if as many run at once as now; None if unknown.
+    """Return the seconds until all runs are over, with as many at once as now; None if unknown.
 
     Args:
         runs: all of the campaign.
@@ -59,16 +58,14 @@ def campaign_left_s(
     if any(run.stage is Stage.SCREENING for run in unsettled):
         return None  # which runs follow is not known
     paces = _paces(runs, left_s, spent_s, now_s)
-    usual_s = _usual_s(paces)
-    needed = {run.run_id: left_s.get(run.run_id, _needed_s(run, paces, usual_s, now_s)) for run in unsettled}
-    if None in needed.values():
+    known = sorted(paces.values())
+    usual_s = statistics.median(known) if known and known[-1] <= ALIKE * known[0] else None
+    needed_s = [left_s.get(run.run_id, _needed_s(run, paces.get(run.condition, usual_s))) for run in unsettled]
+    if None in needed_s:
         return None
-    ends = [needed[run.run_id] or 0.0 for run in running]
-    heapq.heapify(ends)
-    for run in unsettled:
-        if run.state is not RunState.RUNNING:
-            heapq.heapreplace(ends, ends[0] + (needed[run.run_id] or 0.0))
-    return max(ends)
+    return max(
+        sum(seconds or 0.0 for seconds in needed_s) / len(running), *(left_s.get(r.run_id, 0.0) for r in running)
+    )
 
 
 def _paces(
@@ -86,24 +83,5 @@ def _paces(
     return {condition: statistics.median(values) for condition, values in found.items()}
 
 
-def _usual_s(paces: Mapping[str, float]) -> float | None:
-    """Return the pace for a condition without a known one; None if the known ones differ too much.
-
-    Among many, the slowest and the fastest quarter do not count: some run was always retried, or had a slow node.
-    """
-    ordered = sorted(paces.values())
-    ends = len(ordered) // 4
-    usual = ordered[ends : len(ordered) - ends]
-    return statistics.median(usual) if usual and usual[-1] <= ALIKE * usual[0] else None
-
-
-def _needed_s(run: RunStatus, paces: Mapping[str, float], usual_s: float | None, now_s: float) -> float | None:
-    """Return the time of a run without a pace of its own if it is like the others; None for one that surely is not."""
-    pace_s = paces.get(run.condition, usual_s)
-    if pace_s is None:
-        return None
-    needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))
-    if not needed_s:  # it evaluates, or saves
-        return 0.0
-    runs_s = now_s - run.started_s if run.state is RunState.RUNNING and run.started_s else 0.0
-    return needed_s if runs_s <= max(QUIET_S, ALIKE * needed_s) else None
+def _needed_s(run: RunStatus, pace_s: float | None) -> float | None:
+    return None if pace_s is None else pace_s * max(0, (run.target_step or 0) - (run.step or 0))

@@ -11,7 +11,7 @@ from dscampaign.db.campaigns import Asked, CampaignTotals, asked_gpus, campaign_
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.spec.gpu_count import gpus_of_node, gpus_per_rank
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .counts import RunCounts
 

@@ -22,7 +22,7 @@ from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.code_copy import LIVE
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
-from dscampaign.orchestrator.spec import batch_size, gpu_count
+from dscampaign.orchestrator.spec import batch_size, slurm_syntax
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -182,7 +182,7 @@ def gpus_per_node(config: RunConfig) -> int:
 
 def gpus_per_rank(config: RunConfig | None) -> float:
     """Return the GPUs that an attempt holds for each of its ranks; one if nobody knows."""
-    return gpu_count.gpus_per_rank(config.executor, config.slurm.gpus, config.ranks_per_node) if config else 1.0
+    return slurm_syntax.gpus_per_rank(config.executor, config.slurm.gpus, config.ranks_per_node) if config else 1.0
 
 
 def trains_on_cpu(config: RunConfig) -> bool:

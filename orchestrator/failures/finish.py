@@ -19,7 +19,7 @@ EXIT_STOPPED = 85
 
 _OUTCOME_PHASES = frozenset({"checkpoint", "eval"})
 """Work after the last step on which a run's results still depend."""
-_OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE, Place.DOWNLOAD})
+_OF_TEARDOWN = frozenset({Place.TEARDOWN, Place.TRACKER, Place.COLLECTIVE})
 _OF_RESULTS = frozenset({Place.SAVING, Place.LOADING, Place.DATA})
 _MACHINE_FAULTS = frozenset({errnos.Fault.STORAGE, errnos.Fault.MEMORY})
 _OF_INTERPRETERS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)

@@ -12,7 +12,6 @@ from dscampaign.jobs.shared.allocator import joins_fragments
 from . import cuda_oom
 from .clues import Clue
 from .evidence import Ended, death_signal, kernel_clues, outcome_of, rank_pids, silent_ranks
-from .places import Place, places
 from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, Rule
 from .verdict import Verdict, headline
@@ -107,7 +106,7 @@ def memory_ran_out(rule: Rule, clue: Clue, text: str, ended: Ended) -> Verdict:
     if memory:  # torch's figures of the GPU
         kind, reason, hint = _whose_memory(memory, clue, ended)
         return clue.verdict(kind, rule.name, reason or headline(text), hint)
-    if Place.PINNING in places(clue.raised.frames)[:2] or ".pin_memory(" in clue.raised.statement:
+    if ".pin_memory(" in clue.raised.statement:
         return _host_oom(ended, clue, "pinned-memory", text)
     if proof := _host_memory(ended):  # memory that CUDA pins is the host's
         return _host_oom(ended, *proof, text)

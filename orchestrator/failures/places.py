@@ -26,17 +26,8 @@ class Place(Enum):
         r"destroy_process_group|_?shutdown(?:_\w+)?|__del__|_?teardown\w*|finish|cleanup|_run_exitfuncs|destroy"
         r"|_exit_function|rotate\w*|prune\w*|_?rmtree\w*|unlink|remove(?:_\w+)?|clean\w*|close",
     )
-    TOOLCHAIN = _place(
-        r"torch/(?:_inductor|_dynamo|_functorch|utils/(?:cpp_extension|_triton))|/triton/|op_builder|/ninja/"
-        r"|/(?:setuptools|distutils)/"
-    )
     SHARED_MEMORY = _place(r"multiprocessing/(?:synchronize|shared_memory|heap|reductions?)\.py$")
-    PINNING = _place(r"torch/utils/data/_utils/pin_memory\.py$", r"_?pin_memory")
     TRACKER = _place(r"/(?:wandb|mlflow|comet_ml|neptune|tensorboardX?|clearml|swanlab|aim)/")
-    DOWNLOAD = _place(
-        r"/(?:huggingface_hub|requests|urllib3?|httpx|httpcore|aiohttp|http|boto3|botocore|s3fs|gcsfs"
-        r"|google/cloud|hf_xet|modelscope|nltk/downloader|paramiko|xmlrpc)(?:/|\.py)|/(?:socket|ssl)\.py$"
-    )
     COLLECTIVE = _place(
         r"torch/distributed/(?:c10d_logger|distributed_c10d|rendezvous|device_mesh|_functional_collectives|nn/"
         r"|algorithms)|deepspeed/comm/|/mpi4py/|runtime/pipe/p2p|runtime/comm/|accelerate/utils/operations"
@@ -66,7 +57,7 @@ _PATTERNS = {
     if place not in (Place.USER, Place.LIBRARY)
 }
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>|/python3\.\d+/")
-_NEVER_BY_NAME = frozenset({Place.DATA, Place.DOWNLOAD, Place.TOOLCHAIN})
+_NEVER_BY_NAME = frozenset({Place.DATA})
 """Owners of functions `load` and `save` that are not about checkpoints."""
 _PASSES_ON = re.compile(
     r"<frozen|/(?:importlib|pathlib|shutil|os|tempfile|genericpath|posixpath|glob|contextlib|functools|typing)\b.*\.py$"

@@ -144,12 +144,10 @@ _ERRNO = (
         when=lambda scene: scene.fault is Fault.STORAGE and Place.SHARED_MEMORY in scene.places,
     ),
     _storage("storage", when=lambda scene: scene.fault is Fault.STORAGE),
-    _host_oom("memory-error", when=lambda scene: scene.fault is Fault.MEMORY),
 )
 
 _CONFIGURATION = (
     # DeepSpeed's and pydantic's checks of the configuration.
-    _mistake("ds-batch", r"Check batch related parameters", "global_batch must be micro × accumulation × world size"),
     _mistake(
         "ds-config",
         r"Extra inputs are not permitted|DeepSpeedConfigError|validation errors? for DeepSpeed",
@@ -239,12 +237,6 @@ _ENVIRONMENT = (
         "install it in the environment that `python:` names",
         environment=True,
     ),
-    _mistake(
-        "no-mpi",
-        r"cannot load MPI library",
-        "start through the `deepspeed` launcher; mpi4py is broken here",
-        environment=True,
-    ),
     # The dynamic linker, as Python passes it on.
     _unsure(
         "no-library",
@@ -254,10 +246,6 @@ _ENVIRONMENT = (
     ),
     # The device's runtime and torch's words for it.
     _mistake("device-ordinal", devices.ORDINAL, "more ranks than GPUs: lower ranks_per_node", environment=True),
-    _unsure(
-        "no-gpu", devices.ABSENT, "ask for GPUs in `slurm:`, and install a torch that can use them", environment=True
-    ),
-    _early("no-kernel-image", devices.NO_KERNEL, "build torch or the kernel for this GPU", environment=True),
     # An index beyond an embedding's or a loss's classes, as a rule; data that come later may be another matter.
     _unsure("device-assert", devices.ASSERTION.pattern, "a label or token out of range", aborts=True),
     _early("no-file", r"can't open file", "the path must exist on the compute nodes"),
@@ -275,14 +263,6 @@ _ENVIRONMENT = (
 )
 
 _SCRIPT = (
-    # The C library's assert, of a compiled library; not CUDA's on the device, which name a block and a thread.
-    _crash("assertion", r"^\S+: \S+:\d+: .{1,400}: Assertion `.{1,400}' failed\.$"),
-    # DeepSpeed's launcher, whose argparse looks at all words, also those that follow the script.
-    _early(
-        "launcher-option",
-        r"^(?:runner|launch)\.py: error: ambiguous option: ",
-        "rename the script's option: the launcher takes it for a short form of its own",
-    ),
     # argparse, absl, click and hydra.
     _early(
         "argparse",
@@ -291,25 +271,13 @@ _SCRIPT = (
         r"|^(?:Error: )?(?:No such option|Missing (?:option|argument|parameter)|Got unexpected extra argument)"
         r"|^Error: Invalid value for|^Could not override '|^In '\S+': Could not find '|^Key '\S+' is not in struct",
     ),
-    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them, in English and other languages: a process that
-    # died of them leaves no record.
+    # errno 28, 122, 116, 5, 30 and 108, as libc and libraries word them: a process that died of them leaves no record.
     _storage(
         "storage",
         r"(?i)no space left|(?:not enough|insufficient|out of) (?:free )?(?:disk|storage) space"
-        r"|(?:disk|file ?system|volume) (?:is )?full|kein speicherplatz|aucun espace disponible|no queda espacio"
-        r"|spazio esaurito|não há espaço|на устройстве не осталось"
-        r"|デバイスに空き領域がありません|设备上没有空间|장치에 남은 공간이"
-        r"|quota exceeded|plattenkontingent .{0,20}überschritten|débordement du quota|se ha excedido la cuota"
-        r"|超出磁盘限额|ディスク使用量制限を超過|квота .{0,20}превышена"
-        r"|stale (?:nfs )?file handle|veraltete dateizugriffsnummer|descripteur de fichier périmé|过旧的文件控制柄"
-        r"|input/output error|errno 5\]|e/a[- ]fehler|erreur d'entrée/sortie|error de entrada/salida"
-        r"|errore di input/output|入出力エラー|输入/输出错误"
-        r"|read-?only file ?system|nur lesbares dateisystem|système de fichiers accessible en lecture seulement"
-        r"|sistema de ficheros de sólo lectura|只读文件系统|読み込み専用ファイルシステム"
-        r"|cannot send after transport endpoint shutdown",
+        r"|(?:disk|file ?system|volume) (?:is )?full|quota exceeded|stale (?:nfs )?file handle|input/output error"
+        r"|errno 5\]|read-?only file ?system|cannot send after transport endpoint shutdown",
     ),
-    # NCCL's result for an error of the rank's own device; the text after it may name it.
-    _gpu_fault("nccl-cuda", r"ncclUnhandledCudaError|unhandled cuda error"),
 )
 
 _KINDS = (
@@ -337,15 +305,7 @@ _KINDS = (
     ),
     _mistake("script-error", when=lambda scene: scene.of_the_text),
     _early("script-error", when=lambda scene: scene.of_the_settings),
-    _unsure(
-        "toolchain",
-        hint="load a compiler and CUDA in `slurm.setup` that fit torch",
-        when=lambda scene: (
-            (Place.TOOLCHAIN in scene.places[:1] and not scene.passing)
-            or (scene.resumes and scene.raised.is_a("ImportError"))
-        ),
-        environment=True,
-    ),
+    _unsure("import", when=lambda scene: scene.resumes and scene.raised.is_a("ImportError"), environment=True),
     _unsure(
         "no-file",
         hint="the path must exist on the compute nodes",

@@ -23,7 +23,7 @@ _READING = re.compile(
     r"(?<![a-z])(?:read|load|open|parse|from_?file|mem_?map|from_?buffer|unpack|fetch|download)", re.IGNORECASE
 )
 _RESUMING = re.compile(r"resum|restor|checkpoint|ckpt", re.IGNORECASE)
-_READ = {Place.DATA, Place.LOADING, Place.DOWNLOAD, Place.TOOLCHAIN, Place.TRACKER, Place.SHARED_MEMORY}
+_READ = {Place.DATA, Place.LOADING, Place.TRACKER, Place.SHARED_MEMORY}
 """Code that reads files, caches or answers of others."""
 
 
@@ -70,12 +70,11 @@ class Scene:
     @cached_property
     def networked(self) -> bool:
         """Whether it concerns a connection beyond the ranks."""
-        raised, near = self.raised, Place.DOWNLOAD in self.places[:2]
-        if raised.is_a("NetworkError", "ConnectionError"):
+        if self.raised.is_a("NetworkError", "ConnectionError"):
             return True
-        if raised.is_a(*OF_TEXT, *OF_INPUT) and not (near and raised.is_a("LookupError")):
+        if self.raised.is_a(*OF_TEXT, *OF_INPUT):
             return False
-        return near or self.fault is Fault.NETWORK or bool(words.NETWORK.search(self.unquoted))
+        return self.fault is Fault.NETWORK or bool(words.NETWORK.search(self.unquoted))
 
     @cached_property
     def outside(self) -> bool:

@@ -13,7 +13,7 @@ from dscampaign.jobs.shared import allocator
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec import deepspeed_section, rank_groups, strategies
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import ConfigChange
+from dscampaign.orchestrator.spec.sections import ConfigChange
 
 EXPANDABLE_SEGMENTS: Final = "expandable_segments"
 """Lets PyTorch's allocator join free fragments; changes no results."""

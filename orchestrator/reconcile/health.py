@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dscampaign.db.metrics import NewestLine
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.jobs.shared.divergence import is_real
-from dscampaign.orchestrator.spec.retry_section import PruneConfig
+from dscampaign.orchestrator.spec.sections import PruneConfig
 
 LINES: Final = 200
 """The newest of an attempt that are looked at."""

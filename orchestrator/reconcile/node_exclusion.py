@@ -21,7 +21,7 @@ from .attempt_history import EndedAttempt
 MAX_EXCLUDED_SHARE: Final = 0.25
 """Of the nodes of the cluster."""
 
-ENVIRONMENT_RULES: Final = frozenset({"no-mpi", "device-ordinal"})
+ENVIRONMENT_RULES: Final = frozenset({"device-ordinal"})
 """Errors that all nodes of a healthy cluster share."""
 
 REFUSALS: Final = frozenset({NOT_TRUSTED})

@@ -37,7 +37,7 @@ from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import PruneConfig
+from dscampaign.orchestrator.spec.sections import PruneConfig
 
 from .attempt_files import is_foreign, is_there, job_claim, names_in, newest_begun, outcomes_in, tail_of, there
 from .campaign_folder import run_folders

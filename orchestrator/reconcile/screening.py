@@ -23,7 +23,7 @@ from dscampaign.orchestrator.formatting import count, figure, short_number
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.orchestrator.spec.run_names import SCREENS
-from dscampaign.orchestrator.spec.screen_section import PARETO, share_of
+from dscampaign.orchestrator.spec.sections import PARETO, share_of
 
 NOISE: Final = 0.03
 """A short run each cannot distinguish two points whose figures lie within this share of each other."""

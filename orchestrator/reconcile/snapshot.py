@@ -21,7 +21,7 @@ from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 from dscampaign.orchestrator.failures.evidence import Ended, UserRule
 from dscampaign.orchestrator.memory.prediction import Ledger
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 
 from .screening import Screening
 

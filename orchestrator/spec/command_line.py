@@ -114,15 +114,6 @@ def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None
     return None if elsewhere else (f"no such script: {script}", _FOLDERS)
 
 
-def filled_problem(words: Sequence[str], folder: Path) -> tuple[str, str] | None:
-    """Return the same for a command whose script a parameter names: its value is a single argument."""
-    first = words[0]
-    if re.search(r"\s", first) and (too_long(first) or not (folder / expanded(first)).exists()):
-        hint = "let the parameter name the script alone, and its arguments parameters of their own"
-        return f"a value fills a single argument, so this would be the script's name: {first}", hint
-    return script_problem(words, folder)
-
-
 def stand_in(value: Any) -> list[str]:
     """Return a valid command with the placeholders of a wrong one, so that the rest of a spec can be checked."""
     return ["-m", "unknown", *(as_meant(word) for word in (value if isinstance(value, list) else [value]))]

@@ -16,7 +16,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Prob
 from dscampaign.orchestrator.user_paths import expanded
 
 from . import secrets
-from .command_line import as_meant, command_is_meant, filled_problem, script_problem, shell_word, stand_in, words_of
+from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .matrix import field_path, near_field
@@ -94,11 +94,9 @@ def runs_of_text(
     findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
-        spec.reworded.update((name, text) for place, text in source.reworded.items() if (name := _placeholder(place)))
         findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
             runs = expand(spec, local_gpus, None if findings else check_options)
-            findings += _filled_in(spec, runs, Path(prepared.folder, spec.workdir or ""))
         except InvalidSpec as error:
             news = _news(error.findings, findings)
             findings += [f for f in news if not any(_same_cause(f, other) for other in wrong)]
@@ -116,12 +114,6 @@ def settings_of(overrides: Iterable[str]) -> dict[tuple[str, ...], Any]:
 def with_inputs_of(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a spec as its runs have it: with variables filled in, and inputs by absolute paths."""
     return _Prepared(folder, os.environ).spec(data)
-
-
-def _placeholder(place: FieldPath) -> str:
-    """Return the placeholder that a value of the matrix fills, "" if it sets a field."""
-    names = [part for part in place if isinstance(part, str)]
-    return names[-1] if names[0] == "matrix" and field_path(names[-1]) is None else ""
 
 
 def _field(key: str) -> tuple[str, ...] | None:
@@ -209,13 +201,6 @@ def _same_cause(finding: Finding, other: Finding) -> bool:
     (place, *_), (reported, *_) = finding.places, other.places
     shared = min(len(place), len(reported))
     return bool(shared) and place[:shared] == reported[:shared]
-
-
-def _filled_in(spec: Spec, runs: Iterable[Run], folder: Path) -> list[Finding]:
-    if "{" not in (spec.command or ("",))[0] or not folder.is_dir():
-        return []
-    problems = (filled_problem(run.config.command or ("",), folder) for run in runs)
-    return [Finding((("command",),), *problem) for problem in dict.fromkeys(problems) if problem]
 
 
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:

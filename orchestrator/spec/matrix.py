@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, nearest
+from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean
 
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
-from .retry_section import RetryConfig
+from .sections import RetryConfig
 from .slurm_section import SlurmConfig
 from .yaml_source import number_hint, written
 
@@ -27,8 +27,6 @@ Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
 
 _MAX_GRID: Final = 100_000
-_ALWAYS: Final = ("run", "repeat")
-"""Placeholders that stand for something in every run."""
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,
@@ -308,21 +306,12 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
             yield Finding((where,), "cannot vary within a campaign", "write a second spec", at_key=True)
         elif field_path(key) is None and fields_ending_in(key):
             yield Finding((where,), "means more than one field", near_field(key), at_key=True)
-        elif field_path(key) is None and (used := _misspelt(short_name(key), settings, placeholders)):
-            hint = f'did you mean "{short_name(key)}"?'
-            yield Finding((placeholders[used], where), f"{{{used}}} is not defined", hint)
         elif field_path(key) is None and short_name(key) not in placeholders:
             path = field_path(meant(key, _names()) or "")
             places = (where, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
             yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
-
-
-def _misspelt(name: str, settings: Sequence[AxisSetting], placeholders: Mapping[str, FieldPath]) -> str | None:
-    """Return the undefined placeholder that is meant to be this name, which none uses; None for none."""
-    known = {*TrainConfig.model_fields, *_ALWAYS, *(short_name(s.key) for s in settings)}
-    return None if name in placeholders else nearest(name, [used for used in placeholders if used not in known])
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:

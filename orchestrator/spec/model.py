@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator
 
 from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
 from .command_line import Word, words_of
-from .deepspeed_types import DeepSpeedSection
 from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
 from .forward_section import Forward, ForwardConfig
-from .metrics_section import Metrics
 from .objective import Objective
-from .retention_section import RetentionConfig
-from .retry_section import PruneConfig, RetryConfig
-from .screen_section import ScreenConfig
+from .sections import DeepSpeedSection, Metrics, PruneConfig, RetentionConfig, RetryConfig, ScreenConfig
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -383,13 +379,6 @@ class Spec(RunConfig):
     """Limits of the whole campaign."""
     max_runs: Annotated[Whole, Field(ge=1, le=100_000)] = 1000
     """Upper limit of the number of runs that the matrix expands to."""
-
-    _reworded: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    @property
-    def reworded(self) -> dict[str, str]:
-        """A number of each axis whose text a script does not get."""
-        return self._reworded
 
     @field_validator("name")
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +18,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, nearest
 
 from .model import RunConfig, TrainConfig
 
-_NO_NAMES_OF_OURS: Final = frozenset({"distilgpt2", "openai-gpt"})
-"""Names of the hub without an owner that resemble known names."""
 _TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "merges.txt")
-_ALIKE: Final = 0.75
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
 _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
@@ -69,20 +65,11 @@ def _nameless(text: str) -> tuple[str, str] | None:
 
 
 def misspelt_name(name: str) -> str | None:
-    """Return the known model that a name surely means; None for a possible name of the hub."""
-    if name in _NO_NAMES_OF_OURS or find_shape(name) or Path(name).is_dir():
+    """Return the known model that a name means in another case, or without its owner."""
+    if find_shape(name) or Path(name).is_dir():
         return None
-    for known in SHAPES:
-        if known.lower() == name.lower() or known.partition("/")[2] == name:
-            return known
-    numbers = re.findall(r"\d+", name)
-    owned = "/" in name  # a new name on the hub must have an owner: one without is old, or misspelt
-    for known in SHAPES:
-        alike = SequenceMatcher(None, name, known).ratio() >= (0.9 if owned else _ALIKE)
-        grown = name.startswith(known) or known.startswith(name)
-        if re.findall(r"\d+", known) == numbers and (alike or sorted(known) == sorted(name)) and not grown:
-            return known
-    return None
+    plain = name.lower()
+    return next((known for known in SHAPES if plain in (known.lower(), known.lower().partition("/")[2])), None)
 
 
 def _name(name: str, train: TrainConfig) -> Iterator[Finding]:

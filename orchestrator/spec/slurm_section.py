@@ -17,9 +17,8 @@ from pydantic import (
 from dscampaign.orchestrator.errors import FieldPath
 
 from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
-from .gpu_count import gpus_of_node
 from .other_names import hint_for, meant
-from .slurm_time import slurm_minutes
+from .slurm_syntax import gpus_of_node, slurm_minutes
 
 OWNED_OPTIONS: Final = {
     option: reason

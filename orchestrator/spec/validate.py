@@ -8,11 +8,10 @@ from typing import Final
 from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
 
 from . import batch_size, deepspeed_section, model_checks, rank_groups, strategies
-from .gpu_count import unread_gres
 from .model import RunConfig, Spec
 from .normalize import section
 from .slurm_section import option_meant, option_problem
-from .slurm_time import MINUTES_SECONDS
+from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
 _WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
 _REQUIRED: Final = {
@@ -61,10 +60,7 @@ def remarks(spec: Spec) -> list[str]:
 
 
 def _misread(spec: Spec) -> Iterator[str]:
-    """Find values that YAML or Slurm may read in another way than is meant."""
-    for name, text in spec.reworded.items():
-        change = f"{text} is a number and reaches the script as {float(text)}"
-        yield f'axis {name}: {change}; quote it ("{text}") to keep its text'
+    """Find times that Slurm may read in another way than is meant."""
     axes = (
         values for name, values in spec.matrix.items() if name in ("time", "slurm.time") and isinstance(values, list)
     )

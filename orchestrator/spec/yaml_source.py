@@ -33,7 +33,6 @@ _PLACEHOLDER: Final = re.compile(r"\{[\w.]+\}")
 _FLOAT: Final = re.compile(r"[+-]?[\d_]*\.?[\d_]*(?:[eE][+-]?\d+)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LEADING_ZERO: Final = re.compile(r"0b?[\d_]+")
-_GLUED: Final = re.compile(r"(\w+):(\S+)")
 _BOOLEANS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
 
@@ -48,7 +47,6 @@ class YamlDocument:
         values: The position of each value.
         keys: The position of each key.
         overridden: The text of each value that the command line gives instead.
-        reworded: Texts of numbers that lose a part of it as text, such as 3.10 and 1e5.
     """
 
     data: dict[str, Any]
@@ -57,7 +55,6 @@ class YamlDocument:
     values: dict[FieldPath, Position] = field(default_factory=dict)
     keys: dict[FieldPath, Position] = field(default_factory=dict)
     overridden: dict[FieldPath, str] = field(default_factory=dict)
-    reworded: dict[FieldPath, str] = field(default_factory=dict)
 
     def position(self, place: FieldPath, *, at_key: bool = False) -> Position:
         """Return the position of a value or its key, or of the closest thing around it that is in the text."""
@@ -116,6 +113,7 @@ def load(text: str, filename: str) -> YamlDocument:
     try:
         yaml = YAML()
         yaml.Resolver = _Resolver
+        yaml.preserve_quotes = True
         content = yaml.load(text)
         document.data.update(reader.mapping(content, ()) if isinstance(content, CommentedMap) else {})
     except SpecError:
@@ -179,9 +177,7 @@ class _Reader:
             inner = (*place, name)
             at = _positions(content, key)
             self.document.keys[inner] = at[0] + 1, at[1] + 1
-            if value is None and (glued := _GLUED.fullmatch(name)):
-                self._complain(inner, "a space is missing after the colon", f"write `{glued[1]}: {glued[2]}`")
-            elif isinstance(key, CommentedMap | tuple):
+            if isinstance(key, CommentedMap | tuple):
                 self._complain(place, "a key must be text")
             result[name] = self._value(value, inner, (at[2] + 1, at[3] + 1))
         return result
@@ -227,8 +223,6 @@ class _Reader:
         text = written[0] if written else ""
         if math.isinf(value) and any(map(str.isdigit, text)):
             self._complain(place, f"{text} is too large a number", "quote it if it is text")
-        elif _loses_text(text, value):
-            self.document.reworded[place] = text
         return value
 
     def _complain(self, place: FieldPath, message: str, hint: str | None = None) -> None:
@@ -252,18 +246,6 @@ def _is_free(place: FieldPath) -> bool:
     return any(name.partition(".")[0] == "deepspeed" for name in names) or "model" in names[:-1]
 
 
-def _loses_text(text: str, number: float) -> bool:
-    """Return whether a script that gets the number as text misses something: a zero of a version, an exponent, digits.
-
-    A small number may print with or without its exponent: 1e-4 is 0.0001 to every reader.
-    """
-    plain = text.lower().lstrip("+-")
-    if "e-" in plain or not any(map(str.isdigit, plain)):
-        return False
-    whole, _, fraction = plain.partition(".")
-    return f"{whole or '0'}.{fraction or '0'}" != str(abs(number))
-
-
 def written(value: Any, *, flow: bool = False) -> str:
     """Return a value as YAML that `load` reads as the same; `flow`: on one line."""
     import yaml
@@ -273,6 +255,7 @@ def written(value: Any, *, flow: bool = False) -> str:
 
     numbers = re.compile(r"[-+]?\d[\d_]*[eE][-+]?\d+|[-+]?0[ox]?[\da-fA-F_]+")
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", numbers, list("-+0123456789"))
+
     def represent_list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.Node:
         on_one_line = flow or not any(isinstance(item, dict | list) for item in items)
         return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=on_one_line)

@@ -16,7 +16,7 @@ from dscampaign.db.warm_up import untimed_steps
 from dscampaign.orchestrator.campaign.code_text import codes_text
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG
 from dscampaign.orchestrator.formatting import clean
-from dscampaign.orchestrator.spec.gpu_count import gpus_of_node, gpus_per_rank
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .cost import Cost, cost_of
 from .failures import FailedAttempt, failed_attempts

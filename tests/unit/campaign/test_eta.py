@@ -56,7 +56,7 @@ def test_runs_that_wait_take_as_long_as_their_siblings_as_many_at_once() -> None
     repeats = [done(1), run(2), run(3), waiting(4), waiting(5), waiting(6)]
     runs = [one._replace(name=f"lr-r{one.run_id}", repeat=one.run_id) for one in repeats]
     left = {2: 100.0, 3: 300.0}  # 1.0 and 1.2 s a step from beginning to end; the one that is done took 2
-    assert campaign_left_s(runs, left, {1: 2000.0}, NOW_S) == pytest.approx(100.0 + 1200.0 + 1200.0)
+    assert campaign_left_s(runs, left, {1: 2000.0}, NOW_S) == pytest.approx((100.0 + 300.0 + 3 * 1200.0) / 2)
 
 
 def test_a_run_that_has_just_begun_takes_as_long_as_its_siblings() -> None:
@@ -77,24 +77,12 @@ def test_a_retry_needs_only_the_steps_that_it_has_not_made() -> None:
         ([run(1), waiting(2)], {}, {}),  # none has a pace
         ([run(1), waiting(2), done(3), done(4)], {1: 10.0}, {3: 100.0, 4: 1000.0}),  # which of them is 2 like?
         ([done(1)], {}, {1: 50.0}),
-        ([done(1), run(2, step=None)], {}, {1: 50.0}),  # it should have been over long ago
     ],
 )
 def test_nothing_is_said_of_a_campaign_of_which_too_little_is_known(
     runs: list[RunStatus], left: dict[int, float], spent: dict[int, float]
 ) -> None:
     assert campaign_left_s(runs, left, spent, NOW_S) is None
-
-
-@pytest.mark.parametrize("odd_s", [100.0, 9000.0])
-def test_one_run_that_is_not_like_the_many_others_hides_nothing(odd_s: float) -> None:
-    """The seventh that completed was retried, or lost its node."""
-    runs = [run(1), waiting(2), *(done(n) for n in range(3, 10))]
-    spent = dict.fromkeys(range(3, 9), 1000.0)
-    assert campaign_left_s(runs, {1: 100.0}, spent, NOW_S) == pytest.approx(1100.0)
-    assert campaign_left_s(runs, {1: 100.0}, {**spent, 9: odd_s}, NOW_S) == pytest.approx(1100.0)
-    kinds = {n: 1000.0 if n % 2 else 9000.0 for n in range(3, 10)}
-    assert campaign_left_s(runs, {1: 100.0}, kinds, NOW_S) is None  # two kinds: which of them is 2 like?
 
 
 def test_a_run_that_saves_at_its_end_hides_nothing_of_the_others() -> None:
@@ -120,4 +108,6 @@ def test_repeats_of_a_condition_tell_of_each_other_where_conditions_differ() -> 
 
 def test_ten_thousand_runs_are_estimated() -> None:
     runs = [run(n) for n in range(64)] + [waiting(n) for n in range(64, 10_000)]
-    assert campaign_left_s(runs, dict.fromkeys(range(64), 100.0), {}, NOW_S) == pytest.approx(100.0 + 1000.0 * 156)
+    assert campaign_left_s(runs, dict.fromkeys(range(64), 100.0), {}, NOW_S) == pytest.approx(
+        (64 * 100.0 + 9936 * 1000.0) / 64
+    )

@@ -338,42 +338,6 @@ def test_a_wrong_offset_costs_no_line_of_an_attempt_that_has_ended(world: World,
     assert world.ingest().new_offset == world.spool().stat().st_size
 
 
-def _even(*steps: int) -> list[str]:
-    """Lines of one length: an offset is that of a line, whatever is written before it."""
-    return [f'{{"step": {step:6}, "ts": {1e9 + step:.0f}, "loss": 1.0}}' for step in steps]
-
-
-@pytest.mark.parametrize("ended", [False, True], ids=["active", "ended"])
-def test_no_line_is_lost_of_a_file_that_shrank_and_grew_again_unseen(world: World, ended: bool) -> None:
-    """As when a snapshot is restored under a running attempt."""
-    world.write({"event": "hello", "n": 1}, *_even(*range(1, 41)))
-    world.ingest()
-    lines = world.spool().read_bytes().splitlines(keepends=True)
-    world.spool().write_bytes(b"".join(lines[:26]))
-    world.write(*_even(*range(41, 59)))
-    _end(world) if ended else None
-    _drain(world)
-    assert [row.step for row in world.metrics()] == list(range(1, 59))
-    world.write(*_even(59, 60), {"event": "bye"})
-    _drain(world)
-    assert [row.step for row in world.metrics()] == list(range(1, 61))
-    assert [len(world.events(kind)) for kind in ("script.hello", "script.bye", "spool.truncated")] == [1, 1, 1]
-    assert "shrank and grew again" in world.events("spool.truncated")[0].message
-
-
-def test_a_step_that_the_store_does_not_keep_has_no_spool_read_for_ever(world: World) -> None:
-    world.write(*_even(1, 2))
-    taken = [world.ingest().lines]
-    for step in range(3, 7):
-        with world.store.write() as conn:
-            conn.execute(schema.step_metric.delete())
-        world.write(*_even(step))
-        while not (done := world.ingest()).caught_up:
-            pass
-        taken.append(done.lines)
-    assert taken == [2, 3, 1, 1, 1]
-
-
 def test_a_file_that_is_shown_late_is_not_read_again_while_its_attempt_goes_on(world: World) -> None:
     """An agent on another machine has pushed more of it; for longer than a file system may take, it is."""
     world.write(*_lines(1, 5))

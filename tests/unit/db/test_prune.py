@@ -222,7 +222,7 @@ def test_one_that_is_killed_is_finished_by_the_next(
     end(world, 1)
     with world.store.read() as conn:
         before = queries.run_gpus(conn, world.run_id)
-    monkeypatch.setattr(module, "_STEPS_AT_ONCE", 20)
+    monkeypatch.setattr(module, "pieces", lambda items: [items[n : n + 20] for n in range(0, len(items), 20)])
     with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(Store, "write", killed_after(survived, Store.write))
         thin(world)

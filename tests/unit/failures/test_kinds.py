@@ -132,9 +132,6 @@ def test_what_sockets_say_too_is_about_storage_only_where_a_file_is_used() -> No
         (f"{SITE}/torch/distributed/distributed_c10d.py", "destroy_process_group", Place.TEARDOWN),
         (f"{SITE}/deepspeed/runtime/engine.py", "save_checkpoint", Place.SAVING),
         (f"{SITE}/deepspeed/runtime/engine.py", "load_checkpoint", Place.LOADING),
-        (f"{SITE}/torch/_inductor/codecache.py", "load", Place.TOOLCHAIN),
-        (f"{SITE}/deepspeed/ops/op_builder/builder.py", "jit_load", Place.TOOLCHAIN),
-        (f"{SITE}/huggingface_hub/file_download.py", "hf_hub_download", Place.DOWNLOAD),
         (f"{SITE}/yaml/__init__.py", "load", Place.DATA),
         (f"{SITE}/torch/utils/data/_utils/fetch.py", "fetch", Place.DATA),
         (f"{SITE}/mylib/core.py", "run", Place.LIBRARY),
@@ -152,7 +149,6 @@ def test_what_only_passes_calls_on_is_no_place() -> None:
 # -- kinds -----------------------------------------------------------------------------------------------------
 
 REDUCE = (f"{SITE}/torch/distributed/distributed_c10d.py", 2806, "all_reduce", "work.wait()")
-ANSWER = (f"{SITE}/requests/models.py", 971, "json", "")
 OPERATOR = (f"{SITE}/torch/nn/functional.py", 2546, "layer_norm", "")
 TRACKER = (f"{SITE}/wandb/sdk/wandb_run.py", 1800, "log", "")
 CHECK = (f"{SITE}/mylib/core.py", 3, "check", "raise Odd('no')")
@@ -174,7 +170,6 @@ EARLY: list[tuple[str, str, tuple[tuple[str, int, str, str], ...], str]] = [
     ("mylib.BadConfigError", "no", (), "deterministic"),
     ("deepspeed.x.OddException", "no", (), "deterministic"),
     ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", (USER,), "deterministic"),
-    ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", (USER, ANSWER), "crash"),
     ("json.decoder.JSONDecodeError", "Expecting ',' delimiter: line 3 column 9 (char 40)", (), "deterministic"),
     ("subprocess.CalledProcessError", "Command '['which', 'c++']' returned non-zero exit status 1.", (),
      "deterministic"),
@@ -236,7 +231,6 @@ def test_an_error_after_some_steps(kind: str, message: str, frames: Any, expecte
 @pytest.mark.parametrize(
     ("kind", "message", "frames"),
     [
-        ("mylib.Odd", "no", (USER, (f"{SITE}/huggingface_hub/file_download.py", 1, "get", ""))),
         ("builtins.OSError", "[Errno 99] Cannot assign requested address", (USER,)),
         ("builtins.RuntimeError", "Max retries exceeded", (USER,)),
     ],

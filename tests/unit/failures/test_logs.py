@@ -112,16 +112,6 @@ def test_who_lacks_an_extension_waited_for_one_who_could_not_build_it() -> None:
     assert judge(outcome(*KILLED, lines=log_lines(*lines[:1]))).rule == "extension-race"
 
 
-ABORT = "python3: /x/deepcompile.h:191: void dc::swap(c10::ScalarType): Assertion `hasKey(buffer_, type)' failed."
-
-
-def test_an_abort_is_explained_by_the_assertion_before_it() -> None:
-    verdict = judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(ABORT, "Fatal Python error: Aborted")))
-    assert (verdict.kind, verdict.rule) == ("crash", "assertion")
-    assert "Assertion `hasKey(buffer_, type)' failed" in verdict.reason
-    assert verdict.line is not None
-
-
 INNOCENT = [
     "[INFO] config: on_error=stop, error_file=errors.txt, skip_errors=true",
     "WARNING: No module named 'apex', falling back to torch",
@@ -188,15 +178,6 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
         of_an_old_agent = judge(agent_lines=log_lines(text.removeprefix(f"{REFUSED} ")))
         assert (of_a_rank.kind, of_an_old_agent.kind) == ("crash", "crash")
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
-
-
-@pytest.mark.parametrize("program", ["runner.py", "launch.py", "train.py"])
-def test_an_option_that_the_launcher_takes_for_its_own_should_have_another_name(program: str) -> None:
-    """Of DeepSpeed's launcher and of what it starts; the script's own argparse says the same of its options."""
-    lines = log_lines(f"{program}: error: ambiguous option: --n could match --num_nodes, --num_gpus")
-    verdict = judge(outcome(*KILLED, lines=lines))
-    assert verdict.kind == "deterministic"
-    assert ("rename" in verdict.hint) == (program != "train.py")
 
 
 def test_prepared_data_of_a_stranger_s_are_not_tried_again() -> None:

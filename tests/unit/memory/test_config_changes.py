@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.orchestrator.memory.config_changes import changed, next_change
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import ConfigChange
+from dscampaign.orchestrator.spec.sections import ConfigChange
 
 ALL: tuple[ConfigChange, ...] = ("activation_checkpointing", "offload_optimizer", "zero_stage")
 

@@ -32,7 +32,7 @@ from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.record import activities
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
     CAMPAIGN,

@@ -9,7 +9,7 @@ import pytest
 from dscampaign.db.metrics import NewestLine
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
 from dscampaign.orchestrator.reconcile.health import Straggler, hang, hopeless, stragglers
-from dscampaign.orchestrator.spec.retry_section import PruneConfig
+from dscampaign.orchestrator.spec.sections import PruneConfig
 
 
 def beat(

@@ -11,7 +11,7 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.reconcile.actions import SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import RunView
-from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.tests.support.policy_world import ended_row, of_kind, run_row, run_view, snapshot
 
 

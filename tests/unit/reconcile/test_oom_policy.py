@@ -15,7 +15,7 @@ from dscampaign.orchestrator.reconcile.actions import Resize, SetRun, Submit
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.snapshot import AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.tests.support.policy_world import attempt_row, ended_row, job, of_kind, run_row, run_view, snapshot
 
 TRAIN = {"model": "gpt2", "dataset": "text", "global_batch": 64, "micro_batch": 32, "steps": 100}

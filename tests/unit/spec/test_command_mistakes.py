@@ -101,15 +101,3 @@ def test_a_list_of_words_is_meant(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(f"{OWN}command: [train.py, '>', '|']\n")
     assert load_spec(path).command == (str(tmp_path / "train.py"), ">", "|")
-
-
-def test_a_script_is_checked_once_its_name_is_filled_in(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, f"{OWN}command: '{{tool}} 3'\nmatrix: {{tool: [bash, train.py]}}\nrepeats: 2\n")
-    assert (problem.field, problem.message) == ("command", "bash is not a Python script")
-
-
-@pytest.mark.parametrize("value", ["train.py --lr 0.1", "train.py --out {run}/o"])
-def test_a_value_that_holds_a_script_with_its_arguments_is_one_word(tmp_path: Path, value: str) -> None:
-    (problem,) = problems(tmp_path, f"{OWN}command: '{{tool}}'\nmatrix: {{tool: [train.py, '{value}']}}\n")
-    assert problem.message == f"a value fills a single argument, so this would be the script's name: {value}"
-    assert "its arguments parameters of their own" in (problem.hint or "")

@@ -40,20 +40,6 @@ def test_what_a_section_needs_is_not_missing_where_it_is_misspelt(tmp_path: Path
     assert [problem.hint for problem in problems(tmp_path, BUILT_IN + text)] == [hint]
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ('command: [-m, x, "--d={depht}"]\nmatrix: {depth: [1, 2]}\n', "command"),
-        ('command: [-m, x]\nenv: {D: "{depht}"}\nmatrix: {depth: [1, 2]}\n', "env.D"),
-        ('command: [-m, x, "{depth}", "--d={depht}"]\nmatrix: {depth: [1, 2]}\n', "command"),
-    ],
-)
-def test_a_misspelt_placeholder_is_one_error(tmp_path: Path, text: str, field: str) -> None:
-    (problem,) = problems(tmp_path, OWN + text)
-    assert (problem.field, problem.hint) == (field, 'did you mean "depth"?')
-    assert problem.message.startswith("{depht} is not defined")
-
-
 def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOPE", raising=False)
     text = BUILT_IN.replace("wikitext", '"${NOPE}/text.txt"') + 'dir: ${NOPE}\nslurm: {time: "${NOPE}"}\n'

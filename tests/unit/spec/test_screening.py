@@ -11,7 +11,7 @@ from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import InvalidSpec
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.model import Spec
-from dscampaign.orchestrator.spec.screen_section import ScreenConfig
+from dscampaign.orchestrator.spec.sections import ScreenConfig
 
 TRAIN = {"model": {"model_type": "gpt2"}, "tokenizer": "bytes", "dataset": "t", "global_batch": 8, "steps": 1000}
 

@@ -13,7 +13,7 @@ from dscampaign.orchestrator.memory.parameter_count import count_of_shape
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import DatasetConfig, LocalConfig, Spec, TrainConfig
-from dscampaign.orchestrator.spec.retry_section import RetryConfig
+from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 ROOT = Path(dscampaign.__file__).parent
