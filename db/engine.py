@@ -145,17 +145,6 @@ def one_writer(url: URL, timeout_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
         os.close(fd)
 
 
-def holders(path: Path) -> str:
-    """Return ` (held by process 4242)` for a file that processes of this host have locked, else ""."""
-    try:
-        inode = f":{path.stat().st_ino}"
-        locks = [line.split() for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return ""
-    pids = {lock[4] for lock in locks if len(lock) == 8 and lock[5].endswith(inode)} - {str(os.getpid())}
-    return f" (held by process {', '.join(sorted(pids))})" if pids else ""
-
-
 def _postgres_settings() -> dict[str, Any]:
     return {
         "connect_timeout": _CONNECT_TIMEOUT_S,

@@ -38,7 +38,7 @@ from .driver_errors import (
     refused_for_now,
     what_next,
 )
-from .engine import BEGIN, holders, make_engine, one_writer, parse_url, without_password
+from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import (
     SchemaMismatch,
     StaleWrite,
@@ -255,8 +255,7 @@ class Store:
         if not (broken or refused_for_now(error, driver)):
             return self._without_grant(message) if lacks_grant(error) else StoreError(message)
         if "locked" in message if self.is_sqlite else is_busy(error):
-            held = holders(Path(str(self._engine.url.database))) if self.is_sqlite else ""
-            return StoreBusy(message + held, hint=TRY_AGAIN)
+            return StoreBusy(message, hint=TRY_AGAIN)
         folder = Path(str(self._engine.url.database)).parent if self.is_sqlite else None
         self._engine.dispose()  # a server that is back, or another in its place, is met anew and with its own settings
         return StoreUnreachable(message, hint=what_next(message, folder))

@@ -24,6 +24,10 @@ _RANKS = ("ranks_per_node", "slurm.nodes")
 _STEPS = "train.steps:"
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
+_LONGER = (
+    "Only with a constant schedule, a checkpoint and no other change does a run go on for more steps; `campaign promote` "
+    "writes the spec of a longer run"
+)
 _SHOWN = 3
 """Changed fields that an error names."""
 
@@ -71,7 +75,7 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
     differing = ((row, run) for row, run in keep if not unchanged(row, run))
     measured = ((row, run) for row, run in differing if _measures(row.config) != _measures(run.config))
-    _refuse_started([*changed, *measured], saved)
+    _refuse_started([*changed, *measured])
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
     named = kept | {row.name for row, _ in changed}
     return SpecDiff(
@@ -167,7 +171,7 @@ def _renamed(run: Run, taken: set[str]) -> Run:
     return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
 
 
-def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int]) -> None:
+def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
     started = [(row, run) for row, run in changed if row.state in STARTED_RUN]
     if not started:
         return
@@ -177,25 +181,9 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]], saved: Collection[int
     same = "results under a name must come from a single experiment"
     message = f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}"
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
-    why = _why_not_longer(first, run, differing, saved)
+    longer = (run.target_step or 0) > (first.target_step or 0) and run.config.command is None
+    why = f". {_LONGER}" if longer else ""
     raise UserError(message, f"{same}: {advice}give the campaign another name{why}")
-
-
-def _why_not_longer(row: RunRow, run: Run, differing: Sequence[str], saved: Collection[int]) -> str:
-    """Return why a run that is given more steps does not go on from its last checkpoint; "" without more steps."""
-    more = (run.target_step or 0) > (row.target_step or 0) and run.config.command is None
-    if not more or not any(change.startswith(_STEPS) for change in differing):
-        return ""
-    schedule, has_one = run.config.train.schedule, row.id in saved
-    if not all(change.startswith(_STEPS) for change in differing):
-        on_its_own = schedule == "constant" and has_one
-        return ". With more steps alone it would go on from its last checkpoint" if on_its_own else ""
-    if schedule != "constant":
-        why = f"its {schedule} schedule gives the steps so far another learning rate; only `constant` does not"
-        return f". It cannot go on from its last checkpoint: {why}; `campaign promote` writes the spec of a longer run"
-    if not has_one:
-        return ". It cannot go on: it saved no checkpoint (train.checkpoint_every), or none is left in its folder"
-    return ""
 
 
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:

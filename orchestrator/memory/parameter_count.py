@@ -58,7 +58,6 @@ _MOST: Final = 10**18
 _Count = tuple[int, int]
 """All parameters, and the parameters that ranks can share: not tables, norms, and biases of matrices cut by inputs."""
 
-_COUNTED: Final = ("gpt2", "llama", "opt")
 _VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"], "opt": _OPT["vocab_size"]}
 
 
@@ -90,22 +89,6 @@ def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) 
         return None
     rows = shape.get("vocab_size", _VOCABULARY.get(str(shape.get("model_type"))))
     return rows if isinstance(rows, int) and rows > 0 else None
-
-
-def why_uncounted(model: str | Mapping[str, Any], tokenizer: str | None = None) -> str:
-    """Return the reason that a model's parameters are not counted, with a hint if there is one; "" if they are."""
-    if count_parameters(model, tokenizer) is not None:
-        return ""
-    if isinstance(model, str) and not Path(model).is_absolute():
-        return f"{model} is not on this machine, so its size is unknown"
-    shape = _of_name(model) if isinstance(model, str) else model
-    if shape is None:
-        return f"{model} has no config.json that can be read from here"
-    if (kind := shape.get("model_type")) not in _COUNTED:
-        return f"of type {kind} they are not counted, only of {', '.join(_COUNTED)}"
-    if not isinstance(model, str) and _with_vocabulary(shape, tokenizer) is None:
-        return f"the vocabulary follows from tokenizer {tokenizer}, which is not read here: write vocab_size"
-    return "its configuration has sizes that fit no model"
 
 
 def count_of_shape(shape: Shape, sharers: int = 1) -> int | None:

@@ -24,21 +24,15 @@ class _Kind(NamedTuple):
 
     Attributes:
         field: of `train`, the number of ranks in a group.
-        shared: the things that they share.
         models: types of models that are served.
-        doubt: the obstacle with other models.
         unserved: fields of these models that must not be set, with the reason.
         divided: the things that a group's ranks divide, by the field of the model's configuration, with `{}` for it.
-        slow: why a group on several nodes is slow.
     """
 
     field: str
-    shared: str
     models: frozenset[str]
-    doubt: str
     unserved: Mapping[str, str]
     divided: Mapping[str, str]
-    slow: str
 
     @property
     def place(self) -> FieldPath:
@@ -57,21 +51,15 @@ _WIDTH: Final = dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), "inne
 
 _SEQUENCE: Final = _Kind(
     "sequence_parallel",
-    "samples",
     PLAIN_CAUSAL_MODELS,
-    "whose attention may not be plain",
     {"use_sliding_window": "attention sees a window, not the whole sample"},
     _HEADS,
-    "ranks that share samples exchange attention's inputs in every layer",
 )
 _TENSOR: Final = _Kind(
     "tensor_parallel",
-    "layers",
     CUTTABLE_MODELS,
-    "whose layers may not be cut so",
     UNCUT_FIELDS,
     _HEADS | _WIDTH,
-    "ranks that share layers add up their results four times in each block",
 )
 
 
@@ -81,8 +69,7 @@ def check(config: RunConfig, world_size: int) -> Iterator[Finding]:
         if kind.size(config) == 1:
             continue
         if config.command is not None:
-            hint = f"leave it out, and let the script share its {kind.shared}"
-            yield Finding((kind.place,), "is for the built-in training", hint)
+            yield Finding((kind.place,), "is for the built-in training", "leave it out")
             continue
         yield from _undivided_ranks(kind, config, world_size)
         if kind is _SEQUENCE:
@@ -95,8 +82,8 @@ def remarks(config: RunConfig) -> list[str]:
     """Remark on a slow configuration: a group on several nodes."""
     on_node = config.ranks()
     return [
-        f"train.{kind.field} {size} does not divide the {on_node} ranks of a node: {kind.slow}, here over the network "
-        "between nodes"
+        f"train.{kind.field} {size} does not divide the {on_node} ranks of a node: a group talks in each layer, "
+        "here over the network between nodes"
         for kind in (_SEQUENCE, _TENSOR)
         if config.nodes > 1 and on_node % (size := kind.size(config))
     ]
@@ -107,19 +94,14 @@ def _undivided_ranks(kind: _Kind, config: RunConfig, world_size: int) -> Iterato
     if world_size % size:
         places = (kind.place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
         message = f"{size} does not divide the {world_size} ranks of the run"
-        shape = _shape(config)
-        sizes = _sizes(shape, kind.divided) if shape and shape.get("model_type") in kind.models else {}
-        fitting = gcd(world_size, *sizes.values())
-        hint = _one_of(fitting) if fitting > 1 else f"use a number of ranks that {size} divides, or leave it out"
-        yield Finding(places, message, hint)
+        yield Finding(places, message, f"use a number of ranks that {size} divides, or leave it out")
 
 
 def _undivided_samples(train: TrainConfig) -> Iterator[Finding]:
     size = train.sequence_parallel
     if train.seq_len % size:
-        less, more = train.seq_len // size * size, (train.seq_len // size + 1) * size
-        hint = f"use seq_len {f'{less} or ' if less else ''}{more}: each rank has as many tokens of a sample"
         places = (_SEQUENCE.place, ("train", "seq_len"))
+        hint = "each rank has as many tokens of a sample: choose a multiple"
         yield Finding(places, f"{size} does not divide seq_len {train.seq_len}", hint)
 
 
@@ -131,7 +113,7 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
     places: tuple[FieldPath, ...] = (kind.place, ("train", "model"))
     if model_type not in kind.models:
         hint = f"known to fit: {', '.join(sorted(kind.models))}"
-        yield Finding(places, f"is not served for model type {model_type}, {kind.doubt}", hint)
+        yield Finding(places, f"is not served for model type {model_type}", hint)
         return
     if name := next((name for name in kind.unserved if shape.get(name)), None):
         message = f"is not served with {kind.field}: {kind.unserved[name]}"
@@ -141,7 +123,7 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
     for name, count in sizes.items():
         if count % size:
             message = f"{size} does not divide the model's {kind.divided[name].format(count)} ({name})"
-            hint = _one_of(gcd(world_size, *sizes.values()), ": each rank computes as many")
+            hint = f"use one of {', '.join(map(str, divisors(gcd(world_size, *sizes.values()))))}"
             yield Finding((*places, ("train", "model", name)), message, hint)
             return
 
@@ -149,16 +131,6 @@ def _unfit_model(kind: _Kind, config: RunConfig, world_size: int) -> Iterator[Fi
 def _shape(config: RunConfig) -> Shape | None:
     model = config.train.model
     return find_shape(model) if isinstance(model, str) else model
-
-
-def _one_of(number: int, why: str = "") -> str:
-    """Return a hint for a size that has to divide a number."""
-    sizes = divisors(number)
-    return (
-        f"use one of {', '.join(map(str, sizes))}{why}"
-        if len(sizes) > 1
-        else ("leave it out: only 1 divides all of them")
-    )
 
 
 def _sizes(shape: Shape, names: Iterable[str]) -> dict[str, int]:

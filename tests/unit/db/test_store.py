@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Connection, make_url
 
-from dscampaign.db import engine, queries
+from dscampaign.db import queries
 from dscampaign.db.engine import one_writer, parse_url, shown_address, without_password
 from dscampaign.db.errors import StaleWrite, StoreBusy, StoreError, StoreMissing, StoreUnreachable
 from dscampaign.db.store import Store
@@ -216,23 +216,6 @@ def test_a_lock_held_too_long_is_busy(tmp_path: Path) -> None:
         pass
     with one_writer(url, 0):
         pass
-
-
-def test_a_busy_store_names_the_process_that_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "on_local_disk", lambda _: False)
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
-    store = Store.open(f"sqlite:///{tmp_path}/store.db", create=True)
-    reads = (
-        "import sqlite3, sys; store = sqlite3.connect(sys.argv[1], isolation_level=None); store.execute('BEGIN');"
-        "store.execute('SELECT * FROM run').fetchall(); print('reads', flush=True); input()"
-    )
-    words = [sys.executable, "-c", reads, str(tmp_path / "store.db")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None
-        reader.stdout.readline()
-        with pytest.raises(StoreBusy, match=rf"locked \(held by process {reader.pid}\)"), store.write() as conn:
-            new_campaign(conn)
-        reader.communicate(b"\n")
 
 
 @pytest.mark.postgres
