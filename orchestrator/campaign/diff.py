@@ -25,8 +25,8 @@ _STEPS = "train.steps:"
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
 _LONGER = (
-    "Only with a constant schedule, a checkpoint and no other change does a run go on for more steps; `campaign promote` "
-    "writes the spec of a longer run"
+    "Only with a constant schedule, a checkpoint and no other change does a run go on for more steps; "
+    "`campaign promote` writes the spec of a longer run"
 )
 _SHOWN = 3
 """Changed fields that an error names."""
