@@ -19,10 +19,9 @@ from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.series import final_loss
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.warm_up import warm_up_steps
-from dscampaign.orchestrator.formatting import count, figure, short_number
+from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
-from dscampaign.orchestrator.spec.run_names import SCREENS
 from dscampaign.orchestrator.spec.sections import PARETO, share_of
 
 NOISE: Final = 0.03
@@ -73,7 +72,6 @@ class _Figure:
 
     name: str
     of: Callable[[Screening], float | None]
-    text: Callable[[Screening], str]
     higher: bool = True
 
     def good(self, one: Screening) -> float | None:
@@ -82,14 +80,9 @@ class _Figure:
         return None if value is None or not math.isfinite(value) else value if self.higher else -value
 
 
-def _speed_text(one: Screening) -> str:
-    step = f" ({figure(1000 * one.step_s, 3)} ms a step)" if one.step_s else ""
-    return f"{short_number(one.speed)} {'tokens' if one.tokens_per_s else 'steps'}/s{step}"
-
-
-_SPEED: Final = _Figure("speed", lambda one: one.speed, _speed_text)
-_MEMORY: Final = _Figure("memory", lambda one: one.mem_gb, lambda one: f"{one.mem_gb:.1f} GB", higher=False)
-_LOSS: Final = _Figure("loss", lambda one: one.loss, lambda one: f"loss {figure(one.loss)}", higher=False)
+_SPEED: Final = _Figure("speed", lambda one: one.speed)
+_MEMORY: Final = _Figure("memory", lambda one: one.mem_gb, higher=False)
+_LOSS: Final = _Figure("loss", lambda one: one.loss, higher=False)
 
 _BY_OBJECTIVE: Final = {Objective.LOSS: _LOSS, Objective.MEMORY: _MEMORY}
 """All others use speed: a short run shows too little of energy, and time to a loss is mostly speed."""
@@ -128,22 +121,15 @@ class ScreeningRule:
     def _front(self) -> tuple[_Figure, _Figure]:
         return _SPEED, _LOSS if self.objective in _LEARNS else _MEMORY
 
-    def left_out(self, measured: Mapping[str, Screening]) -> dict[str, str]:
-        """Which of these points, by name, do not run in full, and why. One that nobody can judge does."""
+    def left_out(self, measured: Mapping[str, Screening]) -> list[str]:
+        """Return the names of the points that do not run in full; a point without a figure runs."""
         if self.keep == PARETO:
-            return self._beaten(measured)
+            return [name for name, one in measured.items() if any(self._beats(b, one) for b in measured.values())]
         ranked = self._ranked(measured)
         if isinstance(self.keep, int):
-            worse = ranked[self.keep :]
-        else:
-            share = share_of(self.keep)
-            worse = [name for name in ranked if self._behind(measured[name], measured[ranked[0]]) > share]
-        places = {name: place for place, name in enumerate(ranked, 1)}
-        return {
-            name: f"{_ordinal(places[name])} of {len(ranked)} by {self._by.name}: {self._by.text(measured[name])};"
-            f" best is {ranked[0]} with {self._by.text(measured[ranked[0]])}"
-            for name in worse
-        }
+            return ranked[self.keep :]
+        share = share_of(self.keep)
+        return [name for name in ranked if self._behind(measured[name], measured[ranked[0]]) > share]
 
     def _ranked(self, measured: Mapping[str, Screening]) -> list[str]:
         known = {name: good for name, one in measured.items() if (good := self._by.good(one)) is not None}
@@ -155,16 +141,6 @@ class ScreeningRule:
         if not mine or not top:
             return 0.0
         return 1 - mine / top if self._by.higher else mine / top - 1
-
-    def _beaten(self, measured: Mapping[str, Screening]) -> dict[str, str]:
-        found = {}
-        for name, one in measured.items():
-            better = (other for other, beside in measured.items() if other != name and self._beats(beside, one))
-            if (other := next(better, None)) is not None:
-                known = [each for each in self._front if each.good(one) is not None]
-                mine, others = (", ".join(each.text(of) for each in known) for of in (one, measured[other]))
-                found[name] = f"beaten in {' and '.join(each.name for each in known)}: {mine}; {other} has {others}"
-        return found
 
     def _beats(self, other: Screening, one: Screening) -> bool:
         pairs = [(each.good(other), each.good(one)) for each in self._front]
@@ -209,10 +185,8 @@ def _of_group(
         return dict.fromkeys(group, (RunState.PENDING, why))
     ended = {point: run for point, run in group.items() if run.state is not RunState.COMPLETED}
     lost = {point: (RunState.SCREENED, _no_result(run)) for point, run in ended.items()}
-    names = {run.name.removesuffix(SCREENS): point for point, run in group.items() if point not in ended}
-    figures = {name: measured.get(group[point].id, Screening()) for name, point in names.items()}
-    worse = {names[name]: (RunState.SCREENED, why) for name, why in rule.left_out(figures).items()}
-    return lost | worse
+    figures = {point: measured.get(run.id, Screening()) for point, run in group.items() if point not in ended}
+    return lost | dict.fromkeys(rule.left_out(figures), (RunState.SCREENED, f"not among {rule.text}"))
 
 
 def _no_result(run: RunRow) -> str:
@@ -237,8 +211,3 @@ def point_of(params: Mapping[str, Any]) -> str:
 def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
     return statistics.median(known) if known else None
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"

@@ -14,15 +14,10 @@ from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.user_paths import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
-from .variables import dollar_form, home_form
+from .variables import dollar_form
 
-_RAW: Final = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
-"""An argument as written, with its quotes."""
-_SHELL: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d|[^>]*)|<{1,3}|\|{1,2}|&{1,2}|[^;]*;")
-"""Arguments that a shell would act on: `|`, `&&`, `>file`, `2>&1`."""
+_OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
-_LITERAL: Final = re.compile(r"'[^']*'|\\.", re.DOTALL)
-"""The part of an argument that a shell leaves as it is."""
 _LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun|accelerate)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
@@ -64,34 +59,19 @@ def split(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
-    for word in _RAW.findall(text):
-        if _SHELL.fullmatch(word):
-            hint = "remove it: the logs keep all output; as an argument, write the command as a list"
-            if words[0] == "cd":
-                hint = f"write `workdir: {words[1]}`, and start the command with the script"
-            elif word in ("&&", ";", "||") or word.endswith(";"):
-                hint = "lines to run before the script belong in `setup`"
-            raise Hint(f"contains {word}, but no shell reads it", hint)
+    if operator := next((word for word in words if word in _OPERATORS), None):
+        hint = "write the script and its arguments alone; lines to run before it belong in `setup`"
+        raise Hint(f"contains {operator}, but no shell reads it", hint)
     return words
 
 
-def shell_word(command: Any) -> tuple[str, str] | None:
-    """Return the part of a command that a shell would expand, and a hint; None for none.
-
-    In text, single quotes, a backslash and a quoted `~` keep a part as it is; in a list of words `$$NAME` is `$NAME`,
-    and a `~` is the script's own to expand.
-    """
-    if isinstance(command, str):
-        words = [_LITERAL.sub("", word) for word in _RAW.findall(command)]
-        form = next(filter(None, [*map(dollar_form, words), *map(home_form, words[1:])]), None)
-        literal = "put it in single quotes if it is meant as it is"
-    else:
-        texts = [word for word in command if isinstance(word, str)]
-        form = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
-        literal = "write $$ for a dollar that is meant"
+def shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
+    """Return the part of a command that a shell would expand, and a hint; `$$NAME` is a dollar that is meant."""
+    texts = (word for word in words if isinstance(word, str))
+    form = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
     if form is None:
         return None
-    hint = f"write the value itself, or read the variable in the script; {literal}"
+    hint = "write the value itself, or read the variable in the script; write $$ for a dollar that is meant"
     return f"{form} is not expanded: no shell reads it", hint
 
 

@@ -325,15 +325,15 @@ class _Prepared:
             return value  # the model has the error
         if not isinstance(words[0], str):
             return value
-        if wrong := shell_word(value):
+        if wrong := shell_word(words):
             self.findings.append(Finding((place,), *wrong))
-        elif isinstance(value, list):
-            words = value = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in value]
+            return value
+        words = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in words]
         if problem := script_problem(words, self.folder):
             self.findings.append(Finding((place,), *problem))
             return value
         script = self.folder / expanded(words[0])
-        return [_absolute(script), *words[1:]] if script.exists() else value
+        return [_absolute(script), *words[1:]] if script.exists() else words
 
 
 def _absolute(path: Path) -> str:

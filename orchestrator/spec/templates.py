@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -77,41 +76,21 @@ def find(name: str) -> Template:
 def write(template: Template, scale: str, path: Path) -> list[Path]:
     """Write a template's spec, and the text beside it that the scale `smoke` trains on.
 
-    Nothing that is there is overwritten; the text may be there already. All of them are written, or none.
-
     Returns:
-        The files that were written.
+        The files that were written; an existing text stays as it is.
 
     Raises:
-        UserError: The template lacks the scale, or a file already exists or cannot be written.
+        UserError: The template lacks the scale, or the spec already exists, or a file cannot be written.
     """
-    texts = {path: template.text(scale)}
-    if scale == SMOKE:
-        texts |= _unless_there(path.with_name(TEXT))
-    made: list[Path] = []
-    try:
-        for file, text in texts.items():
+    texts, beside = {path: template.text(scale)}, path.with_name(TEXT)
+    if scale == SMOKE and not beside.exists():
+        texts[beside] = (_FOLDER / TEXT).read_text(encoding="utf-8")
+    for file, text in texts.items():
+        try:
             with file.open("x", encoding="utf-8") as new:
-                made.append(file)
                 new.write(text)
-    except OSError as error:
-        for one in made:
-            one.unlink()
-        there = isinstance(error, FileExistsError)
-        what = f"{file} already exists" if there else f"cannot write {file}: {error.strerror}"
-        raise UserError(what, "name another file: `campaign init other.yaml`") from error
-    return made
-
-
-def _unless_there(path: Path) -> dict[Path, str]:
-    """The text for a path that has not got it.
-
-    Raises:
-        UserError: Something else is there.
-    """
-    text = (_FOLDER / TEXT).read_text(encoding="utf-8")
-    with suppress(FileNotFoundError):
-        if path.read_bytes() != text.encode():
-            raise UserError(f"{path} already exists with other content", "write the spec into another folder")
-        return {}
-    return {path: text}
+        except OSError as error:
+            there = isinstance(error, FileExistsError)
+            message = f"{file} already exists" if there else f"cannot write {file}: {error.strerror}"
+            raise UserError(message, "name another file: `campaign init other.yaml`") from error
+    return list(texts)

@@ -11,7 +11,6 @@ _FORM: Final = re.compile(
     r"|(?P<shell>\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<inner>[^{}]*)\}?|\())"
 )
 """A dollar that is meant, as `$$NAME`; a variable; and a form for a shell."""
-_HOME: Final = re.compile(r"~[\w.-]*(?=/|$)")
 
 
 def names_in(text: str, *, escapes: bool = False) -> list[str]:
@@ -40,8 +39,8 @@ def unexpanded(text: str, *, escapes: bool = False, home: bool = False) -> tuple
     if found is not None:
         form, hint = found[0], _instead(found)
         hint += f", or ${form} if the dollar is meant" if escapes else ""
-    elif not home and (form := home_form(text) or ""):
-        hint = f"write ${{HOME}}{text[1:]}" if form == "~" else "write the path in full"
+    elif not home and text.startswith("~"):
+        form, hint = "~", "write ${HOME}, or the path in full"
     else:
         return None
     return f"{form} is not expanded: no shell reads it", hint
@@ -50,12 +49,6 @@ def unexpanded(text: str, *, escapes: bool = False, home: bool = False) -> tuple
 def dollar_form(text: str, *, escapes: bool = False) -> str | None:
     """Return the first form with a dollar that a shell would expand."""
     return next((found[0] for found in _forms(text, escapes=escapes) if not found["dollar"]), None)
-
-
-def home_form(text: str) -> str | None:
-    """Return the `~` or `~NAME` at the beginning of a text."""
-    found = _HOME.match(text)
-    return found[0] if found else None
 
 
 def _instead(found: re.Match[str]) -> str:

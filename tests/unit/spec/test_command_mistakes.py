@@ -83,18 +83,11 @@ def test_what_python_runs_needs_no_suffix(tmp_path: Path, command: str) -> None:
 
 @pytest.mark.parametrize(
     "end",
-    ["> out.txt", ">> out", ">out.txt", "2>&1", "2> err", "< in", "| tee log", "&& b", "|| b", "; b", "a; b", "&"],
+    ["> out.txt", ">> out", "2>&1", "2> err", "< in", "| tee log", "&& b", "|| b", "; b", "&"],
 )
 def test_no_shell_reads_a_command(tmp_path: Path, end: str) -> None:
     (problem,) = problems(tmp_path, f"{OWN}command: 'train.py {end}'\n")
     assert "no shell reads it" in problem.message
-
-
-@pytest.mark.parametrize("end", ["'>' 'a;'", '"a > b"', r"\> b", "a=>b", "--pipe=|x", "--mask <mask>"])
-def test_what_is_quoted_is_meant(tmp_path: Path, end: str) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"{OWN}command: >-\n  train.py {end}\n")
-    assert load_spec(path).command
 
 
 def test_a_list_of_words_is_meant(tmp_path: Path) -> None:
