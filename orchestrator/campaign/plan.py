@@ -40,7 +40,7 @@ from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, point_of, work_of
 from dscampaign.orchestrator.reconcile.stored import read_store
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
 from .code_copies import Code, changed_files, has_code
@@ -195,7 +195,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
     notes += [*describe(copies.seen), *_kept_code(submission, change, codes)]
-    notes += remarks(submission.spec)
+    notes += [*remarks(submission.spec), *_unseeded(submission.spec, copies.seen)]
     if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
         notes.append(f"will not start as queued, so submitted again with the spec's slurm section: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
@@ -234,6 +234,25 @@ def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedR
             return None
         hours += run.target_step * step_s * run.world_size / 3600
     return hours if starting else None
+
+
+def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
+    """Yield a remark if repeats would be identical, as far as all code is known."""
+    words = " ".join(map(str, (*(spec.command or ()), *spec.env.values())))
+    if spec.command is None or spec.repeats < 2 or "{seed}" in words or "{repeat}" in words:
+        return
+    trees = [code.tree for code in codes if code.tree and not code.tree.narrowed_from]
+    files = [tree.root / path for tree in trees for path in tree.files if path.endswith(".py")]
+    if files and len(trees) == len(codes) and not any(map(_may_use_seed, files)):
+        yield (
+            "nothing in `command` uses the seed: repeats will be identical and count as one; "
+            "add an argument with {seed}, or let the script read CAMPAIGN_SEED"
+        )
+
+
+def _may_use_seed(file: Path) -> bool:
+    text = file.read_text(encoding="utf-8", errors="replace").lower()
+    return any(word in text for word in ("seed", "dscampaign", "campaign_"))
 
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:

@@ -59,8 +59,10 @@ def split(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise Hint(f"does not split into arguments: {error}", "write a list of arguments") from error
-    if operator := next((word for word in words if word in _OPERATORS), None):
-        hint = "write the script and its arguments alone; lines to run before it belong in `setup`"
+    if operator := next((word for word in words if word in _OPERATORS or word.endswith(";")), None):
+        hint = "lines to run before the script belong in `setup`; the logs keep all output"
+        if words[0] == "cd":
+            hint = f"write `workdir: {words[1]}`, and start the command with the script"
         raise Hint(f"contains {operator}, but no shell reads it", hint)
     return words
 
