@@ -77,7 +77,7 @@ def promote(
 
 
 def _recommended(results: Results) -> Condition:
-    found = [workload.recommendation for workload in results.workloads]
+    found = [workload.answer for workload in results.workloads]
     if len(found) == 1 and found[0].chosen and found[0].established:
         return found[0].chosen
     reason = clean(found[0].sentence) if len(found) == 1 else f"{results.campaign.name} has {len(found)} workloads"

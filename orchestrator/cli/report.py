@@ -74,9 +74,9 @@ def report(
         from dscampaign.orchestrator.report.measure.telemetry import read_gpu_details
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.figures import sampled_runs
-        from dscampaign.orchestrator.report.page.summary import summary_lines
         from dscampaign.orchestrator.report.page.write import write_report
 
+        from .pages.report import answers_page
         from .pages.status import headline
         from .watch import terminated_as_interrupted, write_until_settled
 
@@ -102,7 +102,7 @@ def report(
         if as_json:
             echo_json(document_of(results, details))
         else:
-            echo_page("\n".join(summary_lines(results)))
+            echo_page(answers_page(results, page_for(sys.stdout)))
     return EXIT_OK
 
 
@@ -120,12 +120,10 @@ def report(
 def recommend(
     name: str | None, baseline: str | None, by: str | None, config: bool, place: PlaceOptions, as_json: bool
 ) -> int:
-    """Recommend a configuration, and explain the exclusion of the others.
+    """Recommend a configuration: a sentence, and all conditions, best first.
 
-    Keeps the feasible configurations (completed as configured, with memory to spare) that are as good as the baseline
-    (held-out loss) and takes the fastest; of several equally fast, the better learner, else the least memory. If a
-    slower configuration is established to learn better than the fastest, both are named, and --by decides. By another
-    objective, takes the best by it, and of several equally good the fastest.
+    Configurations that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
+    axis changes the loss; --by sets another objective. If the fastest learns worse than another, --by decides.
 
     Examples:
       campaign recommend sweep --by loss
@@ -135,7 +133,7 @@ def recommend(
         from dscampaign.orchestrator.report.page.data import recommendation_document
         from dscampaign.orchestrator.report.page.write import rendered_configs
 
-        from .pages.report import recommendation_page
+        from .pages.report import answers_page
 
         _, results = results_of_campaign(name, baseline, place, Objective(by) if by else None)
         configs = rendered_configs(results) if config else None
@@ -145,7 +143,7 @@ def recommend(
                 **recommendation_document(results),
                 **({"ds_configs": _chosen(results, configs)} if configs is not None else {}),
             },
-            lambda page: recommendation_page(results, configs, page),
+            lambda page: answers_page(results, page, configs),
         )
     return EXIT_OK
 
@@ -210,7 +208,7 @@ def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: 
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
-    chosen = [one.recommendation.chosen for one in results.workloads]
+    chosen = [one.answer.chosen for one in results.workloads]
     return {one.name: json.loads(configs[one.name]) for one in chosen if one and one.name in configs}
 
 

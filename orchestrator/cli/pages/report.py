@@ -1,33 +1,32 @@
-"""Recommendations and comparisons for a terminal."""
+"""Answers and comparisons for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from dscampaign.orchestrator.commands import typed
-from dscampaign.orchestrator.formatting import clean, some
+from dscampaign.orchestrator.formatting import clean, count, words
 from dscampaign.orchestrator.report.compare.advice import unread_config
-from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, verdict
+from dscampaign.orchestrator.report.compare.answer import Row, Verdict
+from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.page.elements import Table
-from dscampaign.orchestrator.report.page.summary import answer_table, next_best
-from dscampaign.orchestrator.report.page.tables import comparison_tables
+from dscampaign.orchestrator.report.compare.wording import difference, times
+from dscampaign.orchestrator.spec.objective import Objective
 
 from .text import Page, Style, table
 
-_SAME_ROWS = 20
-"""More conditions than this that are out for the same reason share a row."""
+_ROWS: Final = 12
+"""More conditions than this are left to the report."""
 
 
-def recommendation_page(results: Results, configs: Mapping[str, str] | None, page: Page) -> str:
-    """For each workload the recommendation and the excluded conditions; with `configs`, its configuration too."""
-    shown = ["\n".join(_recommendation(one, configs, page)) for one in results.workloads]
-    if len(results.workloads) > 1:
-        shown.append("\n".join(_lines(answer_table(results.workloads), page)))
-    if any(one.recommendation.undecided for one in results.workloads):
+def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None = None) -> str:
+    """For each workload the answer and its conditions, best first; with `configs`, its configuration too."""
+    parts = ["\n".join(_answer(one, results.campaign.name, configs, page)) for one in results.workloads]
+    if any(one.answer.undecided for one in results.workloads):
         command = f"next: {typed('recommend', results.campaign.name, '--by', 'loss')}   (or --by speed)"
-        shown[-1] += f"\n{page.paint(command, Style.DIM)}"
-    return "\n\n".join(shown)
+        parts.append(page.paint(command, Style.DIM))
+    return "\n\n".join(parts)
 
 
 def comparison_page(compared: ComparedOperands, page: Page) -> str:
@@ -36,49 +35,52 @@ def comparison_page(compared: ComparedOperands, page: Page) -> str:
     return "\n\n".join([*("\n".join(_comparison(one, page)) for one in compared.comparisons), *alone])
 
 
-def _recommendation(one: WorkloadResults, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
-    said = one.recommendation
+def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
+    answer, chosen = one.answer, one.answer.chosen
     if one.workload.name:
         yield page.paint(clean(one.workload.name), Style.BOLD)
-    if said.excluded:
-        yield from _lines(Table(("not considered", "because"), tuple(_alike(said.excluded))), page)
+    yield page.paint(clean(answer.sentence), Style.BOLD)
+    yield ""
+    score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
+    header = ("condition", score, "speed", "memory", "Δ loss", "verdict")
+    yield from table(page, header, (_row(row, score) for row in answer.rows[:_ROWS]), "-rrrrw", capitals=False)
+    if (hidden := len(answer.rows) - _ROWS) > 0:
+        yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
+    notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
+    if configs is not None and chosen and (unread := unread_config(chosen)):
+        notes.append(unread)
+    yield from ("", *notes) if notes else ()
+    if configs is not None and chosen and chosen.name in configs:
         yield ""
-    yield clean(said.sentence)
-    if said.answer and said.answer.runner_up:
-        yield clean(next_best(said.answer))
-    if said.trade_off:
-        yield said.trade_off
-    yield from (clean(sentence) for sentence in (*said.advice, *said.effects))
-    if configs is None or said.chosen is None:
-        return
-    if unread := unread_config(said.chosen):
-        yield unread
-    if said.chosen.name in configs:
-        yield ""
-        yield page.paint(f"DeepSpeed configuration of {said.chosen.name}", Style.DIM)
-        yield configs[said.chosen.name]
+        yield page.paint(f"DeepSpeed configuration of {chosen.title}", Style.DIM)
+        yield configs[chosen.name]
 
 
-def _alike(excluded: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Conditions with the reason for their exclusion; very many with the same reason share a row."""
-    names: dict[str, list[str]] = {}
-    for name, why in excluded.items():
-        names.setdefault(why, []).append(name)
-    for name, why in excluded.items():
-        same = names[why]
-        if len(same) <= _SAME_ROWS:
-            yield name, why
-        elif name == same[0]:
-            yield some(same, 2), why
+def _row(row: Row, score: str) -> tuple[str, ...]:
+    one, loss = row.comparison, row.comparison.loss.difference
+    return (
+        clean(row.condition.title),
+        row.figure if score else "",
+        _speed(row),
+        row.condition.text("mem_reserved_gb"),
+        "baseline" if one.is_baseline else difference(loss.value, one.loss_unit) if loss else "",
+        clean(row.why.text) if row.why else words(row.verdict),
+    )
+
+
+def _speed(row: Row) -> str:
+    if row.verdict is Verdict.BEST:
+        return "1.00 ×"
+    return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 
 def _comparison(one: Comparison, page: Page) -> Iterator[str]:
-    for part in comparison_tables(one):
-        yield from _lines(part, page, capitals=False)
-        yield ""
+    left, right = map(clean, one.titles)
+    if left == right:
+        left, right = f"{left} (A)", f"{right} (B)"
+    for name, rows in (("configuration", one.differences), ("figure", figures(one))):
+        if rows:
+            cells = [tuple(map(clean, row)) for row in rows]
+            yield from table(page, (name, left, right), cells, "-rr" if name == "figure" else "", capitals=False)
+            yield ""
     yield from verdict(one)
-
-
-def _lines(shown: Table, page: Page, *, capitals: bool = True) -> list[str]:
-    used = shown.without_empty_columns()
-    return table(page, used.header, used.rows, used.right, capitals=capitals)

@@ -41,6 +41,12 @@ class Comparison:
     differences: tuple[tuple[str, str, str], ...]
     result: BaselineComparison
 
+    @property
+    def titles(self) -> tuple[str, str]:
+        """Names of both for people; their technical names if the others are equal."""
+        left, right = self.left, self.right
+        return (left.title, right.title) if left.title != right.title else (left.name, right.name)
+
 
 @dataclass(frozen=True)
 class ComparedOperands:
@@ -118,7 +124,7 @@ def figures(one: Comparison) -> list[tuple[str, str, str]]:
 
 def verdict(one: Comparison) -> list[str]:
     """Return the results of the comparison, in sentences."""
-    result, right, left = one.result, one.right.name, one.left.name
+    result, (left, right) = one.result, one.titles
     shown = list(_left_out(one))
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
         shown.append(f"{mixed} This may explain what differs.")

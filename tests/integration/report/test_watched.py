@@ -102,7 +102,7 @@ def test_a_settled_campaign_is_written_once(store: Store, tmp_path: Path, capsys
     assert main(words) == 0
     shown = capsys.readouterr()
     assert shown.err.count("report.html · sweep · 2 runs: ") == 1
-    assert shown.out.startswith("Ranked first: base")
+    assert shown.out.startswith("base ranks first")
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["campaign"] == "sweep"
 
