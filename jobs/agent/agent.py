@@ -49,6 +49,7 @@ HEARTBEAT_S = 10.0
 JOIN_TIMEOUT_S = 600.0
 """Other nodes wait for node 0 for so long without a sign of life."""
 _NAMED_COMMANDS = 5
+_BUILDS = "TORCH_EXTENSIONS_DIR"
 
 DEAF_TO_USR2 = ("/bin/sh", "-c", 'trap "" USR2; exec "$@"', "launcher")
 """Slurm may send USR2 to every process of the job, and the launcher would die of it. A signal that is ignored stays
@@ -193,15 +194,14 @@ class Agent:
         hostfile = paths.dir / f"hostfile-{self.node.rank}"
         write_atomically(hostfile, launch.hostfile_text(payload.nodes, payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
-        base = os.environ | node_cache.variables(os.environ | payload.env)
-        env = launch.environment(payload, paths, self.node, start.resume, base, cores, self._copy)
+        caches = node_cache.variables(os.environ | payload.env)
+        env = launch.environment(payload, paths, self.node, start.resume, os.environ | caches, cores, self._copy)
         env |= self._progress_env
         digests = variables.digests(os.environ, payload.env)
         self._launched = {"allocator": allocator.told(env), "variables": digests}
         line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
-        for lock in cleanup.clear_build_locks(env):
-            stays = "stays, remove it if no build ever goes on" if lock.exists() else "was removed"
-            print(f"{lock} {stays}: its build has ended", file=sys.stderr, flush=True)
+        for lock in cleanup.clear_build_locks(Path(caches[_BUILDS])) if _BUILDS in caches else ():
+            print(f"{lock} was removed: its build has ended", file=sys.stderr, flush=True)
         with open(paths.launcher_log(self.node.rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],
@@ -215,7 +215,6 @@ class Agent:
         ended_by = self._watch.follow(launcher, paths, start, self._collector)
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
         self._end_left_processes(paths)
-        cleanup.clear_shared_memory(start.address, start.port)
         self.progress.look()
         if ended_by == LINGERS:
             print(

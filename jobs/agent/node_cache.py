@@ -22,32 +22,19 @@ _FOLDERS: Final = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
 
-_AT_HOME: Final = Path(".cache", "dscampaign")
-
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the caches' variables that the environment does not set, each with a folder on this node."""
     missing = {name: below for name, below in _FOLDERS.items() if not environ.get(name)}
-    if not missing:
-        return {}
     folder = _ours(environ)
     return {name: str(folder / below) for name, below in missing.items()}
 
 
-def is_ours(folder: Path) -> bool:
-    """Return whether `variables` chose a cache's folder, and not the user."""
-    return folder.parent.name == _name() or folder.parent.parent == Path.home() / _AT_HOME
-
-
-def _name() -> str:
-    return f"dscampaign-{os.geteuid()}"
-
-
 def _ours(environ: Mapping[str, str]) -> Path:
-    name = _name()
+    name = f"dscampaign-{os.geteuid()}"
     for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
         folder = Path(public) / name
         if not (why := private_folder(folder)):
             return folder
         print(f"compiled kernels are not kept there: {why}", file=sys.stderr, flush=True)
-    return Path.home() / _AT_HOME / socket.gethostname()
+    return Path.home() / ".cache" / "dscampaign" / socket.gethostname()
