@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,48 +80,49 @@ class GpuFacts:
 
 
 class GpuWatch:
-    """Looks at a node's GPUs when an attempt begins and when it ends."""
+    """Looks at a node's GPUs when an attempt begins and when it ends, each time in a thread that may never return.
+
+    Args:
+        asked: number that the job requested, 0 for a run without.
+        visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
+    """
 
     def __init__(self, asked: int, visible: str) -> None:
-        self._asked = asked
-        self._visible = listed(visible)
-        self._before = _Look(self._visible, asked) if asked else None
+        self._asked, self._visible = asked, listed(visible)
+        self._before = self._look() if asked else None
 
     def facts(self) -> GpuFacts | None:
         """Return the GPUs, once the processes have ended; None for a run without GPUs."""
         if self._before is None:
             return None
         until_s = time.monotonic() + END_TIMEOUT_S
-        before, trouble = self._before.wait(END_TIMEOUT_S)
-        look = _Look(self._visible, self._asked) if before is not None else None
-        after = look.wait(max(0.0, until_s - time.monotonic()))[0] if look else None
+        before, trouble = self._before(END_TIMEOUT_S)
+        after = None if before is None else self._look()(max(0.0, until_s - time.monotonic()))[0]
         return GpuFacts(self._asked, before, after, trouble)
 
     def wait(self) -> None:
         """Wait until the first look is done: memory of the ranks would count as another user's."""
         if self._before is not None:
-            self._before.wait(BEFORE_TIMEOUT_S)
+            self._before(BEFORE_TIMEOUT_S)
 
+    def _look(self) -> Callable[[float], tuple[tuple[Gpu, ...] | None, str]]:
+        """Return a function that waits some seconds and returns the GPUs, or None and the trouble."""
+        seen: list[tuple[tuple[Gpu, ...] | None, str]] = []
 
-class _Look:
-    """One look, in a thread of its own, which may never return."""
+        def look() -> None:
+            try:
+                with session() as nvml:
+                    seen.append((_read_gpus(nvml, self._visible, self._asked), ""))
+            except (Unavailable, NotKnown) as exc:
+                seen.append((None, str(exc)))
 
-    def __init__(self, visible: Sequence[str], asked: int) -> None:
-        self._found: tuple[Gpu, ...] | None = None
-        self._trouble = "the driver did not answer in time"
-        self._thread = threading.Thread(target=self._look, args=(visible, asked), daemon=True)
-        self._thread.start()
+        def wait(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
+            thread.join(timeout_s)
+            return seen[0] if seen else (None, "the driver did not answer in time")
 
-    def wait(self, timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
-        self._thread.join(timeout_s)
-        return self._found, "" if self._found is not None else self._trouble
-
-    def _look(self, visible: Sequence[str], asked: int) -> None:
-        try:
-            with session() as nvml:
-                self._found = _read_gpus(nvml, visible, asked)
-        except (Unavailable, NotKnown) as exc:
-            self._trouble = str(exc)
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        return wait
 
 
 class NotKnown(Exception):
