@@ -6,7 +6,7 @@ It may be absent, and so may the driver; a dying GPU can block any call, so call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,6 @@ POWER_AVERAGE_FIELD = 185
 POWER_INSTANT_FIELD = 186
 _VALUE_NAMES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Names of a field's value, by its type."""
-
-_NEVER = frozenset({"NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT"})
-"""Errors after which asking again is useless."""
 
 Figures = dict[str, float | int]
 
@@ -86,39 +83,26 @@ def driver_version() -> str:
 
 
 class GpuMeter:
-    """One GPU. An unsupported figure is asked for once; a figure that fails for a moment lacks in one sample."""
+    """One GPU. A figure that it does not support, or that fails for a moment, lacks in a sample."""
 
     def __init__(self, nvml: Any, handle: Any, number: int) -> None:
         self.number = number
-        self.handle = handle
-        self._nvml = nvml
-        self._never = _never(nvml)
-        self._readers = list(_READERS)
+        self._nvml, self._handle = nvml, handle
 
     def read(self) -> Figures:
         """Return the present figures, by the names of ``GPU_FIGURES``; empty if the GPU does not answer."""
-        figures: Figures = {}
-        for reader in tuple(self._readers):
-            figures |= self._ask(reader)
-        return figures
+        return self._ask(_READERS)
 
     def device(self) -> dict[str, Any]:
         """Return the constant facts: name, memory, limits."""
-        given: dict[str, Any] = {"gpu": self.number}
-        for reader in _FACTS:
-            given |= self._ask(reader)
-        return given
+        return {"gpu": self.number, **self._ask(_FACTS)}
 
-    def _ask(self, reader: _Reader) -> dict[str, Any]:
-        try:
-            return dict(reader(self._nvml, self.handle))
-        except self._nvml.NVMLError as exc:
-            never = getattr(exc, "value", None) in self._never
-        except AttributeError:  # a library that is older than the question
-            never = True
-        if never and reader in self._readers:
-            self._readers.remove(reader)
-        return {}
+    def _ask(self, readers: Sequence[_Reader]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for reader in readers:
+            with suppress(self._nvml.NVMLError):
+                found |= reader(self._nvml, self._handle)
+        return found
 
 
 def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
@@ -127,27 +111,14 @@ def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:
     return int(memory.used), int(memory.total)
 
 
-def _never(nvml: Any) -> frozenset[int]:
-    return frozenset(getattr(nvml, name) for name in _NEVER)
-
-
 def _power(nvml: Any, handle: Any) -> Figures:
     """Return momentary power and its mean over a second; a driver with only one figure gives the momentary power."""
-    named = zip(("power_w", "power_avg_w"), _power_fields(nvml, handle), strict=False)
+    fields: Sequence[Any] = ()
+    with suppress(nvml.NVMLError):  # an older driver
+        fields = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
+    named = zip(("power_w", "power_avg_w"), fields, strict=False)
     figures = {name: round(_value(value) / 1e3, 1) for name, value in named if value.nvmlReturn == 0}
     return figures or {"power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, 1)}
-
-
-def _power_fields(nvml: Any, handle: Any) -> Sequence[Any]:
-    try:
-        fields: Sequence[Any] = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD, POWER_AVERAGE_FIELD])
-    except AttributeError:  # an older library
-        return ()
-    except nvml.NVMLError as exc:
-        if getattr(exc, "value", None) not in _never(nvml):
-            raise
-        return ()  # an older driver
-    return fields
 
 
 def _value(field: Any) -> float:

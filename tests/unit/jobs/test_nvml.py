@@ -45,28 +45,12 @@ def test_what_does_not_change_is_told_once(nvml: FakeGpus) -> None:
     }
 
 
-def test_what_a_gpu_does_not_support_is_asked_once(nvml: FakeGpus) -> None:
-    nvml.fail("nvmlDeviceGetTotalEccErrors", 0, nvml.NVML_ERROR_NOT_SUPPORTED)
-    meter = GpuMeter(nvml, 0, 0)
-    for _ in range(3):
-        assert meter.read() == {name: value for name, value in ALL.items() if name != "ecc_errors"}
-    assert nvml.calls["nvmlDeviceGetTotalEccErrors"] == 1
-    assert "ecc_errors" in GpuMeter(nvml, 1, 1).read()
-
-
 def test_what_fails_for_a_moment_comes_back(nvml: FakeGpus) -> None:
     meter = GpuMeter(nvml, 0, 0)
     nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, 999)
     assert "energy_j" not in meter.read()
     nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, None)
     assert meter.read() == ALL
-
-
-def test_an_older_library_lacks_a_question(nvml: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(FakeGpus, "nvmlDeviceGetFieldValues")
-    found = GpuMeter(nvml, 0, 0).read()
-    others = {name: value for name, value in ALL.items() if not name.startswith("power")}
-    assert found == {**others, "power_w": 500.1}  # what it said before there were two kinds
 
 
 @pytest.mark.parametrize(
