@@ -40,6 +40,7 @@ test: PYTEST_LANE := -m "not nightly"
 test-all: export MACHINE_EXAMPLES ?= 5000
 test-all: export OURS_HISTORIES ?= 100
 test-all: export TORTURE_LINES ?= 200000
+test-all: export STRATEGY_STEPS ?= 50
 test test-all: $(STAMP)
 	SKIP="$(SKIP) $(if $(filter test,$@),nvme)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(if $(filter test-all,$@),$(filter-out $(SKIP),nvme)))

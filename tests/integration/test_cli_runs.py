@@ -21,6 +21,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support.waiting import wait_until
 
 Output = pytest.CaptureFixture[str]
@@ -189,7 +190,7 @@ def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, ca
         queries.release_lease(conn, f"reconciler:{campaign.id}", epoch)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Place, number: int) -> None:
     spec = place.write("exec sleep 60")
     command = [sys.executable, "-m", "dscampaign.orchestrator.cli", "submit", spec, "--watch"]
@@ -215,14 +216,14 @@ def test_an_interval_has_a_least_length(place: Place, capsys: Output) -> None:
     assert "--interval is for --watch" in capsys.readouterr().err
 
 
-@pytest.mark.training
 def test_a_script_of_ones_own_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(
         "from dscampaign import report\nfor step in range(1, 4):\n    report(step=step, loss=1 / step)\n"
     )
     spec = tmp_path / "own.yaml"
-    spec.write_text("name: own\nexecutor: local\nranks_per_node: 1\ncommand: train.py\ntrain: {steps: 3}\n")
+    place = f"executor: local\npython: {stand_in(tmp_path)}\nranks_per_node: 1"
+    spec.write_text(f"name: own\n{place}\ncommand: train.py\ntrain: {{steps: 3}}\n")
     assert main(["submit", str(spec), "--watch", "--json"]) == 0
     [run] = json.loads(capsys.readouterr().out)["runs"]
     assert (run["state"], run["step"], run["loss"]) == ("completed", 3, pytest.approx(1 / 3))
@@ -244,7 +245,7 @@ def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
     return child.returncode, shown.decode()
 
 
-@pytest.mark.parametrize("no_colour", ["", "1"])
+@pytest.mark.parametrize("no_colour", ["", pytest.param("1", marks=pytest.mark.nightly)])
 def test_a_terminal_gets_a_table_that_redraws_itself(
     place: Place, no_colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,13 +68,17 @@ class PostgresServer:
         """The address of one database."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
-        """Creates an empty database and returns its address."""
+    def new_database(self, template: str = "template1") -> str:
+        """Creates a database, by default an empty one, and returns its address.
+
+        Args:
+            template: a database that nobody is connected to; the new one is a copy of it.
+        """
         import psycopg  # here, so that tests which need no server need no driver either
 
         name = next(self._names)
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"create database {name}")
+            connection.execute(f"create database {name} template {template}")
         return self.url(name)
 
     def _make_daemon(self) -> Daemon:

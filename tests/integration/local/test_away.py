@@ -67,7 +67,7 @@ def campaign(tmp_path: Path) -> Iterator[Campaign]:
     made.end_training()
 
 
-@pytest.mark.parametrize("mount_point", [False, True])
+@pytest.mark.parametrize("mount_point", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_watch_waits_for_the_folder_and_repeats_nothing(campaign: Campaign, mount_point: bool) -> None:
     watch = campaign.start("reconcile", "--watch")
     wait_until(lambda: "running" in campaign.said(), "the attempt")

@@ -1,4 +1,7 @@
-"""The same campaign without Slurm and without a server: processes of this machine and SQLite."""
+"""Training without Slurm and without a server: processes of this machine and SQLite.
+
+That a run that does not fit learns the same in smaller pieces is proven in tests/integration/slurm/test_main_job.py.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,32 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support import REPOSITORY, SCRIPTS
-from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
+from dscampaign.tests.support.campaigns import TEXT, Observed, open_store, run_to_end, submit
 
 pytestmark = pytest.mark.training
 
 CHECKPOINT_EVERY = 2
-KILLED_STEPS = 24
+STEPS = 24
 SLOW = SCRIPTS / "slow.py"
 
 SPEC = f"""\
 name: local
 executor: local
 ranks_per_node: 2
-local: {{parallel: 2}}
 retry: {{backoff_s: 0}}
 train:
   model: {{model_type: gpt2, n_layer: 1, n_embd: 16, n_head: 1, vocab_size: 50304}}
   tokenizer: bytes
   dataset: {TEXT}
   seq_len: 64
-  global_batch: 32
-  micro_batch: 16
-  steps: 4
+  global_batch: 8
+  micro_batch: 4
+  steps: {STEPS}
+  zero_stage: 3
   precision: fp32
   checkpoint_every: {CHECKPOINT_EVERY}
   eval_batches: 1
-matrix:
-  case:
-    - {{label: fits, ranks_per_node: 1}}
-    - {{label: zero-3-killed, zero_stage: 3, steps: {KILLED_STEPS}, global_batch: 8, micro_batch: 4}}
-    - {{label: oom, ranks_per_node: 1, micro_batch: 32, local.mem_per_process: 2250M}}
+matrix: {{case: [{{label: killed}}]}}
 """
 
 
@@ -56,7 +55,7 @@ class Killer:
         self._done = False
 
     def __call__(self, seen: Observed) -> None:
-        attempts = seen.attempts["case-zero-3-killed"]
+        attempts = seen.attempts["case-killed"]
         if not self._done and attempts and (attempts[-1].last_step or 0) >= CHECKPOINT_EVERY + 1:
             os.kill(int((attempts[-1].job_id or "").rpartition("-")[2]), signal.SIGKILL)
             self._done = True
@@ -83,31 +82,17 @@ def done(folder: Path) -> Iterator[Observed]:
     store.close()
 
 
-def test_every_run_is_completed(done: Observed) -> None:
-    assert done.states() == dict.fromkeys(("case-fits", "case-zero-3-killed", "case-oom"), RunState.COMPLETED)
-
-
 def test_every_step_is_in_the_store_exactly_once(done: Observed) -> None:
-    for name in ("case-fits", "case-oom"):
-        assert done.steps(name) == [1, 2, 3, 4]
-    assert done.steps("case-zero-3-killed") == list(range(1, KILLED_STEPS + 1))
+    assert done.states() == {"case-killed": RunState.COMPLETED}
+    assert done.steps("case-killed") == list(range(1, STEPS + 1))
 
 
 def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed) -> None:
-    first, last = done.attempts["case-zero-3-killed"]
+    first, last = done.attempts["case-killed"]
     reached, resumed = first.last_step or 0, last.start_step or 0
     assert first.state == "failed"
-    assert CHECKPOINT_EVERY <= resumed <= reached < KILLED_STEPS
+    assert CHECKPOINT_EVERY <= resumed <= reached < STEPS
     assert reached - resumed <= CHECKPOINT_EVERY
-
-
-def test_what_did_not_fit_learns_the_same_in_smaller_pieces(done: Observed) -> None:
-    first, *_, last = done.attempts["case-oom"]
-    assert first.failure_class == "oom"
-    assert batch_of(last) < batch_of(first)
-    assert batch_of(last)[1] == batch_of(first)[1] == 32
-    losses = [[row.loss for row in done.metrics(name)] for name in ("case-oom", "case-fits")]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_the_weights_of_a_run_are_written_for_transformers(
@@ -115,10 +100,10 @@ def test_the_weights_of_a_run_are_written_for_transformers(
 ) -> None:
     out, places = tmp_path / "model", ["--store", done.store.url_without_password, "--json"]
     capsys.readouterr()
-    assert main(["weights", "case-zero-3-killed", str(out), *places]) == 0
+    assert main(["weights", "case-killed", str(out), *places]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["step"], document["dtype"], document["model"]) == (KILLED_STEPS, "fp32", "GPT2LMHeadModel")
-    assert document["eval_loss"] == done.metrics("case-zero-3-killed")[-1].eval_loss
+    assert (document["step"], document["dtype"], document["model"]) == (STEPS, "fp32", "GPT2LMHeadModel")
+    assert document["eval_loss"] == done.metrics("case-killed")[-1].eval_loss
     assert [file.name for file in sorted(out.iterdir())] == document["files"]
     model = AutoModelForCausalLM.from_pretrained(out)
     assert model.num_parameters() == document["parameters"]

@@ -74,10 +74,10 @@ def in_lanes(names: Iterable[str], default: Container[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in default else pytest.mark.nightly) for name in names]
 
 
-def selected(request: pytest.FixtureRequest) -> set[str]:
-    """Names that the tests of this module ask for in this session."""
+def selected(request: pytest.FixtureRequest, fixture: str = "name") -> set[str]:
+    """Names that the tests of this module ask for in this session, those of them that use a fixture."""
     here = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    return {str(item.callspec.params["name"]) for item in here if "name" in item.fixturenames}
+    return {str(item.callspec.params["name"]) for item in here if {"name", fixture} <= {*item.fixturenames}}
 
 
 def _free_port() -> int:

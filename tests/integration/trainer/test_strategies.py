@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
@@ -13,7 +14,9 @@ from dscampaign.tests.integration.trainer.conftest import in_lanes, selected
 
 pytestmark = pytest.mark.training
 
-STEPS, HALF = 50, 25
+STEPS = int(os.environ.get("STRATEGY_STEPS", "20"))
+"""More every night."""
+HALF = STEPS // 2
 LONG: dict[str, Any] = {"steps": STEPS, "eval_batches": 2, "checkpoint_every": HALF}
 FP32: dict[str, dict[str, Any]] = {
     **{f"zero{stage}": {"zero_stage": stage} for stage in range(4)},
@@ -58,10 +61,12 @@ def trained(request: pytest.FixtureRequest, train_many: Callable[..., dict[str, 
 
 
 @pytest.fixture(scope="module")
-def resumed(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
+def resumed(
+    request: pytest.FixtureRequest, trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]
+) -> dict[str, Attempt]:
     """Attempts that begin where the others had their checkpoint half-way."""
     halfway = f"g0001-step{HALF:08d}"
-    names = set(RESUMED) & trained.keys()
+    names = selected(request, "resumed")
     return train_many(
         **{name: {**LONG, **EVERYTHING[name], "resume": trained[name].checkpoints / halfway} for name in names}
     )
@@ -69,7 +74,7 @@ def resumed(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Att
 
 @pytest.mark.parametrize("name", in_lanes(FP32, DEFAULT))
 def test_fp32_strategies_learn_the_same(trained: dict[str, Attempt], name: str) -> None:
-    """To 1e-3 nats at every of 50 steps: they add up the same numbers in other orders."""
+    """To 1e-3 nats at every step: they add up the same numbers in other orders."""
     for metric, tolerance in (("loss", 1e-3), ("eval_loss", 1e-3), ("lr", 0.0)):
         assert trained[name].values(metric) == pytest.approx(trained["ddp"].values(metric), abs=tolerance)
 
@@ -82,7 +87,7 @@ def test_bf16_strategies_stay_close(trained: dict[str, Attempt], name: str) -> N
     assert fmean(found.values()) == pytest.approx(fmean(expected.values()), abs=0.02)
 
 
-@pytest.mark.parametrize("name", in_lanes(RESUMED, DEFAULT))
+@pytest.mark.parametrize("name", in_lanes(RESUMED, set(DEFAULT) - {"compiled"}))
 def test_a_resumed_strategy_goes_on_as_if_nothing_had_happened(
     trained: dict[str, Attempt], resumed: dict[str, Attempt], name: str
 ) -> None:

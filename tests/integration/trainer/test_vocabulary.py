@@ -16,6 +16,7 @@ from dscampaign.jobs.trainer.data import Data, Samples
 from dscampaign.jobs.trainer.model import ModelFacts, NextTokenLoss, build_model, parameter_groups
 from dscampaign.orchestrator.memory.parameter_count import count_of_shape
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, train_config
+from dscampaign.tests.integration.trainer.conftest import in_lanes
 
 NOTHING = Samples(np.zeros(0, dtype=np.uint16), 32)
 VOCABULARY = 257
@@ -138,7 +139,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", model_shapes.SHAPES)
+@pytest.mark.parametrize(
+    "name", in_lanes(model_shapes.SHAPES, {"gpt2", "facebook/opt-350m", "meta-llama/Llama-3.2-1B"})
+)
 def test_every_named_model_trains(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with fewer and narrower layers, and all else that makes it what it is."""
     shape = model_shapes.SHAPES[name]

@@ -1,5 +1,6 @@
 """Every test of the store runs on both databases."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import pytest
 
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
+from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.worlds import World, make_world
 
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+
+@pytest.fixture(params=BOTH)
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database without tables; for SQLite, of a file that is not there."""
     if request.param == "sqlite":
@@ -19,16 +23,34 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture
-def url(empty_url: str) -> str:
-    """The address of a database with this version's tables."""
-    if empty_url.startswith("sqlite"):
-        Store.open(empty_url, create=True).close()
-    else:
-        store = Store.open(empty_url, check_schema=False)
-        upgrade(store)
-        store.close()
-    return empty_url
+@pytest.fixture(scope="session")
+def made_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with this version's tables."""
+    path = tmp_path_factory.mktemp("made") / "campaign.db"
+    Store.open(f"sqlite:///{path}", create=True).close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def made_postgres(postgres: PostgresServer) -> str:
+    """The name of a database with this version's tables."""
+    url = postgres.new_database()
+    store = Store.open(url, check_schema=False)
+    upgrade(store)
+    store.close()
+    return url.rpartition("/")[2]
+
+
+@pytest.fixture(params=BOTH)
+def url(request: pytest.FixtureRequest) -> str:
+    """The address of a database with this version's tables, a copy: to make them takes longer than most tests."""
+    if request.param == "postgres":
+        copy: str = request.getfixturevalue("postgres").new_database(request.getfixturevalue("made_postgres"))
+        return copy
+    path = request.getfixturevalue("tmp_path") / "store" / "campaign.db"
+    path.parent.mkdir(mode=0o700)
+    shutil.copy(request.getfixturevalue("made_sqlite"), path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture

@@ -153,7 +153,7 @@ def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, Sha
 
 
 @pytest.mark.parametrize("when", ["submitting", "judging"])
-@pytest.mark.parametrize("pause", [None, 1, 2, 5])
+@pytest.mark.parametrize("pause", [None, 2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 5))])
 def test_the_folder_vanishes_in_the_middle_of_a_pass(opened: Opened, when: str, pause: int | None) -> None:
     """At any moment, until the pass is over or for a short time."""
     memory = Path("/dev/shm")
