@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -175,7 +175,7 @@ class _Spool:
             self._look(None)
         return self._others
 
-    def append(self, lines: list[dict[str, object]] | list[Line]) -> None:
+    def append(self, lines: Sequence[Mapping[str, object]]) -> None:
         """Append lines; the part that a full disk refuses is written at the next call."""
         self._unwritten += "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         if not self._unwritten:
