@@ -363,7 +363,7 @@ def _apply(
         values |= {"params": run.params, "ordinal": ordinals[run.config_hash]}
         changed[row.id] = values | ({} if has_code(row) else {"code": codes[run.config_hash]})
         if (again.target_step or 0) > (row.target_step or 0):
-            message = f"goes on to step {again.target_step:,}, not {row.target_step:,}"
+            message = f"continues to step {again.target_step:,}, not {row.target_step:,}"
             told.append(queries.NewEvent("longer", message, row.id))
     for row, run in change.replace:
         values = vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash]))

@@ -25,7 +25,7 @@ _STEPS = "train.steps:"
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
 _LONGER = (
-    "Only with a constant schedule, a checkpoint and no other change does a run go on for more steps; "
+    "A run continues for more steps only with a constant schedule, a checkpoint and no other change; "
     "`campaign promote` writes the spec of a longer run"
 )
 _SHOWN = 3
@@ -193,8 +193,8 @@ def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
         if differing and all(change.startswith(_RANKS) for change in differing):
             raise UserError(
                 f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}",
-                "keep them, or give the campaign another name to start afresh; where train.universal_checkpoint is set"
-                " from the start, a run may go on with other ranks",
+                "keep them, or give the campaign another name to start afresh; if train.universal_checkpoint is set"
+                " from the start, a run can continue with other ranks",
             )
 
 

@@ -183,7 +183,7 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
             if checkpoint_retention.is_ours(path):
                 yield from _items(GarbageKind.CHECKPOINTS, [path], paths.dir)
             else:
-                yield Kept(path, "it holds more than its manifest names")
+                yield Kept(path, "it contains files that its manifest does not list")
         for name in {run.config_hash, *(row.config_hash for row in own)}:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
             yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)

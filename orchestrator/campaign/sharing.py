@@ -215,7 +215,7 @@ def _group(name: str | None) -> tuple[str, int]:
     if name is None:
         name = group_name(os.getegid())
         if name not in mine:
-            raise UserError("which group? Yours is of you alone", f"add --group NAME; {hint}")
+            raise UserError("your group has no other members", f"add --group NAME; {hint}")
     try:
         gid = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:

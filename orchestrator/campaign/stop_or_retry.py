@@ -26,7 +26,7 @@ class Cancellation:
         nothing = f"{'no job' if self.given_up else 'nothing'} to cancel: {self._settled}"
         lines = [f"cancelling {count(len(self.ending), 'run')}" if self.ending else nothing]
         lines += [f"no further attempt: {_counted(self.given_up)}"] if self.given_up else []
-        lines += [f"left as they are: {_counted(self.left)}"] if self.left and self.ending else []
+        lines += [f"unchanged: {_counted(self.left)}"] if self.left and self.ending else []
         return "\n".join(lines)
 
     @property
@@ -56,7 +56,7 @@ class Retry:
         """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and the runs that stay."""
         number = len(self.again)
         again = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
-        return again + (f"\nleft as they are: {_counted(self.left)}" if self.left else "")
+        return again + (f"\nunchanged: {_counted(self.left)}" if self.left else "")
 
     @property
     def may_follow(self) -> tuple[str, str] | None:

@@ -143,7 +143,7 @@ def require_readable(run: str, config: RunConfig) -> None:
     """Raise UserError for a run whose checkpoints belong to its script, or that writes none."""
     if config.command is not None:
         hint = "only runs of the built-in trainer, which have no `command` in the spec, can be written"
-        raise UserError(f"run {run} has its own command, whose checkpoints only that can read", hint)
+        raise UserError(f"run {run} has its own command: only that command can read its checkpoints", hint)
     if config.train.offload == "nvme":
         hint = "train it with offload full, or with ZeRO 3 on more GPUs"
         raise UserError(

@@ -111,7 +111,7 @@ class SlurmExecutor:
             done = ask(["scancel", *some])
             if done.returncode and "Invalid job id" not in done.stderr:
                 message = f"scancel: {done.stderr.strip()}"
-                raise Unreachable(message, "the jobs go on; the next pass tries again", about="scancel")
+                raise Unreachable(message, "the jobs keep running; the next pass tries again", about="scancel")
 
 
 def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:

@@ -55,5 +55,5 @@ def unwritable(exc: OSError) -> Unreachable:
     """Return the error for a shared folder that cannot be written."""
     if exc.errno in _FULL:
         what = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
-        return Unreachable(f"the shared folder is full: {what}", "free space; the next pass goes on by itself")
+        return Unreachable(f"the shared folder is full: {what}", "free space; the next pass continues")
     return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again", about="not writable")

@@ -216,7 +216,7 @@ def _without_outcome(ended: Ended) -> Verdict:
     """The agents died too, or never started: only Slurm's record is left."""
     job = ended.job
     if job is None or job.state == "GONE":
-        return Verdict(FailureClass.CRASH, "ended without a record of how", "see its log")
+        return Verdict(FailureClass.CRASH, "ended without a record", "see its log")
     if mistake := _by_shell(ended, job.exit_code):
         return mistake
     line = LogLine("slurm", 0, _state(job))
@@ -225,7 +225,7 @@ def _without_outcome(ended: Ended) -> Verdict:
         place = "" if ended.trained or not host else LAUNCH
         reason = f"Slurm could not start it: {line.text}"
         return Verdict(FailureClass.NODE, reason, _LAUNCH_HINT, line, LAUNCH, host, place=place)
-    return Verdict(FailureClass.CRASH, f"ended without a record of how (Slurm: {line.text})", "see its log", line)
+    return Verdict(FailureClass.CRASH, f"ended without a record (Slurm: {line.text})", "see its log", line)
 
 
 def _by_shell(ended: Ended, exit_code: str) -> Verdict | None:

@@ -121,7 +121,7 @@ class FailureClass(StrEnum):
         "completed",
         shows="every rank exited with 0 and the target step was reached, or only the clean-up after it failed",
         follows="done",
-        by_hand="Nothing: it came to its end.",
+        by_hand="Nothing: it completed.",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
         failure=False,
@@ -130,7 +130,7 @@ class FailureClass(StrEnum):
         COMPLETED_EARLY,
         shows="every rank of your own script exited with 0 by itself, before the target step",
         follows="done, but marked everywhere and left out of comparisons; `campaign retry` runs it again if named",
-        by_hand="It ended in good order, but before its last step: see whether that was meant.",
+        by_hand="It ended without an error, but before its last step: check whether that is intended.",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
         failure=False,
@@ -139,7 +139,7 @@ class FailureClass(StrEnum):
         "stopped",
         shows="the ranks were asked to stop, saved a checkpoint, and exited with 0 or 85",
         follows="resumes from the checkpoint",
-        by_hand="Start it again: it goes on from the checkpoint that it saved.",
+        by_hand="Start it again: it continues from its checkpoint.",
         must_save=True,
         failure=False,
     )
@@ -265,7 +265,7 @@ class FailureClass(StrEnum):
         shows="an error in the program's text, its arguments or its configuration; any other mistake before the first"
         " step that several ranks, on all nodes, show",
         follows="fails at once, with a hint",
-        by_hand="Mend it first: started again unchanged, it fails in the same way.",
+        by_hand="Fix it first: started again unchanged, it fails in the same way.",
         run=RunState.FAILED,
     )
     DIVERGED = Policy(
@@ -291,9 +291,9 @@ class FailureClass(StrEnum):
     )
     CANCELLED = Policy(
         "cancelled",
-        shows="somebody cancelled the job outside of this program, or the reconciler did as its run is not wanted",
+        shows="somebody cancelled the job outside of this program, or the reconciler did for a cancelled run",
         follows="the run is cancelled",
-        by_hand="Submit it again if that was not meant.",
+        by_hand="Submit it again if that was a mistake.",
         attempt=AttemptState.CANCELLED,
         run=RunState.CANCELLED,
         may_hide_hang=True,

@@ -48,8 +48,8 @@ STRAGGLER = "straggler"
 UNWRITABLE = "unwritable"
 """Kinds of notes, and keys of an attempt's evidence."""
 
-_UNWANTED = "the run is no longer wanted"
-_REPLACED = "it would not have started, and the spec asks Slurm for another job now"
+_UNWANTED = "cancelled by you"
+_REPLACED = "it would never have started, and the spec now requests another job"
 
 ELSEWHERE_S = 600.0
 """Silence after which another machine's process counts as lost. Should it still live, it sees the newer attempt and
@@ -313,13 +313,13 @@ def _limit_near(view: RunView, ended: Ended) -> str:
 def _without_a_folder(attempt: AttemptView) -> Verdict | None:
     """The folder could not be written when the end was seen, so its agents could not record it."""
     why = attempt.row.evidence.get(UNWRITABLE)
-    reason = f"ended without a record of how, while it could not be written: {why}"
+    reason = f"ended without a record, which could not be written: {why}"
     return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if why else None
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:
     if attempt.job is None:
-        return Verdict(FailureClass.LOST, "the job disappeared without a record of how it ended")
+        return Verdict(FailureClass.LOST, "the job disappeared without a record of its end")
     if attempt.job.state == "GONE" and not attempt.claimed:
         return Verdict(FailureClass.LOST, "never started")
     return None

@@ -199,7 +199,7 @@ class CampaignFolder:
             return Unreachable(f"{folder} belongs to another campaign {name}", "choose another name or --dir")
         if self._is_damaged:
             damaged = f"{folder} is not the folder of campaign {name}, or its {MARKER} is damaged"
-            return Unreachable(damaged, "if it is, submit the spec again: that writes it anew")
+            return Unreachable(damaged, "if it is, submit the spec again: that writes it again")
         root, start_over = shlex.quote(str(self.paths.root)), shlex.quote(str(folder))
         hint = f"is {self.paths.root} mounted here? "
         if not os.path.lexists(self.paths.root):

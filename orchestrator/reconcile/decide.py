@@ -220,7 +220,7 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
 def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
     """Return the state of a run whose code is lost, and why; None if it can start."""
     why = snapshot.damaged.get(code_of(view.run, view.config))
-    hint = "a retry takes the code as it is now"
+    hint = "a retry uses the present code"
     return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
 
 

@@ -95,6 +95,6 @@ def why_held(missing: Collection[str]) -> str:
     if not missing:
         return ""
     names, verb = ", ".join(sorted(missing)), "was" if len(missing) == 1 else "were"
-    hint = "set it and reconcile, or retry the run to go on without it"
+    hint = "set it and reconcile, or retry the run to continue without it"
     hint = hint if len(missing) == 1 else hint.replace(" it", " them")
     return f"{names} {verb} set where this campaign was submitted, not where it is reconciled: {hint}"

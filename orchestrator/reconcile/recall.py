@@ -232,5 +232,5 @@ class Recollection:
 
 
 def _behind(runs: int) -> Unreachable:
-    message = f"the store is older than the folder: attempts of {count(runs, 'run')} that it had forgotten were found"
+    message = f"the store is older than the folder: attempts of {count(runs, 'run')} that the store lacks were found"
     return Unreachable(message, "they are recorded again before anything else of these runs begins")

@@ -73,7 +73,7 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
     if end := _end(view, last):
         yield from set_run(view, *end)
     elif same := same_end_before(history):
-        again = f"the same error at the same place ended attempt {same.row.generation}: it would recur"
+        again = f"the same error at the same place ended attempt {same.row.generation}: retrying would not help"
         yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
     elif last.kind.policy.retry is RetryMode.SMALLER:
         yield from _fitted(view, history, context)

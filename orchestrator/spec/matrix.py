@@ -289,7 +289,7 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
         unknown = [key for key in entry if not any(_sets(point, key) for point in grid)]
         for key in unknown:
             hint = did_you_mean(key, sorted(names), "name an axis, or its values")
-            yield Finding(((*place, key),), "is no axis, so this excludes nothing", hint, at_key=True)
+            yield Finding(((*place, key),), "is not an axis, so this excludes nothing", hint, at_key=True)
         if not unknown and not any(_matches(point, entry) for point in grid):
             listed = any(isinstance(value, list) for value in entry.values())
             hint = "write an entry for each value" if listed else "its values must be values of axes"

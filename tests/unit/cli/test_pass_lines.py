@@ -72,7 +72,7 @@ def test_an_end_that_could_not_be_recorded_is_told_once_it_is(tmp_path: Path, mo
         for _ in range(2):
             [said] = said_of_a_pass(world)
             assert said.startswith("the shared folder is full: its disk has no free space")
-    why = "ended without a record of how, while it could not be written: the shared folder is full"
+    why = "ended without a record, which could not be written: the shared folder is full"
     told, *_ = said_of_a_pass(world)
     assert told == f"depth-1: attempt 1 ended, storage: {why}: its disk has no free space"
     assert [attempt.failure_class for attempt in world.attempts("depth-1")][:1] == ["storage"]

@@ -118,7 +118,7 @@ def test_an_unknown_error_that_comes_back_at_the_same_place_is_not_tried_a_third
     assert submit is None
     assert change is not None
     assert change.state is RunState.FAILED
-    assert change.reason == "boom · the same error at the same place ended attempt 1: it would recur"
+    assert change.reason == "boom · the same error at the same place ended attempt 1: retrying would not help"
 
 
 @pytest.mark.parametrize(
@@ -868,7 +868,7 @@ def test_thousands_of_unwanted_runs_that_never_began_are_ended_without_a_look_at
     view = replace(run_view(AttemptView(attempt_row(), gone), run=run), read_config=_unreadable)
     finish, cancelled = decide(snapshot(view))
     assert isinstance(finish, Finish)
-    assert (finish.verdict.kind, finish.verdict.reason) == ("cancelled", "the run is no longer wanted")
+    assert (finish.verdict.kind, finish.verdict.reason) == ("cancelled", "cancelled by you")
     assert cancelled == SetRun(run, RunState.CANCELLED, "")
     assert activities(snapshot(view)) == {}
 

@@ -166,7 +166,7 @@ def test_what_ends_the_first_starts_on_several_nodes_is_a_mistake_unless_others_
     assert not of_kind(Submit, actions)
     [change] = of_kind(SetRun, actions)
     assert change.state is RunState.FAILED
-    assert "it would recur" in change.reason
+    assert "retrying would not help" in change.reason
     others = replace(snapshot(not_started(rule, kind, "n1", "n2"), TRAINED), trained_with=lambda: frozenset({""}))
     assert of_kind(Submit, decide(others))
 

@@ -459,7 +459,7 @@ def test_cancel_ends_jobs_and_settles(world: World) -> None:
     settle_all(world)
     assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
     [attempt] = world.attempts("depth-1")
-    assert attempt.evidence["reason"] == "the run is no longer wanted"
+    assert attempt.evidence["reason"] == "cancelled by you"
 
 
 def _as_pending(world: World) -> None:
