@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _LONGEST: Final = 1 << 16
 """Characters of a line that are held back for its end."""
 
-_PLAIN: Final = "\x1b[0m"
-
 
 class TerminalLog:
     """Shows bytes of a log on a terminal, line by line; a line without an end is replaced as it grows.
@@ -38,11 +36,13 @@ class TerminalLog:
     def write(self, data: bytes) -> None:
         """Take the next bytes."""
         *lines, self._line = (self._line + self._decoder.decode(data)).split("\n")
-        for line in lines:
-            self._end(line)
         if len(self._line) > _LONGEST:
-            kept = _last_state(self._line)
-            self._line = kept if len(kept) <= _LONGEST else self._end(kept)
+            lines, self._line = [*lines, self._line], ""
+        for line in lines:
+            text = printable(_last_state(line), colours=self._colours)
+            reset = "\x1b[0m" if "\x1b" in text else ""
+            self._stream.write(f"{CLEAR_LINE if self._shown else ''}{text}{reset}\n")
+            self._shown = ""
 
     def flush(self) -> None:
         """Show the beginning of an unfinished line."""
@@ -51,13 +51,6 @@ class TerminalLog:
             self._stream.write(f"{CLEAR_LINE if self._shown else ''}{now}")
             self._shown = now
         self._stream.flush()
-
-    def _end(self, line: str) -> str:
-        text = printable(_last_state(line), colours=self._colours)
-        plain = _PLAIN if "\x1b" in text and not text.endswith(_PLAIN) else ""
-        self._stream.write(f"{CLEAR_LINE if self._shown else ''}{text}{plain}\n")
-        self._shown = ""
-        return ""
 
 
 def log_stream() -> LogStream:

@@ -95,7 +95,7 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["submit", spec]) == 1  # nothing to do, and that two runs have failed is no success
     err = capsys.readouterr().err
     assert "Plan: 0 to submit, 2 kept" in err
-    assert "2 runs stay as they are: `campaign retry demo` retries the failed and held runs" in err
+    assert "failed or held, not submitted again: " in err
     assert [len(run["attempts"]) for run in place.status(capsys)["runs"]] == [1, 1]
 
     assert main(["retry", "demo", "depth-2"]) == 0
@@ -166,7 +166,7 @@ def test_runs_are_cancelled_and_retried_by_pattern_and_state(
     monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "1")
     assert main(["retry", "demo", "--all"]) == 2
     err = capsys.readouterr().err
-    assert "retrying 2 runs: 2 cancelled\nleft as they are: 1 queued\n" in err
+    assert "retrying 2 runs: 2 cancelled\nunchanged: 1 queued\n" in err
     assert "2 runs exceed ask_above_runs = 1, and there is no terminal to confirm on\nhint: add --yes" in err
     assert main(["retry", "demo", "--all", "--yes"]) == 0
     assert "cancelled" not in place.states(capsys).values()

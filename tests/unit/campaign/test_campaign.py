@@ -183,10 +183,10 @@ def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
         return campaigns.what_retries(world.store, world.campaign, names, cancelled=cancelled).text
 
     left = "1 completed, 1 screened, 1 no longer in the spec"
-    assert text(None) == f"retrying 2 runs: 1 failed, 1 held\nleft as they are: 1 cancelled, {left}"
-    assert text(None, cancelled=True) == f"retrying 3 runs: 1 failed, 1 held, 1 cancelled\nleft as they are: {left}"
+    assert text(None) == f"retrying 2 runs: 1 failed, 1 held\nunchanged: 1 cancelled, {left}"
+    assert text(None, cancelled=True) == f"retrying 3 runs: 1 failed, 1 held, 1 cancelled\nunchanged: {left}"
     named = [f"depth-{depth}" for depth in (4, 5, 6)]
-    assert text(named) == "retrying 2 runs: 1 screened, 1 no longer in the spec\nleft as they are: 1 completed"
+    assert text(named) == "retrying 2 runs: 1 screened, 1 no longer in the spec\nunchanged: 1 completed"
     assert text([]) == "nothing to retry"
     found = campaigns.what_retries(world.store, world.campaign, ["depth-1", "depth-6"], unnamed=False)
     assert ([run.name for run in found.again], found.may_follow) == (
@@ -204,10 +204,10 @@ def test_what_a_cancellation_ends_and_what_it_leaves(world: World) -> None:
         names = [f"depth-{depth}" for depth in depths]
         return campaigns.what_cancels(world.store, world.campaign, names or None).text
 
-    assert text() == "cancelling 1 run\nno further attempt: 1 failed\nleft as they are: 1 cancelled, 1 completed"
+    assert text() == "cancelling 1 run\nno further attempt: 1 failed\nunchanged: 1 cancelled, 1 completed"
     assert text(1) == "cancelling 1 run"
     assert text(2) == "no job to cancel: depth-2 is already failed\nno further attempt: 1 failed"
-    assert text(3, 4) == "nothing to cancel: no such run is queued or running"
+    assert text(3, 4) == "nothing to cancel: no chosen run is queued or running"
     campaigns.cancel(world.store, world.campaign, None)
     assert text(2) == "nothing to cancel: depth-2 is already failed"
 
@@ -217,7 +217,7 @@ def test_what_may_follow_a_retry_fits_what_it_leaves(world: World) -> None:
     set_run(world, "depth-1", state=RunState.COMPLETED)
     set_run(world, "depth-2", state=RunState.QUEUED, desired="cancel")
     found = campaigns.what_retries(world.store, world.campaign, None)
-    assert (found.text, found.may_follow) == ("nothing to retry\nleft as they are: 1 completed, 1 cancelling", None)
+    assert (found.text, found.may_follow) == ("nothing to retry\nunchanged: 1 completed, 1 cancelling", None)
     with pytest.raises(UserError, match="run depth-2 is cancelling") as caught:
         campaigns.retry(world.store, world.campaign, ["depth-2"])
     assert caught.value.hint == "it can be retried once it has ended"
@@ -315,8 +315,7 @@ def test_the_plan_says_of_a_run_that_is_being_cancelled_what_comes_after(world: 
     campaigns.cancel(world.store, world.campaign, ["depth-1"])
     plan = make_plan(world.store, world.submission())
     assert [(item.name, item.why) for item in plan.runs] == [("depth-1", "cancelling"), ("depth-2", "queued")]
-    again = "`campaign retry c depth-1` starts it again once it has ended"
-    assert f"depth-1 is being cancelled: {again}" in plan_page(plan, Page())
+    assert "cancelled, not submitted again: depth-1 (`campaign retry c depth-1`)" in plan_page(plan, Page())
 
 
 def test_repeats_of_a_point_that_was_removed_share_a_row(world: World) -> None:
