@@ -25,7 +25,7 @@ def ended(run_id: int, kind: str, host: str, rule: str = "", **values: Any) -> R
 TRAINED = ended(2, "completed", "n2", last_step=100)
 
 
-@pytest.mark.parametrize("rule", ["no-mpi", "device-ordinal"])
+@pytest.mark.parametrize("rule", ["device-ordinal"])
 def test_what_one_node_alone_shows_is_tried_on_another(rule: str) -> None:
     actions = decide(snapshot(ended(1, "deterministic", "n1", rule), TRAINED))
     [submit] = of_kind(Submit, actions)
@@ -34,7 +34,7 @@ def test_what_one_node_alone_shows_is_tried_on_another(rule: str) -> None:
 
 
 def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
-    first = ended(1, "deterministic", "n1", "no-mpi")
+    first = ended(1, "deterministic", "n1", "device-ordinal")
     rows = [replace(first.attempts[0].row, id=number, generation=number) for number in range(1, 10)]
     shown = run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
     actions = decide(snapshot(shown, TRAINED))
@@ -48,11 +48,11 @@ def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
         (),  # nobody has trained anywhere
         (ended(2, "completed", "n1", last_step=100),),  # the node is good enough for others
         (TRAINED, ended(3, "completed", "n1", last_step=100)),  # as is another one
-        (TRAINED, ended(3, "deterministic", "n3", "no-mpi")),  # two nodes show it
+        (TRAINED, ended(3, "deterministic", "n3", "device-ordinal")),  # two nodes show it
     ],
 )
 def test_what_no_other_node_contradicts_is_the_user_s_mistake(others: tuple[RunView, ...]) -> None:
-    actions = decide(snapshot(ended(1, "deterministic", "n1", "no-mpi"), *others))
+    actions = decide(snapshot(ended(1, "deterministic", "n1", "device-ordinal"), *others))
     assert not of_kind(Submit, actions)
     assert RunState.FAILED in {change.state for change in of_kind(SetRun, actions)}
 
