@@ -93,21 +93,6 @@ def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float
     return seconds
 
 
-def with_gpus(conn: Connection) -> set[int]:
-    """Return the ids of the campaigns with recorded GPUs."""
-    run, attempt = schema.run.c, schema.attempt.c
-    found = select(run.campaign_id).join(schema.attempt).join(schema.gpu, schema.gpu.c.attempt_id == attempt.id)
-    return set(conn.execute(found.distinct()).scalars())
-
-
-def asked_gpus(conn: Connection) -> dict[int, tuple[str | None, str | None]]:
-    """Return `gpus_per_node` and `gres` of the first run of each campaign, by campaign id."""
-    run = schema.run.c
-    first = select(func.min(run.id)).group_by(run.campaign_id)
-    asked = (run.config["slurm", name].as_string() for name in ("gpus_per_node", "gres"))
-    return {row[0]: (row[1], row[2]) for row in conn.execute(select(run.campaign_id, *asked).where(run.id.in_(first)))}
-
-
 def _completed_early(conn: Connection) -> dict[int, int]:
     """Count the runs for which `RunStatus.early` holds, by campaign id."""
     run, attempt = schema.run.c, schema.attempt.c

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.campaigns import Asked, CampaignTotals, asked_gpus, campaign_totals, with_gpus
+from dscampaign.db.campaigns import Asked, CampaignTotals, campaign_totals
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
@@ -18,12 +17,11 @@ from .counts import RunCounts
 
 @dataclass(frozen=True)
 class CampaignOverview:
-    """A campaign, the time since its last activity, and whether its ranks have GPUs, as far as is known."""
+    """A campaign, and the time since its last activity."""
 
     campaign: CampaignRow
     totals: CampaignTotals
     quiet_s: float
-    on_gpus: bool
 
     @property
     def counts(self) -> RunCounts:
@@ -51,23 +49,12 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     """Return all campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
-        found, totals, on_gpus = queries.list_campaigns(conn), campaign_totals(conn, now_s), with_gpus(conn)
-        asked = asked_gpus(conn)
+        found, totals = queries.list_campaigns(conn), campaign_totals(conn, now_s)
     rows = []
     for campaign in found:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))
-        quiet_s = max(0.0, now_s - (own.active_s or campaign.created_s))
-        of_node, gres = asked.get(campaign.id, (None, None))
-        asks = campaign.executor != "local" and (of_node is None or gpus_of_node(of_node, gres) > 0)
-        has_gpus = asks or campaign.id in on_gpus
-        rows.append(CampaignOverview(campaign, own, quiet_s, has_gpus))
+        rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
     return sorted(rows, key=lambda row: row.quiet_s)
-
-
-def hour_unit(rows: Sequence[CampaignOverview]) -> str:
-    """Return the unit of the hours of all of them."""
-    kinds = {row.on_gpus for row in rows}
-    return "device-hours" if len(kinds) > 1 else "rank-hours" if kinds == {False} else "GPU-hours"
 
 
 def _devices_per_rank(executor: str, asked: Asked) -> float:

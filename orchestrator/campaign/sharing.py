@@ -114,7 +114,7 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     what = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
     mine = SharedPlace(paths.runs, f"{what} of {count(len(parts.runs), 'run')}, and of attempts to come")
     ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
-    blocked += [SharedPlace(way, _remedy(way, gid, name)) for way in sorted(ways) if not _may(way, gid, 1)]
+    blocked += [SharedPlace(way, f"group {name} cannot pass it") for way in sorted(ways) if not _may(way, gid, 1)]
     return SharedCampaign(campaign.name, paths.root, Sharing(name, checkpoints), (mine, *readable), tuple(blocked))
 
 
@@ -208,14 +208,13 @@ def _own_folder(campaign: CampaignRow) -> CampaignPaths:
 
 
 def _group(name: str | None) -> tuple[str, int]:
-    """Return name and number of the group to share with: not the private group of the user."""
+    """Return name and number of the group to share with, by default the user's own: no private group."""
     gids = (os.getegid(), *os.getgroups())
     mine = sorted({group_name(gid) for gid in gids} - {user_name(os.geteuid())})
-    hint = f"your groups: {some(mine, 8)}" if mine else "your group has no other members"
-    if name is None:
-        name = group_name(os.getegid())
-        if name not in mine:
-            raise UserError("your group has no other members", f"add --group NAME; {hint}")
+    hint = f"add --group NAME; your groups: {some(mine, 8)}" if mine else "your group has no other members"
+    if name is None and group_name(os.getegid()) not in mine:
+        raise UserError("your group has no other members", hint)
+    name = name or group_name(os.getegid())
     try:
         gid = int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
     except KeyError:
@@ -305,13 +304,6 @@ def _may(place: Path, gid: int, right: int) -> bool:
     info = place.stat()
     mode = info.st_mode >> 3 if info.st_gid == gid else info.st_mode
     return bool(mode & right) or has_access_list(place)
-
-
-def _remedy(folder: Path, gid: int, group: str) -> str:
-    info = folder.stat()
-    if not _is_mine(folder):
-        return f"only {user_name(info.st_uid)} can let group {group} pass"
-    return f"chmod g+x {folder}" if info.st_gid == gid else f"setfacl -m g:{group}:x {folder}"
 
 
 def _is_mine(path: Path) -> bool:

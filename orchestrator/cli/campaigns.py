@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def list_campaigns(place: PlaceOptions, form: str) -> int:
     """List the campaigns of the store.
 
-    Shows the owner, the GPU-hours (rank-hours without GPUs), the last activity and the runs by state of each campaign,
+    Shows the owner, the device-hours (GPUs, else ranks), the last activity and the runs by state of each campaign,
     the most recently active first.
 
     Examples:
@@ -142,13 +142,11 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from dscampaign.orchestrator.campaign.overview import hour_unit
-
     from .pages.states import counts_line
 
     if not rows:
         return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]
-    header = ("campaign", "by", "runs", hour_unit(rows), "last activity", "states")
+    header = ("campaign", "by", "runs", "device-hours", "last activity", "states")
     cells: list[list[Cell | str]] = [
         [
             row.campaign.name,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dscampaign.orchestrator.spec.batch_size import divisors, per_rank_batch
 from dscampaign.orchestrator.spec.model import RunConfig
 
-from .loss_memory import loss_gb
 from .zero_memory import GB, Sizes, States, alternatives, gpu_memory_gb, parameters_of, states_of
 
 _MB = 2.0**20  # Slurm's
@@ -51,8 +49,6 @@ def needs_of(config: RunConfig, sizes: Sizes, usable_gb: float | None = None) ->
     shortage = _host_shortage(config, states, start_gb=_start_gb(config, parameters) * sizes.ranks_per_node)
     if room_gb is not None and states.gpu_gb > room_gb:
         shortage = _gpu_shortage(states, alternatives(config, parameters, sizes), room_gb)
-    elif room_gb is not None:
-        shortage = _loss_shortage(config, states, sizes, room_gb) or shortage
     return ModelNeeds(True, parameters, states, shortage)
 
 
@@ -79,31 +75,6 @@ def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: f
             taken = f"{other.gpu_gb:,.1f} GB" if other.gpu_gb >= _LEAST_GB else "almost nothing of the GPU"
             return Shortage(message, f"{words} takes {taken}{also}")
     return Shortage(message, "no ZeRO stage and no offload makes them fit: use more GPUs, or a smaller model")
-
-
-def _loss_shortage(config: RunConfig, states: States, sizes: Sizes, room_gb: float) -> Shortage | None:
-    """Return the shortage if logits cannot fit beside the states; None if they can, or for an unknown micro-batch."""
-    train = config.train
-    if not train.global_batch or not sizes.accumulation or train.searches:
-        return None
-    share = per_rank_batch(train.global_batch, train.data_parallel(sizes.ranks))
-    micro_batch = share // sizes.accumulation
-    resident_gb = states.weights_gb + states.optimizer_gb
-
-    def fits(micro_batch: int, config: RunConfig = config) -> bool:
-        return resident_gb + (loss_gb(config, micro_batch) or 0.0) <= room_gb
-
-    if fits(micro_batch):
-        return None
-    smaller = max((size for size in divisors(share) if size < micro_batch and fits(size)), default=None)
-    fused = config.model_copy(update={"train": train.model_copy(update={"fused_loss": True})})
-    ways = [f"micro_batch: {smaller}"] if smaller else []
-    ways += ["fused_loss: true"] if train.zero_stage < 3 and not train.fused_loss and fits(micro_batch, fused) else []
-    message = (
-        f"the loss of micro-batch {micro_batch} takes {loss_gb(config, micro_batch):,.1f} GB for its logits, beside"
-        f" {resident_gb:,.1f} GB of weights and optimizer states, of a GPU that has {room_gb:,.1f} GB"
-    )
-    return Shortage(message, " or ".join(ways) or "use shorter samples (seq_len), or a smaller vocabulary")
 
 
 def _start_gb(config: RunConfig, parameters: int) -> float:

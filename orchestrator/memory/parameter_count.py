@@ -58,8 +58,6 @@ _MOST: Final = 10**18
 _Count = tuple[int, int]
 """All parameters, and the parameters that ranks can share: not tables, norms, and biases of matrices cut by inputs."""
 
-_VOCABULARY: Final = {"gpt2": _GPT2["vocab_size"], "llama": _LLAMA["vocab_size"], "opt": _OPT["vocab_size"]}
-
 
 def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = None, sharers: int = 1) -> int | None:
     """Return the number of a model's parameters; shared parameters count once.
@@ -80,15 +78,6 @@ def count_parameters(model: str | Mapping[str, Any], tokenizer: str | None = Non
     except (ArithmeticError, TypeError, ValueError):
         return None  # the trainer says what is wrong with it
     return count if count is not None and abs(count) < _MOST else None
-
-
-def vocabulary_of(model: str | Mapping[str, Any], tokenizer: str | None = None) -> int | None:
-    """Return the rows of a model's token table, without padding; None if only the hub or Transformers knows them."""
-    shape = _with_vocabulary(model, tokenizer) if isinstance(model, Mapping) else _of_name(model)
-    if shape is None:
-        return None
-    rows = shape.get("vocab_size", _VOCABULARY.get(str(shape.get("model_type"))))
-    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 def count_of_shape(shape: Shape, sharers: int = 1) -> int | None:

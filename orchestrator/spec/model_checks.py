@@ -14,11 +14,10 @@ from dscampaign.jobs.shared.model_shapes import (
     find_shape,
     positions_of,
 )
-from dscampaign.orchestrator.errors import FieldPath, Finding, nearest
+from dscampaign.orchestrator.errors import FieldPath, Finding
 
 from .model import RunConfig, TrainConfig
 
-_TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json", "merges.txt")
 _REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 """A name on the hub."""
 _ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
@@ -37,8 +36,6 @@ def check(config: RunConfig) -> Iterator[Finding]:
         if train.pretrained:
             hint = "name the model that has them, or leave pretrained out"
             yield Finding((("train", "pretrained"),), "a configuration has no published weights", hint)
-    if train.tokenizer is not None:
-        yield from _tokenizer(train.tokenizer)
     inputs: dict[FieldPath, Any] = {
         ("train", "model"): train.model,
         ("train", "tokenizer"): train.tokenizer,
@@ -79,9 +76,6 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
         yield Finding((place,), f"there is no model {name}", f'did you mean "{meant}"?')
     elif folder.is_dir() and not (folder / "config.json").exists():
         yield Finding((place,), f"the folder has no config.json: {name}", "save_pretrained() of the model writes it")
-    elif folder.is_dir() and train.tokenizer is None and not _has_tokenizer(folder):
-        hint = "set train.tokenizer (`bytes` needs no files), or save it into the folder"
-        yield Finding((("train", "tokenizer"), place), f"the model's folder has no tokenizer: {name}", hint)
     elif _is_file(folder):
         yield Finding(
             (place,), f"is not a folder: {name}", "name the folder that save_pretrained() of the model writes"
@@ -91,26 +85,8 @@ def _name(name: str, train: TrainConfig) -> Iterator[Finding]:
         yield _too_long(train, f"the {positions} positions of {name}", positions)
 
 
-def _tokenizer(name: str) -> Iterator[Finding]:
-    place, folder = ("train", "tokenizer"), Path(name)
-    if folder.is_dir() and not _has_tokenizer(folder):
-        yield Finding((place,), f"the folder has no tokenizer: {name}", "save_pretrained() of the tokenizer writes it")
-    elif _is_file(folder):
-        yield Finding(
-            (place,), f"is not a folder: {name}", "name the folder that save_pretrained() of the tokenizer writes"
-        )
-    elif name != BYTES and not folder.exists() and nearest(name, (BYTES,), 0.8):
-        yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{BYTES}"?')
-    elif (meant := misspelt_name(name)) is not None:
-        yield Finding((place,), f"there is no tokenizer {name}", f'did you mean "{meant}"?')
-
-
 def _is_file(path: Path) -> bool:
     return path.is_absolute() and path.exists() and not path.is_dir()
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any(True for pattern in _TOKENIZER_FILES for _ in folder.glob(pattern))
 
 
 def _fields(model: Mapping[str, Any], train: TrainConfig) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.overview import hour_unit, read_overview
+from dscampaign.orchestrator.campaign.overview import read_overview
 
 ON_CPUS = {"slurm": {"gpus_per_node": "0"}, "ranks_per_node": 2}
 
@@ -58,12 +58,3 @@ def test_a_node_whose_clock_is_wrong_has_used_what_it_may_have(store: Store, clo
     record(store, "odd", {}, 8, state=AttemptState.RUNNING, started_s=clock_s, created_s=-60)
     (found,) = read_overview(store)
     assert 0 <= found.device_hours < 1
-
-
-def test_hours_of_gpus_beside_those_of_ranks_are_of_devices(store: Store) -> None:
-    record(store, "gpus", {"slurm": {"gpus_per_node": "8"}}, 8, state=AttemptState.QUEUED)
-    assert hour_unit(read_overview(store)) == "GPU-hours"
-    record(store, "ranks", ON_CPUS, 2, state=AttemptState.QUEUED)
-    rows = read_overview(store)
-    assert hour_unit(rows) == "device-hours"
-    assert hour_unit([row for row in rows if row.campaign.name == "ranks"]) == "rank-hours"

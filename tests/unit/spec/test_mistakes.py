@@ -375,7 +375,7 @@ def test_an_empty_name_is_not_the_folder_of_the_spec(tmp_path: Path, field: str,
     assert (problem.message, problem.hint) == ("is empty", "write a name, or leave the field out")
 
 
-@pytest.mark.parametrize("field", ["train.model", "train.tokenizer", "workdir"])
+@pytest.mark.parametrize("field", ["train.model", "workdir"])
 def test_a_file_is_no_folder(tmp_path: Path, field: str) -> None:
     (tmp_path / "file").touch()
     (problem,) = problems(tmp_path, BUILT_IN, f"{field}=file")

@@ -17,7 +17,6 @@ from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.feasibility import needs_of
-from dscampaign.orchestrator.memory.loss_memory import loss_gb
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
@@ -104,7 +103,7 @@ def test_what_one_rank_has_of_a_model(model: dict[str, Any], sharers: int, least
     assert count_parameters(model, None, 1) == count_parameters(model)
 
 
-def test_states_are_those_of_a_rank_s_part_and_the_loss_that_of_whole_samples(tmp_path: Path) -> None:
+def test_states_are_those_of_a_rank_s_part(tmp_path: Path) -> None:
     """ZeRO divides among the ranks with the same part: 8 ranks in groups of 4 are 2."""
     whole, parts = (
         runs(TENSOR, tmp_path, train={"model": "meta-llama/Llama-2-7b-hf", "zero_stage": 1, "tensor_parallel": n})[
@@ -112,7 +111,6 @@ def test_states_are_those_of_a_rank_s_part_and_the_loss_that_of_whole_samples(tm
         ].config
         for n in (1, 4)
     )
-    assert loss_gb(parts, 8) == loss_gb(whole, 8)
     alone, shared = (needs_of(config, Sizes(8, 4, 4)) for config in (whole, parts))
     assert alone.parameters == shared.parameters == 6_738_415_616
     assert alone.states
@@ -129,23 +127,6 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
     [run] = runs(TENSOR, tmp_path, train={"zero_stage": 2})
     assert config_changes.next_change(run.config, ["zero_stage"], []) is None
     assert config_changes.next_change(run.config, ["zero_stage", "offload_optimizer"], []) == "offload_optimizer"
-
-
-def test_the_loss_is_of_a_rank_s_part_of_the_tokens(tmp_path: Path) -> None:
-    whole, parts = (runs(SEQUENCE, tmp_path, train={"sequence_parallel": size})[0].config for size in (1, 4))
-    assert loss_gb(parts, 8) == pytest.approx(loss_gb(whole, 2))
-    states = [needs_of(config, Sizes(8, 4, 4)).states for config in (whole, parts)]
-    assert states[0] == states[1]
-
-
-def test_a_loss_that_is_too_large_is_told_a_micro_batch_of_the_groups(tmp_path: Path) -> None:
-    """Of 64 samples in 2 groups, 32 at once: 8,192 tokens a rank of them, whose logits are 12 bytes each."""
-    [run] = runs(SEQUENCE, tmp_path, train={"micro_batch": 32})
-    room_gb = 12 * 32 * 256 * 50_304 / 1e9  # of the logits, with nothing left for the states
-    shortage = needs_of(run.config, Sizes(8, 4, 1), room_gb).shortage
-    assert shortage
-    assert "micro-batch 32 takes 4.9 GB" in shortage.message
-    assert shortage.hint.startswith("micro_batch: 16")
 
 
 @pytest.mark.parametrize(
