@@ -26,6 +26,8 @@ _HALF: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class DdpEngine(TorchEngine):
     """Every rank holds everything; gradients are averaged at the last micro-batch of a step."""
 
+    stage = 0
+
     def __init__(
         self, model: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
     ) -> None:
@@ -72,6 +74,10 @@ class DdpEngine(TorchEngine):
         """Set the mode of the model and of its wrapper."""
         self._parallel.train(mode)
         return self
+
+    def torch_autocast_enabled(self) -> bool:
+        """Return whether a pass through the bare module takes other memory than a pass through the engine."""
+        return self._half is not None
 
     def save_checkpoint(
         self, save_dir: str, tag: str, client_state: Mapping[str, Any], *, save_latest: bool = False

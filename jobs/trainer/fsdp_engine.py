@@ -32,6 +32,8 @@ _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 class FsdpEngine(TorchEngine):
     """Every rank holds a part of each parameter, and the optimizer's states of that part."""
 
+    stage = 3
+
     def __init__(self, model: NextTokenLoss, config: TrainerConfig, device: torch.device) -> None:
         half = torch.bfloat16 if config.precision == "bf16" else None
         offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if config.offload == "full" else OffloadPolicy()

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-
-from dscampaign.jobs import report
 
 GB = 1e9
 
@@ -83,20 +80,6 @@ def usable_gb(device: torch.device, limit_bytes: int | None) -> float | None:
         return min(room, limit_bytes or room) / GB
     limit = _address_limit()
     return limit / GB if limit else None
-
-
-def report_before_training(device: torch.device, micro_batch: int, limit_bytes: int | None) -> None:
-    """Report event ``memory`` before the first step: the largest present use and the smallest usable memory of a rank.
-
-    All ranks call it. An attempt that runs out of memory has reported it then.
-    """
-    held = torch.tensor(current_gb(device), device=device)
-    dist.all_reduce(held, dist.ReduceOp.MAX)
-    # after the first collective, which allocates what communication needs
-    usable = torch.tensor(usable_gb(device, limit_bytes) or float("inf"), device=device)
-    dist.all_reduce(usable, dist.ReduceOp.MIN)
-    known = {"usable_gb": float(usable)} if usable.isfinite() else {}
-    report.event("memory", micro_batch=micro_batch, after_init_gb=float(held), **known, **place(device))
 
 
 def place(device: torch.device) -> dict[str, str]:

@@ -12,7 +12,6 @@ from zipfile import BadZipFile
 
 import torch
 import torch.distributed as dist
-from deepspeed import DeepSpeedEngine
 
 from dscampaign.files.disk_space import try_writing
 from dscampaign.jobs import report
@@ -96,8 +95,7 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
     if source.checkpoint is None:
         return 0, {}
     try:
-        of_zero_3 = isinstance(engine, DeepSpeedEngine) and engine.zero_optimization_stage() == 3
-        kept = adam_kept(engine) if source.universal and of_zero_3 else nullcontext()
+        kept = adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext()
         with kept, weights_only():
             loaded, client_state = engine.load_checkpoint(str(source.folder), tag=TAG)
         if loaded is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ class TorchEngine(ABC):
         device: this rank's device.
         skipped_steps: optimizer steps left out because fp16 gradients overflowed.
     """
+
+    stage: ClassVar[int]
+    """The stage of ZeRO that divides the same among the ranks."""
 
     def __init__(
         self, module: nn.Module, groups: list[dict[str, Any]], config: TrainerConfig, device: torch.device
@@ -70,3 +73,7 @@ class TorchEngine(ABC):
     def eval(self) -> Self:
         """Set the model's mode."""
         return self.train(mode=False)
+
+    def zero_optimization_stage(self) -> int:
+        """Return the stage, as DeepSpeed's engine does."""
+        return self.stage

@@ -16,7 +16,7 @@ from dscampaign.jobs import report
 from dscampaign.jobs.shared import allocator, checkpoint_retention
 from dscampaign.jobs.shared.nvml import driver_version
 
-from . import memory, swap_space
+from . import swap_space
 from .config import Job, TrainerConfig
 from .data import Data, load
 from .deepspeed_patches import build_operators
@@ -33,6 +33,7 @@ from .engine import (
 from .evaluate import evaluate
 from .meter import Meter
 from .model import build_model
+from .probe import report_memory
 from .profile import Profile
 from .sampling import training_batches
 from .saving import find_source, restore, save
@@ -65,7 +66,7 @@ def main() -> None:
         search(engine, model, config, job)
         return
     first, reported = restore(engine, source)
-    memory.report_before_training(device, config.micro_batch, job.gpu_mem_bytes)
+    report_memory(engine, config, job)
     if job.rank == 0:
         checkpoint_retention.remove_drafts(job.checkpoint_dir, job.generation)
     report.event(
