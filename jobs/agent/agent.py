@@ -94,7 +94,7 @@ class Agent:
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._watch = Watch(payload, node, self._folder, self.progress, self._beat)
         self._copy: CodeCopy | None = None
-        self._tell: Callable[..., None] = _nobody
+        self._tell: Callable[..., None] = lambda *_, **__: None
         self._collector: Collector | None = None
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
@@ -281,7 +281,3 @@ class Agent:
     def _store_url(self) -> str | None:
         """A password travels only in the environment, never in a file of ours."""
         return os.environ.get("CAMPAIGN_STORE", self.payload.store) if self.payload.store else None
-
-
-def _nobody(_event: str, **_data: object) -> None:
-    """Drop events before the attempt has begun."""

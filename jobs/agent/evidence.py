@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 from dscampaign.jobs.shared.documents import Document, Number, Time, Whole
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -211,8 +211,13 @@ def rank_ends(
         gone_s: by rank, when its process was seen to be gone without a record.
     """
     gone, kept = gone_s or {}, kept or {}
-    records = {rank: kept.get(rank) or RankRecord.read(paths.rank_record(rank)) for rank in ranks}
-    return tuple(_rank_end(rank, record, gone.get(rank)) for rank, record in records.items())
+
+    def end(rank: int) -> RankEnd:
+        own = kept.get(rank) or RankRecord.read(paths.rank_record(rank)) or RankRecord()
+        how = RankEnd(rank, own.exit, own.error, own.pid, gone.get(rank) if own.exit is None else None)
+        return replace(how, read_config=own.read_config, group=own.group, limits=own.limits)
+
+    return tuple(map(end, ranks))
 
 
 def gather_lines(
@@ -232,7 +237,8 @@ def gather_lines(
     lines: list[LogLine] = []
     for left, log in zip(range(len(logs), 0, -1), logs, strict=True):
         now_s = time.monotonic()
-        lines += _worth_keeping(log, patterns, now_s + (until_s - now_s) / left)
+        with contextlib.suppress(OSError):
+            lines += pick(log.name, _lines(log, now_s + (until_s - now_s) / left), patterns)
     for pattern in patterns:
         if pattern.given_up:
             print(f"retry.rules: {pattern.pattern} takes too long and was given up", file=sys.stderr, flush=True)
@@ -296,19 +302,6 @@ def _may_be_progress(text: str) -> bool:
     return "step" in lowered or "loss" in lowered
 
 
-def _rank_end(rank: int, record: RankRecord | None, gone_s: float | None) -> RankEnd:
-    own = record or RankRecord()
-    gone_s = gone_s if own.exit is None else None
-    ends = RankEnd(rank, own.exit, own.error, own.pid, gone_s)
-    return replace(ends, read_config=own.read_config, group=own.group, limits=own.limits)
-
-
-def _worth_keeping(log: Path, patterns: Sequence[UserPattern], until_s: float) -> list[LogLine]:
-    with contextlib.suppress(OSError):
-        return pick(log.name, _lines(log, until_s), patterns)
-    return []
-
-
 def _lines(log: Path, until_s: float) -> Iterator[str]:
     """Yield the beginning of each line of a log; from `until_s` on only those of its end."""
     with log.open(errors="replace") as file:
@@ -317,15 +310,12 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
             if begins:
                 yield piece
             begins = piece.endswith("\n")
-            if time.monotonic() >= until_s and _unread(file) > TAIL_BYTES:
+            unread = os.fstat(file.fileno()).st_size - file.buffer.tell() if time.monotonic() >= until_s else 0
+            if unread > TAIL_BYTES:
                 break
         else:
             return
     yield from tail(log)[1:]  # the first is torn
-
-
-def _unread(file: TextIO) -> int:
-    return os.fstat(file.fileno()).st_size - file.buffer.tell()
 
 
 def _compile(patterns: Iterable[str]) -> list[UserPattern]:

@@ -66,7 +66,8 @@ def _parse_kmsg(record: str) -> KernelLine | None:
     if not separator or not INTERESTING.search(text):
         return None
     try:
-        return KernelLine(_boot_s() + int(head.split(",")[2]) / 1e6, text[:TEXT_LIMIT])
+        boot_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+        return KernelLine(boot_s + int(head.split(",")[2]) / 1e6, text[:TEXT_LIMIT])
     except (IndexError, ValueError):
         return None
 
@@ -83,7 +84,3 @@ def _records(file: int) -> Iterator[KernelLine]:
             return
         if line := _parse_kmsg(record.decode(errors="replace")):
             yield line
-
-
-def _boot_s() -> float:
-    return time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)

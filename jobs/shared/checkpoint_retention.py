@@ -99,16 +99,13 @@ def remove_drafts(folder: Path, before_generation: int) -> None:
             ours.remove(draft)
 
 
-def require_room(folder: Path, generation: int, expected_bytes: float) -> None:
-    """Make sure that another checkpoint fits on the disk. A full quota shows only in the writing.
+def require_room(folder: Path, generation: int) -> None:
+    """Make sure that another checkpoint like the last fits on the disk. A full quota shows only in the writing.
 
-    Args:
-        generation: the attempt that wants to save; drafts up to its own may be removed.
-
-    Raises:
-        OSError: ENOSPC, with the figures.
+    Drafts up to those of the attempt that wants to save may be removed. Raises OSError, ENOSPC, with the figures.
     """
-    needed = MARGIN * (_last_size(folder) or expected_bytes)
+    manifests = (_manifest(path) for path in newest_first(folder))
+    needed = MARGIN * next((manifest.size_bytes for manifest in manifests if manifest), 0)
     if shutil.disk_usage(folder).free < needed:
         remove_drafts(folder, generation + 1)
     require_space(folder, needed, "for a checkpoint")
@@ -118,11 +115,6 @@ def _best(paths: list[Path]) -> Path | None:
     manifests = ((index, _manifest(path)) for index, path in enumerate(paths))
     rated = [(one.eval_loss, index) for index, one in manifests if one and one.eval_loss is not None]
     return paths[min(rated)[1]] if rated else None
-
-
-def _last_size(folder: Path) -> int:
-    manifests = (_manifest(path) for path in newest_first(folder))
-    return next((manifest.size_bytes for manifest in manifests if manifest), 0)
 
 
 def _manifest(path: Path) -> Manifest | None:

@@ -181,7 +181,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
         named = option or (before if before.startswith("-") and "=" not in before else "")
-        if not (script or (value.endswith(NAMING) and not _is_written(named))):
+        if not (script or (value.endswith(NAMING) and not _WRITTEN.match(named))):
             return word
         found = _counterpart(str(Path(workdir, value)), copy, folder)
         there = found is not None and str(found.relative_to(folder)) in copy.files
@@ -189,10 +189,6 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
 
     pairs = zip(("", *command), command, strict=False)
     return tuple(copied(word, before, script=position == 0) for position, (before, word) in enumerate(pairs))
-
-
-def _is_written(option: str) -> bool:
-    return _WRITTEN.match(option) is not None
 
 
 def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path) -> str:

@@ -63,10 +63,7 @@ def diverged_at(spool: Path) -> tuple[str, int] | None:
 
 def target_step(spool: Path) -> int | None:
     """Return the target that a script counts before its first step: the event ``target`` near the beginning."""
-    with contextlib.suppress(OSError):
-        targets = (_target(line) for line in islice(_lines(spool), HEAD_LINES))
-        return next((steps for steps in targets if steps is not None), None)
-    return None
+    return next((event["steps"] for event in events(spool, "target") if is_whole(event.get("steps"), 1)), None)
 
 
 def events(spool: Path, name: str) -> list[dict[str, Any]]:
@@ -102,12 +99,6 @@ def _lines(spool: Path) -> Iterator[bytes]:
 def _step(line: str | bytes, least: int = 1) -> int | None:
     step = _object(line).get("step")
     return step if is_whole(step, least) else None
-
-
-def _target(line: bytes) -> int | None:
-    event = _object(line)
-    steps = event.get("steps") if event.get("event") == "target" else None
-    return steps if is_whole(steps, 1) else None
 
 
 def _object(line: str | bytes) -> dict[str, Any]:

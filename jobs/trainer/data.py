@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,7 +191,10 @@ def _make(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
     try:
         dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
         with open(draft / "tokens.bin", "wb", opener=open_private) as file:
-            count = sum(_append(file, ids, dtype) for ids in _token_ids(corpus, tokenizer))
+            count = 0
+            for ids in _token_ids(corpus, tokenizer):
+                file.write(np.asarray(ids, dtype=dtype).tobytes())
+                count += len(ids)
             file.flush()
             os.fsync(file.fileno())
         meta = _Meta(dtype, count, tokenizer.vocab_size, tokenizer.eos)
@@ -208,11 +211,6 @@ def _publish(draft: Path, folder: Path) -> None:
         if not folder.exists():  # else another was first; its tokens are the same
             raise
     sync_dir(folder.parent)
-
-
-def _append(file: IO[bytes], ids: list[int], dtype: str) -> int:
-    file.write(np.asarray(ids, dtype=dtype).tobytes())
-    return len(ids)
 
 
 def _token_ids(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[list[int]]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
-import torch
 import torch.distributed as dist
 
 from dscampaign.files.disk_space import try_writing
@@ -38,7 +36,7 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
     Raises:
         OSError: the disk lacks room, or failed; the ranks that raise it leave no file of the checkpoint.
     """
-    _require_room(engine, config, job)
+    _require_room(job)
     draft = job.checkpoint_dir / f"g{job.generation:04d}-step{step:08d}{checkpoint.DRAFT_SUFFIX}"
     try:
         files = _write(engine, job, draft, step, reported, config.tensor_parallel)
@@ -110,30 +108,12 @@ def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]
     return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
 
 
-def expected_bytes(engine: Engine, config: TrainerConfig) -> float:
-    """Size of a checkpoint: the weights, and the optimizer's shards of all ranks."""
-    outer = engine.optimizer
-    inner = getattr(outer, "optimizer", outer)
-    tensors = [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
-    if inner is not outer:  # it works on copies of the weights, which are saved with it
-        tensors += [parameter for group in inner.param_groups for parameter in group["params"]]
-        tensors += getattr(outer, "fp32_partitioned_groups_flat", ())  # ZeRO 3 hides them between steps
-    parts = config.tensor_parallel
-    shards = dist.get_world_size() if config.zero_stage else parts
-    weights = sum(getattr(p, "ds_numel", p.numel()) * p.element_size() for p in engine.module.parameters())
-    return float((0 if config.zero_stage == 3 else parts * weights) + shards * _bytes(tensors))
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def _require_room(engine: Engine, config: TrainerConfig, job: Job) -> None:
+def _require_room(job: Job) -> None:
     """Check the room on the first rank; all ranks raise together, so that no rank waits for another."""
     problem = [""]
     if job.rank == 0:
         try:
-            checkpoint_retention.require_room(job.checkpoint_dir, job.generation, expected_bytes(engine, config))
+            checkpoint_retention.require_room(job.checkpoint_dir, job.generation)
         except OSError as error:
             problem = [error.strerror or str(error)]
     dist.broadcast_object_list(problem)

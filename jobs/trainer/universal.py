@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -85,7 +85,9 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     restricted = [sys.executable, "-P", "-m", "dscampaign.jobs.trainer.weights_only"]
     tool = [*restricted, "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     folders = ["--input_folder", str(path / tag), "--output_folder", str(draft / tag)]
-    done = subprocess.run([*tool, *folders], env=_environment(os.environ), capture_output=True, text=True, check=False)
+    kept = {k: v for k, v in os.environ.items() if not (PER_TASK.fullmatch(k) or k.startswith("CAMPAIGN_"))}
+    env = kept | {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([*tool, *folders], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         ours.remove(draft)
         last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
@@ -93,8 +95,3 @@ def _convert(path: Path, converted: Path, tag: str) -> None:
     checkpoint.seal(draft, (file for file in draft.rglob("*") if file.is_file()))
     draft.rename(converted)
     sync_dir(converted.parent)
-
-
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    kept = {k: v for k, v in env.items() if not (PER_TASK.fullmatch(k) or k.startswith("CAMPAIGN_"))}
-    return kept | {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}

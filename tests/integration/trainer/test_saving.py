@@ -57,7 +57,7 @@ def failing(error: Exception) -> Any:
     ],
 )
 def test_a_file_that_proves_damaged_marks_the_checkpoint(error: Exception, saved: Path) -> None:
-    with pytest.raises(CheckpointError, match="later attempts begin at the one before it"):
+    with pytest.raises(CheckpointError, match="later attempts begin at the checkpoint before it"):
         restore(failing(error), ResumeSource(saved, saved, universal=False))
     assert (saved / checkpoint.UNUSABLE).exists()
 
