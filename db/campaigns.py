@@ -94,7 +94,6 @@ def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float
 
 
 def _completed_early(conn: Connection) -> dict[int, int]:
-    """Count the runs for which `RunStatus.early` holds, by campaign id."""
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
     found = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)

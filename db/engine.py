@@ -158,7 +158,6 @@ def _postgres_settings() -> dict[str, Any]:
 
 
 def _require_utf8(connection: Any, _record: object) -> None:
-    """Raise StoreError for a database that cannot hold every text."""
     encoding = connection.info.parameter_status("server_encoding")
     if encoding not in ("UTF8", None):
         message = f"the PostgreSQL database {connection.info.dbname} has the encoding {encoding}; a store needs UTF8"
@@ -166,10 +165,7 @@ def _require_utf8(connection: Any, _record: object) -> None:
 
 
 def _limit_waits(connection: Connection) -> None:
-    """Limit how long a transaction waits, and how long a client that was stopped within it keeps its locks.
-
-    In each transaction: a pooler refuses settings of a connection.
-    """
+    """In each transaction: a pooler refuses settings of a connection."""
     lock_ms = BUSY_TIMEOUT_S * 1000
     limits = {"lock_timeout": lock_ms, "idle_in_transaction_session_timeout": 2 * lock_ms}
     connection.exec_driver_sql("; ".join(f"SET LOCAL {name} = {value_ms}" for name, value_ms in limits.items()))

@@ -139,15 +139,8 @@ def _read(recorded: Mapping[str, Any]) -> AttemptGpus:
 
 
 def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> TokenEnergy | None:
-    """Return the energy of an attempt's steps, and their tokens.
-
-    From the end of a step to the end of another, saving and evaluating included. The warm-up does not count, nor
-    does a step without samples of every GPU on every node.
-
-    Returns:
-        None if the script does not report tokens_per_s, fewer than two steps are left, the time between them is below
-        ``MIN_WINDOW_S``, or a GPU has no counter.
-    """
+    # From the end of a step to the end of another, saving and evaluating included. The warm-up does not count, nor does
+    # a step without samples of every GPU on every node.
     covered, step = _covered(conn, attempt_id, counters), step_metric.c
     said = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
     ends = _ends(conn, attempt_id, and_(said, step.ts_s.between(*covered)), said) if covered else None
@@ -263,10 +256,7 @@ def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Count
 def _ends(
     conn: Connection, attempt_id: int, counts: ColumnElement[bool], said: ColumnElement[bool] | None = None
 ) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """Return the first and the last step that count, each with the time of its end.
-
-    `counts` selects the steps that may be ends, `said` the steps that include the warm-up; by default the same.
-    """
+    """`counts` selects the steps that may be ends, `said` the steps that include the warm-up; by default the same."""
     row = step_metric.c
     mine = row.attempt_id == attempt_id
     bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(mine, counts if said is None else said))

@@ -45,10 +45,6 @@ def _given(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _done(cancelled: bool) -> ColumnElement[bool]:
-    """Return whether a run has the state that its newest attempt leads to; `cancelled`: the campaign is.
-
-    A change of a run's request, such as its steps, changes its state or its `retry_epoch`, too.
-    """
     over = _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT))
     present = and_(_ATTEMPT.config_hash == _RUN.config_hash, _ATTEMPT.retry_epoch == _RUN.retry_epoch)
     succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present)
@@ -63,10 +59,7 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
 
 
 def _waits(cancelled: bool) -> ColumnElement[bool]:
-    """Return whether a run waits in the queue, wanted and as it was submitted.
-
-    Screening runs are excluded: also while they wait, other runs depend on them.
-    """
+    """Screening runs are excluded: also while they wait, other runs depend on them."""
     if cancelled:
         return _given(_RUN.id.is_(None))
     as_submitted = and_(

@@ -130,10 +130,7 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
 
 
 def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> list[int]:
-    """Return the steps of a run to delete: all but the first that any attempt reported of each stride, and rare ones.
-
-    Not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth.
-    """
+    """Not the multiples of a number: a script may report steps 1, 11, 21, or every hundredth."""
     row = step_metric.c
     mine = row.attempt_id.in_(attempt_ids)
     rare = select(row.step).where(mine, or_(row.eval_loss.is_not(None), row.nonfinite != 0))

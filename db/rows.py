@@ -43,10 +43,6 @@ def fetch(
 
 @cache
 def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
-    """Select the columns of a record, and the places of the texts that are kept once.
-
-    To put them together costs as much as a small query.
-    """
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return select(*(table.c[name] for name in names)), [place for place, name in enumerate(names) if name in _SAME]
 

@@ -197,12 +197,7 @@ class Store:
                     create_tables(conn)
 
     def _check_file(self) -> None:
-        """Make sure that the file is still the one that was opened: SQLite would go on in a deleted one.
-
-        Raises:
-            StoreMissing: it is not.
-            StoreUnreachable: it cannot be looked at.
-        """
+        """Make sure that the file is still the one that was opened: SQLite would go on in a deleted one."""
         if self._file is None:
             return
         path, opened = self._file
@@ -351,11 +346,8 @@ def create_tables(conn: Connection) -> None:
 
 
 def _create_file(path: Path) -> None:
-    """Make an empty file for the user alone, unless there is one.
-
-    An existing one is never opened: closing it would drop all locks that this process holds on it through SQLite, by a
-    rule of POSIX, and another process would take the log that we write for left over, and delete it.
-    """
+    # An existing one is never opened: closing it would drop all locks that this process holds on it through SQLite, by
+    # a rule of POSIX, and another process would take the log that we write for left over, and delete it.
     with suppress(FileExistsError):
         os.close(open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, closed=True))
 

@@ -194,10 +194,7 @@ def _others_may_write(place: Path, info: os.stat_result, *, own: bool) -> bool:
 
 
 def _only_us(gid: int) -> bool:
-    """Return whether a group is the user's private one: it has the user's name, and no other member.
-
-    The name counts too, because a directory service may not list all members.
-    """
+    """The name counts too, because a directory service may not list all members."""
     return gid != 0 and _private_group(gid, os.geteuid())
 
 

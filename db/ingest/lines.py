@@ -146,11 +146,8 @@ def _blocks(chunk: bytes) -> Iterator[bytes]:
 
 
 def _plain(block: bytes) -> list[dict[str, float]] | None:
-    """Return the block's lines, or None unless each of them is one flat object of numbers with a step, and no event.
-
-    As many objects as lines, none of them nested, every line's end between two braces and none inside a string
-    (a raw newline there is no JSON): then no line can have borrowed from its neighbour.
-    """
+    # As many objects as lines, none of them nested, every line's end between two braces and none inside a string (a raw
+    # newline there is no JSON): then no line can have borrowed from its neighbour.
     lines = block.count(b"\n")
     if block.count(b"}\n{") != lines - 1:
         return None

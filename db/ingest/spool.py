@@ -204,10 +204,7 @@ def drain(
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:
-    """Insert lines into their tables; return those that are set aside.
-
-    If the store refuses some of them they are halved until only the refused line is left out.
-    """
+    """If the store refuses some of them they are halved until only the refused line is left out."""
     why = refusal(conn, partial(spool.insert, conn, source, batch))
     if why is None:
         return batch.bad
@@ -234,11 +231,8 @@ def _set_aside(conn: Connection, source: Source, bad: Sequence[BadLine], path: P
 
 
 def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> IngestResult:
-    """Report once that the offset is none of this file, and set it back to 0.
-
-    While the attempt is active, agents may push lines from its node that a shared file system does not show here yet.
-    Then wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
-    """
+    # While the attempt is active, agents may push lines from its node that a shared file system does not show here yet.
+    # Then wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
     row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:
         told = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()

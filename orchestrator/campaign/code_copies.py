@@ -148,10 +148,7 @@ def changed_files(older: str, code: Code, dir: Path) -> list[str]:
 
 
 def _copy(tree: CodeTree, expected: CodeCopy, codes: Path) -> CodeCopy:
-    """Make the copy, unless there is one that no agent found damaged.
-
-    First beside its place, then renamed: a half copy has no name that anybody looks for.
-    """
+    """First beside its place, then renamed: a half copy has no name that anybody looks for."""
     place = CopyPaths(codes / expected.hash)
     with suppress(FileNotFoundError):
         os.utime(place.manifest)  # in use from now on, though no run says so yet: `garbage` looks at its age

@@ -130,7 +130,6 @@ def _read(conn: Connection, submission: Submission) -> tuple[CampaignRow | None,
 
 
 def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submission) -> set[int]:
-    """Return the ids of the changed runs that had saved checkpoints, of which none is left in the folder."""
     paths, same = CampaignPaths(submission.dir, submission.spec.name), {run.config_hash for run in submission.runs}
     if not paths.runs.is_dir():  # it is away: nobody knows
         return set()
@@ -139,12 +138,7 @@ def _lost(saved: Collection[int], stored: Sequence[RunRow], submission: Submissi
 
 
 def _require_usable(submission: Submission, store: Store | None, campaign: CampaignRow | None) -> None:
-    """Make sure that the campaign may use its folder, and that nobody else can write to it.
-
-    Raises:
-        UserError: the folder of a new campaign is in use, or others can write to it, or to the folders beside it that
-            all campaigns share.
-    """
+    """Make sure that the campaign may use its folder, and that nobody else can write to it."""
     paths = CampaignPaths(submission.dir, submission.spec.name)
     may_be_its_own = store is None and paths.marker.exists()  # made with a store that was deleted
     if campaign is None and not may_be_its_own:

@@ -86,8 +86,6 @@ class Explained:
 
 @dataclass(frozen=True)
 class _Death:
-    """How the first process to end did, as a launcher, srun or a shell reports it."""
-
     number: int = 0
     rank: int | None = None
     host: str = ""

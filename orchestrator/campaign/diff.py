@@ -122,10 +122,7 @@ def asked_again(row: RunRow, run: Run) -> RunRow:
 
 
 def _longer_now(row: RunRow, run: Run) -> RunRow:
-    """Return the row with the steps in the spec; pending, with fresh budgets, if it had ended before.
-
-    Fewer steps than a completed run has made change nothing.
-    """
+    """Fewer steps than a completed run has made change nothing."""
     steps, had = run.target_step, row.target_step
     if steps is None or had is None or (steps <= had and row.state is RunState.COMPLETED):
         return row
@@ -153,10 +150,7 @@ def as_kept(row: RunRow, run: Run) -> RunRow:
 
 
 def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
-    """Return whether a run of the same name is the same experiment with more steps, now or before.
-
-    Its steps so far are also those of the longer run if the learning rate of each is: with a constant one.
-    """
+    """Its steps so far are also those of the longer run if the learning rate of each is: with a constant one."""
     before, after = run_config(row) if row.config else None, run.config
     if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
         return False

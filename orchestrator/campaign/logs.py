@@ -128,7 +128,6 @@ def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) ->
 
 
 def _start_of_last(log: BinaryIO, lines: int) -> int:
-    """Return the offset of the last lines of a log, read from its end, a block at a time."""
     end = log.seek(0, os.SEEK_END)
     log.seek(max(0, end - 1))
     open_end = log.read(1) not in (b"", b"\n")

@@ -89,7 +89,6 @@ def promote(
 
 
 def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Sequence[Keys] = ()) -> dict[str, Any]:
-    """Return a copy with these values set and these keys removed."""
     result = deepcopy(dict(data))
     for *above, key in removed:
         holder = _value_at(result, tuple(above))

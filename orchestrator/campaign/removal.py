@@ -100,12 +100,7 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None:
-    """Make sure that none of these attempts has a job: their agents would wait for the folder, or begin without it.
-
-    Raises:
-        UserError: one has.
-        Unreachable: that is unknown.
-    """
+    """Make sure that none of these attempts has a job: their agents would wait for the folder, or begin without it."""
     if not active:
         return
     name, user = campaign.name, campaign.provenance.get("user")
@@ -147,10 +142,7 @@ def remove(store: Store, campaign: CampaignRow) -> Removal:
 
 
 def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
-    """Split attempts into pieces for one transaction each: one may have millions of rows, and others write.
-
-    Attempts that never reported a step have hardly any.
-    """
+    """Attempts that never reported a step have hardly any."""
     with store.read() as conn:
         reported = {row.id for row in queries.attempts_of(conn, attempt_ids) if row.last_step is not None}
     silent = [attempt_id for attempt_id in attempt_ids if attempt_id not in reported]
@@ -158,11 +150,7 @@ def _together(store: Store, attempt_ids: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _remove_folder(removal: Removal, writer: FencedWriter) -> list[Kept]:
-    """Remove the campaign's places; return those that stay. The marker goes last: it names the folder's owner.
-
-    Raises:
-        OSError: a file of the campaign cannot be removed.
-    """
+    """Remove the campaign's places; return those that stay. The marker goes last: it names the folder's owner."""
     folder, parts = removal.folder, removal.parts
     marker = CampaignPaths(folder.parent, folder.name).marker
     if folder.is_symlink():

@@ -147,14 +147,8 @@ def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
 
 
 def _require_alone(paths: CampaignPaths, parts: CampaignParts, to_open: Sequence[Path], files: Sequence[Path]) -> None:
-    """Make sure that the group comes to reach only files of this program.
-
-    Files that scripts have written into the folders of their runs are readable with these, unless others can write
-    them: the campaign's folder protected them until now.
-
-    Raises:
-        UserError: other files lie there, which the group could read.
-    """
+    # Files that scripts have written into the folders of their runs are readable with these, unless others can write
+    # them: the campaign's folder protected them until now.
     stores = {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
     beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stores)
     theirs = [place for place in beside_them if not _is_campaign_s(place)]
@@ -297,10 +291,7 @@ def _store_files(store: Store) -> list[Path]:
 
 
 def _may(place: Path, gid: int, right: int) -> bool:
-    """Return whether members of a group have a right: 4 to read, 1 to pass.
-
-    An access control list is the work of somebody who has thought of the members: its entries are not looked at.
-    """
+    """An access control list is the work of somebody who has thought of the members: its entries are not looked at."""
     info = place.stat()
     mode = info.st_mode >> 3 if info.st_gid == gid else info.st_mode
     return bool(mode & right) or has_access_list(place)

@@ -136,5 +136,4 @@ def cancelled(
 
 
 def _array(job: JobView | WaitedJob) -> tuple[str, str]:
-    """A Slurm that lost its state gives out numbers again, so the batch belongs to it."""
     return job.token, job.job_id.partition("_")[0]

@@ -135,21 +135,15 @@ def _answer(question: _Question, since_s: float) -> _Answer:
 
 
 def _joined(shown: Mapping[str, JobView], recorded: Mapping[str, JobView]) -> dict[str, JobView]:
-    """Join the views of an attempt's jobs.
-
-    A job that squeue does not show is over: a record of it as alive lags, or will never be corrected.
-    """
+    """A job that squeue does not show is over: a record of it as alive lags, or will never be corrected."""
     ends = {job_id: job for job_id, job in recorded.items() if job.terminal}
     jobs = {job_id: job if job_id in ends else _until_recorded(job) for job_id, job in shown.items()}
     return jobs | {job_id: end for job_id, end in ends.items() if job_id not in jobs or jobs[job_id].terminal}
 
 
 def _until_recorded(job: JobView) -> JobView:
-    """Return the job as not yet ended while the accounting may still add to its end.
-
-    squeue shows neither that a step ran out of memory nor who cancelled a job. An accounting that lags for long is not
-    waited for, and it may never hear of a job that was cancelled in the queue.
-    """
+    # squeue shows neither that a step ran out of memory nor who cancelled a job. An accounting that lags for long is
+    # not waited for, and it may never hear of a job that was cancelled in the queue.
     patience_s = CANCEL_LAG_S if job.state == "CANCELLED" else ACCOUNTING_LAG_S
     recent = job.ended_s is not None and abs(time.time() - job.ended_s) < patience_s
     may_change = job.state in ("FAILED", "CANCELLED") and not job.cancelled_in_queue

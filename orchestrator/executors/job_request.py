@@ -141,7 +141,6 @@ def _training(config: RunConfig, micro_batch: int | None) -> dict[str, Any]:
 
 
 def _mem_limit_bytes(config: RunConfig) -> int | None:
-    """Slurm sets its own limit."""
     limit_mb = config.local.limit_mb(gpus=not trains_on_cpu(config)) if config.executor == "local" else None
     return limit_mb * 2**20 if limit_mb else None
 

@@ -139,7 +139,6 @@ class LocalExecutor:
         return _job_id(child.pid)
 
     def _started_here(self, token: str) -> bool:
-        """Only then does absence mean that it is over."""
         try:
             return (self._batches / token / HOST_FILE).read_text() == socket.gethostname()
         except FileNotFoundError:
@@ -160,10 +159,8 @@ def _view(token: str, index: int, pid: int) -> JobView:
 
 
 def _agents(user: int) -> dict[tuple[str, int], list[int]]:
-    """Anybody's command line may look like an agent's, so only the user's processes count.
-
-    A child that an agent has just forked still has its command line: agents are those whose parents have none like it.
-    """
+    # A child that an agent has just forked still has its command line: agents are those whose parents have none like
+    # it.
     found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and (seen := _agent(Path(entry.path), user)):
@@ -195,10 +192,8 @@ def _command_line(process: Path) -> list[str]:
 
 
 def _has_program(process: Path) -> bool:
-    """Zombies and threads of the kernel have no command line for good.
-
-    The flags are why this reads /proc itself: psutil cannot separate such a thread from a process between two programs.
-    """
+    # The flags are why this reads /proc itself: psutil cannot separate such a thread from a process between two
+    # programs.
     fields = _stat(process)
     return fields[0] not in "ZXx" and not int(fields[6]) & KERNEL_THREAD
 

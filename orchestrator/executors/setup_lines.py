@@ -82,10 +82,6 @@ def _checked(lines: Sequence[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)  # the runs of a campaign share their lines
 def _statements(lines: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Return the statements of a script, each with the number of its first line, from 1.
-
-    A block, a quote, a here-document or a line that ends in a backslash spans several lines.
-    """
     result, begun = list[tuple[int, str]](), 0
     for end, line in enumerate(lines, 1):
         text = "\n".join(lines[begun:end])

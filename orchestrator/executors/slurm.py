@@ -123,12 +123,7 @@ def _meaning(stdout: str, stderr: str, batch: JobArray) -> Exception:
 
 
 def _command(batch: JobArray) -> tuple[list[str], set[str]]:
-    """Write the script of a batch; return the command that submits it, and the parameters that the spec decides.
-
-    Raises:
-        SubmissionRefused: submitit rejects the spec's parameters.
-        Unreachable: there is no Slurm here, or submitit is away.
-    """
+    """Write the script of a batch; return the command that submits it, and the parameters that the spec decides."""
     try:
         array = _job_array(batch)
         return array.command(), set(array.parameters)
@@ -141,11 +136,6 @@ def _command(batch: JobArray) -> tuple[list[str], set[str]]:
 
 
 def _job_array(batch: JobArray) -> Any:
-    """Return submitit's executor for a batch.
-
-    Raises:
-        Unreachable: there is no Slurm here.
-    """
     import submitit  # imported here, as below: `campaign status` must not pay for it
 
     class SubmititArray(submitit.SlurmExecutor):
@@ -192,10 +182,7 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
 
 
 def _logs(folder: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return how logs reach a folder whose name Slurm reads as a pattern: options, a line of shell, srun's options.
-
-    Slurm replaces `%` and removes backslashes wherever it opens a log, so the shell opens them. Others need nothing.
-    """
+    # Slurm replaces `%` and removes backslashes wherever it opens a log, so the shell opens them. Others need nothing.
     if not {"%", "\\"} & set(str(folder)):
         return {}, [], []
     log = shlex.quote(f"{folder}/") + '"${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}_0_log'

@@ -60,10 +60,7 @@ def _by_root(ended: Ended) -> Verdict | None:
 
 
 def _cause(clue: Clue, ended: Ended) -> tuple[Rule | None, str]:
-    """The rule for an error, and the text that proves it: its own, or that of an exception in its chain.
-
-    A cause that passes comes first, also if it only led to a mistake: without it there would have been none.
-    """
+    """A cause that passes comes first, also if it only led to a mistake: without it there would have been none."""
     rule = _judged(clue.raised, clue.text, ended)
     if rule and not rule.mistake and rule.sure is Sureness.CERTAIN:
         return rule, clue.text
@@ -113,7 +110,6 @@ def _diverged(clue: Clue) -> Verdict:
 
 
 def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: Ended) -> Verdict:
-    """The verdict by a rule that holds for a clue."""
     if rule.mistake:
         return _mistake(rule, clue, clues, ended)
     if rule.kind in (FailureClass.OOM, FailureClass.HOST_OOM):
@@ -155,17 +151,13 @@ def _same(clue: Clue, other: Clue) -> bool:
 
 
 def _everywhere(alike: Sequence[Clue], ended: Ended) -> bool:
-    """Return whether several ranks, on all nodes, show it."""
     ranks = {(clue.host, clue.rank) for clue in alike}
     return len(ranks) > 1 and len({clue.host for clue in alike}) >= len(ended.outcomes)
 
 
 def _on_one_node_only(rule: Rule, root: Clue, alike: Sequence[Clue], ended: Ended) -> bool:
-    """Return whether the node is to blame: others had no such error, or earlier attempts had none.
-
-    Work that rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever
-    have: another rank beside it that got further acquits the node. Logs do not show how far others got.
-    """
+    # Work that rank 0 alone does (reading a file for all) fails on its node only, and on every node that it will ever
+    # have: another rank beside it that got further acquits the node. Logs do not show how far others got.
     if ended.resumes:
         return rule.environment  # it has trained before
     if ended.nodes < 2 or len(ended.outcomes) < 2 or not root.host or any(clue.host != root.host for clue in alike):
@@ -222,10 +214,7 @@ def _by_prose(ended: Ended) -> Verdict | None:
 
 
 def _no_mistake(rule: Rule, clue: Clue, ended: Ended) -> bool:
-    """Return whether the line cannot have ended it: it is not a program's last line, or a signal ended it.
-
-    A Python exception, which a log may show, leaves an exit code of its own.
-    """
+    """A Python exception, which a log may show, leaves an exit code of its own."""
     return not rule.aborts and (not ends_a_program(clue.text) or _signal_of_its_own(clue, ended) is not None)
 
 

@@ -84,10 +84,6 @@ def diverged(verdict: Verdict, ended: Ended) -> Verdict | None:
 
 
 def _stopped(ended: Ended, exits: set[int | None]) -> bool:
-    """Return whether the ranks exited because they were asked to.
-
-    A script's own exit code for it is enough, and makes the launcher end the ranks that are slower to leave.
-    """
     if EXIT_STOPPED in exits:
         return exits <= {0, EXIT_STOPPED, None} and not any(rank.error for o in ended.outcomes for rank in o.ranks)
     return exits == {0} and ended.stop_asked

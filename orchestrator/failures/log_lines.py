@@ -128,11 +128,8 @@ def evidence(lines: Iterable[LogLine]) -> Iterator[LogLine]:
 
 
 def _traceback_of(line: LogLine, log: Sequence[LogLine]) -> tuple[str, Sequence[str], set[int], int | None]:
-    """Return an exception's whole text, its traceback, the numbers of its message's further lines, and its rank.
-
-    torch's hook for uncaught exceptions begins each of their lines with the rank: this separates the lines of a rank
-    from those of others in between, and further lines of its message from the following output.
-    """
+    # torch's hook for uncaught exceptions begins each of their lines with the rank: this separates the lines of a rank
+    # from those of others in between, and further lines of its message from the following output.
     raw = next((other.text for other in log if other.number == line.number), "")
     speaker = _SPEAKER.match(raw)
     if speaker is None:

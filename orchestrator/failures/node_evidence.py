@@ -125,7 +125,6 @@ def crowded(clue: Clue, ended: Ended) -> str:
 
 
 def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
-    """The proof that the host's memory ran out, and its rule."""
     job = ended.job
     if job is not None and (job.state == "OUT_OF_MEMORY" or job.step_out_of_memory):
         return Clue(LogLine("slurm", 0, job.state)), "slurm-state"

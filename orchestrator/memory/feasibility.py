@@ -78,15 +78,10 @@ def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: f
 
 
 def _start_gb(config: RunConfig, parameters: int) -> float:
-    """Return the host memory of a rank before DeepSpeed has the model: the whole model in fp32.
-
-    Under ZeRO 3 weights are divided while they are drawn or read.
-    """
     return 0.0 if config.train.zero_stage == 3 else _DRAWN * parameters / GB
 
 
 def _host_shortage(config: RunConfig, states: States, start_gb: float) -> Shortage | None:
-    """Return the shortage of host memory that the job requests."""
     room_mb = config.slurm.mem_mb if config.executor == "slurm" else None
     if not room_mb:
         return None  # all of the node, or what the cluster gives

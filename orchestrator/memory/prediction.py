@@ -253,7 +253,6 @@ class Ledger:
 
     @cached_property
     def _peaks(self) -> tuple[tuple[int, float], ...]:
-        """Micro-batches that trained, with the peak that was measured, in GB."""
         found = ((seen.micro_batch, seen.peak_gb) for seen in self.observations if not seen.oom)
         return tuple((micro, peak) for micro, peak in found if peak is not None)
 
@@ -336,7 +335,6 @@ def _smaller(global_batch: int, world_size: int, too_big: int, ledger: Ledger) -
 
 
 def _reason(asked: int, micro: int, ledger: Ledger) -> str:
-    """`240 ran out of memory, 60 is predicted to take 65.2 of 85.2 GB`."""
     known = ledger.too_big is not None and asked >= ledger.too_big
     before = f"micro-batch {ledger.too_big} ran out of memory" if known else _predicted(asked, ledger)
     trained = ledger.fitting is not None and micro <= ledger.fitting

@@ -219,7 +219,6 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
 
 
 def _choices(config: RunConfig) -> dict[str, Any]:
-    """Return the choices of a run from its DeepSpeed configuration."""
     rendered = config.rendered_deepspeed()
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
     devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]

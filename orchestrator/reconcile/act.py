@@ -74,7 +74,6 @@ def _cancel(actions: Sequence[CancelJob], executor: Executor, failures: Failures
 def _write_to_jobs(
     actions: Sequence[Resize | Revoke], writer: FencedWriter, paths: CampaignPaths, failures: Failures
 ) -> None:
-    """Write the files that the jobs of queued attempts will read."""
     for action in actions:
         try:
             if isinstance(action, Resize):
@@ -91,10 +90,7 @@ def _write_to_jobs(
 
 
 def _resize(action: Resize, writer: FencedWriter) -> None:
-    """Write the sizes for the agent of a queued attempt, then record them; the agent reports those that it uses.
-
-    Not in a single transaction: a slow shared folder must not hold the store's lock.
-    """
+    """Not in a single transaction: a slow shared folder must not hold the store's lock."""
     row, micro = action.attempt, action.micro_batch
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
@@ -125,10 +121,7 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
 
 
 def _close(ends: Sequence[Finish], writer: FencedWriter, paths: CampaignPaths, failures: Failures) -> None:
-    """Keep every job from beginning an attempt that is over, as a second submission or a requeue could.
-
-    An attempt that has begun keeps its job's claim; all others of an array are closed together.
-    """
+    """An attempt that has begun keeps its job's claim; all others of an array are closed together."""
     unbegun: dict[str, list[Finish]] = defaultdict(list)
     made = run_folders(paths) if ends else set()  # one listing instead of a look at each of thousands
     for end in writer.renewing(ends):

@@ -200,7 +200,6 @@ def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
 
 
 def _elsewhere(attempt: AttemptView, snapshot: Snapshot) -> bool:
-    """Return whether it is a process of another machine, or of a container that has gone."""
     return attempt.row.executor == "local" and not snapshot.complete and not attempt.complete
 
 
@@ -227,10 +226,7 @@ def _deadline_s(attempt: AttemptView, snapshot: Snapshot) -> float:
 
 
 def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> bool:
-    """Return whether an outcome may be written but not visible here yet: shared folders lag.
-
-    Slurm's clock is not the store's: an end may lie a little in the future; far in the future it means nothing.
-    """
+    """Slurm's clock is not the store's: an end may lie a little in the future; far in the future it means nothing."""
     ended_s = attempt.job.ended_s if attempt.job and not attempt.job.cancelled_in_queue else None
     return ended_s is not None and abs(snapshot.now_s - ended_s) < _outcome_wait_s(view, attempt, snapshot)
 
@@ -326,11 +322,8 @@ def _without_a_trace(attempt: AttemptView) -> Verdict | None:
 
 
 def _not_the_user(attempt: AttemptView, user: int) -> str:
-    """Return who cancelled a job, if it surely was not the user; "" if it may have been.
-
-    An administrator cancels jobs, and so does Slurm itself, as root, if slurmd cannot launch a job or a controller that
-    has lost its state reuses its number.
-    """
+    # An administrator cancels jobs, and so does Slurm itself, as root, if slurmd cannot launch a job or a controller
+    # that has lost its state reuses its number.
     job = attempt.job
     if job is None or job.cancelled_by is None:
         return ""

@@ -176,7 +176,6 @@ def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassCont
 
 
 def _exclude_h(view: RunView) -> float:
-    """An unreadable configuration is reported elsewhere."""
     with suppress(Exception):
         return view.retry.exclude_h
     return 0.0

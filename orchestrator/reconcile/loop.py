@@ -222,10 +222,7 @@ class Reconciler:
             sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
     def _require_unchanged(self, seen: FolderId, actions: Sequence[Action]) -> None:
-        """Make sure that the folder was there all the time: files seemed to be missing while it was away.
-
-        Raises Unreachable if it was not, OSError if it cannot be written.
-        """
+        """Make sure that the folder was there all the time: files seemed to be missing while it was away."""
         known = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
         ended = self._with_folder([action.attempt for action in known.values()])
         if self._folder.require() != seen or any(_has_appeared(known[row.id]) for row in ended):
@@ -274,7 +271,6 @@ class Reconciler:
 
 
 def _asks(campaign: CampaignRow) -> tuple[object, ...]:
-    """A raised limit lets settled runs go on."""
     return campaign.id, campaign.spec_hash, campaign.desired, campaign.limits
 
 

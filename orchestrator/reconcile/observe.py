@@ -289,7 +289,6 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
-    """Return the step of the newest checkpoint for an attempt like the last, 0 for none."""
     train = config_changes.changed(config, config_changes.parse(last.changes)).train
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
@@ -334,10 +333,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
-    """Return the job of an attempt; or none, and the ids of several jobs until its claim separates them.
-
-    A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves.
-    """
+    """A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves."""
     key = row.token, row.array_index or 0
     jobs = listing.rivals.get(key) or tuple(filter(None, [listing.jobs.get(key)]))
     if claimed_by:

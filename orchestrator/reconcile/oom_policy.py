@@ -93,10 +93,7 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
 
 
 def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
-    """Return an earlier attempt that ran out of memory by the same allocation at another micro-batch.
-
-    None if the last micro-batch has trained before: then other memory was in its way.
-    """
+    """None if the last micro-batch has trained before: then other memory was in its way."""
     last = history[-1]
     if any(end.progressed and end.row.micro_batch == last.row.micro_batch for end in history[:-1]):
         return None

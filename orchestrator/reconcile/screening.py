@@ -178,7 +178,6 @@ def gates(
 def _of_group(
     group: Mapping[str, RunRow], measured: Mapping[int, Screening], rule: ScreeningRule
 ) -> dict[str, tuple[RunState, str]]:
-    """All of these points do the same work."""
     open_runs = [run for run in group.values() if run.state in UNSETTLED_RUN]
     if open_runs:
         why = f"waits for the screening: {len(group) - len(open_runs)} of {count(len(group), 'point')} done"

@@ -149,11 +149,8 @@ def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[s
 
 
 def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
-    """Submit one array, or several if it is too large: halved until sbatch takes it, down to single jobs.
-
-    If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass and
-    withdrawing them again would be wasted work.
-    """
+    # If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass
+    # and withdrawing them again would be wasted work.
     doubles = _was_full(target.writer)
     done, most = 0, 1 if doubles else len(group)
     while part := group[done : done + most]:
@@ -277,11 +274,8 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
 
 
 def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
-    """End the attempts. Should sbatch be wrong, and there is a job, it finds the claim taken.
-
-    A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim cannot be
-    taken for now.
-    """
+    # A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim cannot
+    # be taken for now.
     refused, failed = [], None
     for row, *_ in writer.renewing(rows):
         try:

@@ -41,8 +41,6 @@ class Turn:
 
 
 class _Key(NamedTuple):
-    """SQLite gives the number of a removed campaign to the next."""
-
     id: int
     created_s: float
 

@@ -127,7 +127,6 @@ def _taken_back(config: RunConfig, merged: Mapping[str, Any]) -> Iterator[Findin
 
 
 def _autocast(config: RunConfig) -> Iterator[Finding]:
-    """Without a format GPUs take fp16, for which DeepSpeed (0.19.8) clips gradients while they are scaled."""
     given, precision = section(config.deepspeed, ("torch_autocast",)), config.train.precision
     if not given.get("enabled"):
         return
@@ -151,7 +150,6 @@ def _optimizer(config: RunConfig) -> Iterator[Finding]:
 
 
 def _universal(config: RunConfig) -> Iterator[Finding]:
-    """States that DeepSpeed (0.19.8) saves, and cannot convert for another number of ranks."""
     if not (config.train.universal_checkpoint and config.train.zero_stage):
         return
     place, hint = ("train", "universal_checkpoint"), "leave it out: the run then resumes on the same number of ranks"

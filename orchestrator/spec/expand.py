@@ -151,11 +151,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
 
 
 def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConfig]]:
-    """Return stage, repeat and configuration of each run of a point.
-
-    Raises:
-        InvalidSpec: Its screening run is not shorter than the full run.
-    """
+    """Return stage, repeat and configuration of each run of a point."""
     if screen := spec.screen:
         train = config.train
         if train.steps is None and train.epochs is None:
@@ -173,11 +169,6 @@ def _stages(spec: Spec, config: RunConfig) -> Iterator[tuple[Stage, int, RunConf
 def _config(
     base: Mapping[str, Any], point: Point, local_gpus: int, sections: SharedSections, origins: Origins
 ) -> RunConfig:
-    """Return the configuration of a point, and add the places of its fields to `origins`.
-
-    Raises:
-        InvalidSpec: Each error is at the value of the matrix that causes it.
-    """
     data = dict(base)
     findings: list[Finding] = []
     for setting in point.settings:
@@ -217,11 +208,6 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
 
 
 def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, taken: Mapping[str, Run]) -> Run:
-    """Return one repeat of a point.
-
-    Raises:
-        InvalidSpec: The command uses a name without a value, or without a text, in the point.
-    """
     if config.command is not None and (findings := list(_textless(config, point))):
         raise InvalidSpec(findings)
     if repeat:
@@ -263,12 +249,9 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
 
 
 def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
-    """Return a digest of the experiment.
-
-    Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and checkpoints do
-    not count. The machine, environment variables and a command's own parameters count if an axis sets them: they are
-    compared. So do nodes and ranks, unless a checkpoint fits any number of them.
-    """
+    # Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and checkpoints do
+    # not count. The machine, environment variables and a command's own parameters count if an axis sets them: they are
+    # compared. So do nodes and ranks, unless a checkpoint fits any number of them.
     varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
     experiment: dict[str, Any] = {
         "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
@@ -290,11 +273,7 @@ def _varies(setting: AxisSetting) -> bool:
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
-    """Set a field in copies of the sections around it; a whole section is merged.
-
-    Returns:
-        False if a parent is not a mapping.
-    """
+    """Set a field in copies of the sections around it; a whole section is merged."""
     parent = data
     for key in path[:-1]:
         inner = parent.get(key, {})
@@ -317,7 +296,6 @@ def _used(config: RunConfig) -> dict[str, FieldPath]:
 
 
 def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
-    """Return the values of placeholders."""
     fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
     fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings}
@@ -337,11 +315,6 @@ def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
 
 
 def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
-    """Return the configuration with every placeholder of a command filled in.
-
-    Raises:
-        InvalidSpec: A placeholder has no value.
-    """
     if config.command is None:
         return config
     findings = [*_unknown(("command",), config.command, values)]
@@ -370,7 +343,6 @@ def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object
 
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:
-    """Return the finding at the value of the matrix that set the field, or at the given value."""
     subject = finding.places[0]
     given = tuple(strategies.origin(place, origins) for place in finding.places)
     varied = (place for place in (given[:1] if finding.at_key else given) if place[0] == "matrix")

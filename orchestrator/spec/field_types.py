@@ -78,7 +78,6 @@ Name = Annotated[str, AfterValidator(name_of_input)]
 
 
 def _as_text(value: Any) -> Any:
-    """Numbers that stand where Slurm takes text, such as an account 1234 or a time of 90 minutes."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -141,11 +141,6 @@ def _read(path: Path) -> str:
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
-    """Return the source with values from the command line in place of its own.
-
-    Raises:
-        SpecError: An override names no field, or is not YAML.
-    """
     data = deepcopy(source.data)
     given: dict[FieldPath, str] = {}
     problems = []
@@ -197,7 +192,6 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
 
 
 def _same_cause(finding: Finding, other: Finding) -> bool:
-    """Return whether one is at the place of the other, or above it."""
     (place, *_), (reported, *_) = finding.places, other.places
     shared = min(len(place), len(reported))
     return bool(shared) and place[:shared] == reported[:shared]
@@ -237,8 +231,6 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Prepared:
-    """Fills in variables and makes paths absolute, in the fields that take them."""
-
     folder: Path
     environ: Mapping[str, str]
     local: bool = False

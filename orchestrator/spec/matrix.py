@@ -203,14 +203,8 @@ def _joined(parts: Sequence[Point]) -> Point:
 
 
 def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> tuple[list[Point], list[Finding]]:
-    """Add each entry to the points that it does not contradict; if there is none, as a point of its own.
-
-    An entry with a label is always a point of its own. An entry that names more of a point's axes than an earlier one
-    is its exception, and replaces its values.
-
-    Returns:
-        The points, and an error for each entry that contradicts an earlier one at the same point.
-    """
+    # An entry with a label is always a point of its own. An entry that names more of a point's axes than an earlier one
+    # is its exception, and replaces its values.
     grown, own = list(grid), []
     findings: dict[FieldPath, Finding] = {}
     for index, entry in entries.items():
@@ -234,7 +228,6 @@ def _weight(point: Point, entry: Mapping[str, Any]) -> int:
 
 
 def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:
-    """Return the earlier setting of the same field with another value."""
     field = setting.path or setting.key
     same = (before for before in earlier if (before.path or before.key) == field)
     whole = setting.path is not None and len(setting.path) == 1
@@ -315,7 +308,6 @@ def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath])
 
 
 def _rivals(axes: Mapping[str, Sequence[Point]]) -> Iterator[Finding]:
-    """Find axes that set the field of an earlier axis."""
     owners: dict[Path | str, str] = {}
     for name, choices in axes.items():
         for field in dict.fromkeys(s.path or s.key for point in choices for s in point.settings):

@@ -90,7 +90,6 @@ def _is_file(path: Path) -> bool:
 
 
 def _fields(model: Mapping[str, Any], train: TrainConfig) -> Iterator[Finding]:
-    """Transformers is asked about the rest, see `doctor/option_checks.py`."""
     if not isinstance(model.get("model_type"), str):
         known = "write the type of the model (gpt2, llama) beside its sizes"
         yield Finding((("train", "model", "model_type"), ("train", "model")), "model_type is required", known)

@@ -68,7 +68,6 @@ def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _lifted(deepspeed: Mapping[str, Any], train: Mapping[str, Any]) -> Iterator[_Lifted]:
-    """Values of `deepspeed` that have a field in `train`."""
     if (stage := section(deepspeed, ("zero_optimization",)).get("stage", "auto")) != "auto":
         yield [("zero_optimization", "stage")], "zero_stage", stage
     if (clip := deepspeed.get("gradient_clipping", "auto")) != "auto":
@@ -105,7 +104,6 @@ def _enabled(deepspeed: Mapping[str, Any], name: str) -> bool | None:
 
 
 def _pop(mapping: dict[str, Any], path: tuple[str, ...]) -> None:
-    """Remove a value and the mappings around it that are then empty."""
     first, *rest = path
     if rest:
         _pop(mapping[first], tuple(rest))

@@ -134,7 +134,6 @@ def _shape(config: RunConfig) -> Shape | None:
 
 
 def _sizes(shape: Shape, names: Iterable[str]) -> dict[str, int]:
-    """Return the sizes of a model that its shape gives."""
     return {name: size for name in names if isinstance(size := shape.get(name), int) and size > 0}
 
 

@@ -94,7 +94,6 @@ _WARM_UP_PART: Final = 10
 
 
 def _keep(value: Any) -> Any:
-    """Check the three rules."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise Hint(f"{value} keeps nothing", "keep at least 1")

@@ -163,10 +163,7 @@ def _graphs(train: TrainConfig, on_gpus: bool) -> Iterator[Finding]:
 
 
 def _uncaptured(train: TrainConfig) -> Iterator[tuple[str, str, str, str]]:
-    """Return the settings that prevent recording the passes: field, setting, reason and hint.
-
-    With `compile`, these are the conditions of `joins_parameters`, and that no ranks share a sample.
-    """
+    """With `compile`, these are the conditions of `joins_parameters`, and that no ranks share a sample."""
     if train.engine != "deepspeed":
         yield "engine", f"engine {train.engine}", "its passes are not compiled as a whole", "write engine: deepspeed"
     if train.zero_stage == 3:

@@ -52,7 +52,6 @@ def dollar_form(text: str, *, escapes: bool = False) -> str | None:
 
 
 def _instead(found: re.Match[str]) -> str:
-    """Return a hint for a variable in a form for a shell."""
     name = re.match(r"[A-Za-z_]\w*", found["bare"] or found["inner"] or "")
     if name is None:
         return "write the value"

@@ -238,10 +238,7 @@ def _positions(content: CommentedMap, key: Any) -> tuple[int, int, int, int]:
 
 
 def _is_free(place: FieldPath) -> bool:
-    """Return whether no field of ours gives the value a type: DeepSpeed's own section, and a model's configuration.
-
-    There, `no` as the text that YAML 1.2 makes of it would count as true.
-    """
+    """There, `no` as the text that YAML 1.2 makes of it would count as true."""
     names = [part for part in place if isinstance(part, str)]
     return any(name.partition(".")[0] == "deepspeed" for name in names) or "model" in names[:-1]
 
