@@ -80,8 +80,6 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
     """Return the runs that are begun and not done: ids to read, and those that only wait, in the matrix's order.
 
     Args:
-        conn: A transaction.
-        campaign_id: The campaign.
         cancelled: Whether all of it is to end.
     """
     columns = (_ATTEMPT.id, _ATTEMPT.token, _ATTEMPT.array_index, _ATTEMPT.job_id, _ATTEMPT.created_s)
@@ -108,8 +106,6 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: in
     Runs that are not wanted any more come first: they need no room to be over.
 
     Args:
-        conn: A transaction.
-        campaign_id: The campaign.
         most: How many; None for all.
         skipped: How many to leave out at the beginning.
     """
@@ -180,8 +176,6 @@ def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: b
     that ended since `late_s`, by the store's clock.
 
     Args:
-        conn: A transaction.
-        campaign_id: The campaign.
         late_s: When, in epoch seconds.
         ended: Whether also of runs that have been settled for longer.
     """

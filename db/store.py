@@ -84,7 +84,6 @@ class Store:
         """Open the database at an address, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
         Args:
-            url: the address.
             create: make the SQLite file (mode 0600) with its tables if there is none; `upgrade` makes those of
                 PostgreSQL.
             check_schema: False for `upgrade`, which opens databases that others may not.

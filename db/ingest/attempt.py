@@ -91,8 +91,6 @@ def drain_attempt(
     """Take all new lines of an attempt's spools into the store; return whether some were left.
 
     Args:
-        store: the store.
-        spools: the spools.
         seen: the store's known position in each spool, by `Spool.number`; a spool of just that size is left alone. By
             default the store is asked.
         renew_lease: called before each spool and each stretch of it, which together may outlast a lease. An exception

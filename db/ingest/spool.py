@@ -140,8 +140,6 @@ def ingest(
     """Take the next stretch of a spool into the store. Call it again until `caught_up`.
 
     Args:
-        store: the store.
-        spool: the spool.
         source: the store's known position; by default it is asked.
         max_bytes: the most to take, in a single transaction.
 

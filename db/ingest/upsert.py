@@ -72,7 +72,6 @@ def upsert_latest(conn: Connection, key: tuple[int, int, int], step: int, newest
     """Move a run's newest figures on, unless a higher attempt or step is there already.
 
     Args:
-        conn: a write transaction.
         key: run id, attempt id and generation.
         step: the attempt's highest.
         newest: the last reported value of each name.

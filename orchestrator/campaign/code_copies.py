@@ -50,8 +50,6 @@ class CodeCopies:
     """The copies below a campaign's `dir`. Each script is looked at once, however many runs use it.
 
     Args:
-        dir: the campaign's `dir`.
-        spec: the campaign's spec.
         workdir: the folder in which attempts start.
         make: whether to copy; else this only looks.
     """

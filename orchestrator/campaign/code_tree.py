@@ -58,7 +58,6 @@ class CodeTree:
     """A folder of code as it is now.
 
     Attributes:
-        root: the folder.
         files: paths below it to copy.
         left_out: paths of other files and whole folders below it; the copy links to them.
         narrowed_from: the work tree around it, of which nothing else is copied; None if it is the whole tree.

@@ -24,9 +24,7 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
     """Return the seconds until the run's target step, at its pace since a step: evaluations and saves included.
 
     Args:
-        run: the run.
         since: an earlier step of its newest attempt, and its time by the clock of the node.
-        now_s: the store's clock.
     """
     if run.state is not RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
         return None
@@ -49,7 +47,6 @@ def campaign_left_s(
         runs: all of the campaign.
         left_s: by run id, the estimates of running runs.
         spent_s: by run id, the seconds of its ended attempts.
-        now_s: the store's clock.
     """
     unsettled = [run for run in runs if run.state in UNSETTLED_RUN]
     running = [run for run in unsettled if run.state is RunState.RUNNING]

@@ -41,8 +41,6 @@ class Promotion:
     """A spec to write.
 
     Attributes:
-        name: of the new campaign.
-        run: its only run.
         fixed: the settings of the condition, as `train.zero_stage: 3`.
         notes: effects of the number of steps, and points to check before it is submitted.
     """

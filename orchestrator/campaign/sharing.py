@@ -83,8 +83,6 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     """Open a campaign for a group to read, again if it was opened before.
 
     Args:
-        store: the store of the campaign.
-        campaign: the campaign to open.
         group: a name or a number; None for the group that it is shared with, else for the user's own.
         checkpoints: whether to open checkpoints as well.
 

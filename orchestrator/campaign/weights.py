@@ -161,9 +161,7 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
     """Select the checkpoint to read. Pure.
 
     Args:
-        run: its name.
         config: has the number of checkpoints that stay.
-        wanted: the user's choice.
         complete: checkpoints on the shared folder, newest first.
 
     Raises:

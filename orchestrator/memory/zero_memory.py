@@ -113,7 +113,6 @@ def model_states(
         accumulation: Passes of an optimizer step. Between them stage 1 keeps whole gradients; with a single pass it
             divides them as stage 2 does.
         offload: Takes effect if ZeRO can: optimizer states from stage 1, weights with stage 3.
-        engine: Engine of the training.
         moments: Numbers in fp32 that the optimizer keeps for each weight: 2 for Adam, 1 for momentum.
         buffer: Numbers in all of DeepSpeed's buffers for gradients together; 0 for none.
         joined: All parameters lie in two tensors: at the end of a backward pass every rank has all gradients, and for a

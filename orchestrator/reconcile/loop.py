@@ -323,8 +323,6 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drai
     """Ingest lines that the agents have not pushed: a stretch of each spool in turn, none more than its share.
 
     Args:
-        writer: of the campaign.
-        rows: the attempts.
         grace_s: how long files may take to become visible here.
         drained: receives the results; a spool that stays unreadable is reported by an event instead.
     """

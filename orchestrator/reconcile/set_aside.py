@@ -80,7 +80,6 @@ def set_aside(
 
     Args:
         action: the run, and how it would be ended.
-        writer: of the campaign.
         grace_s: for so long a trouble counts once.
         finish: records the end of an attempt.
 

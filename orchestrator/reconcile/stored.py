@@ -122,8 +122,6 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
     """Read in a single transaction the part of a campaign that a pass looks at.
 
     Args:
-        store: the store.
-        campaign: the campaign.
         skipped: how many runs to leave out of those that were never begun, from the first on.
     """
     with store.read() as conn:

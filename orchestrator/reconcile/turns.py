@@ -83,7 +83,6 @@ class Turns:
         """Prepare a reconciler for each campaign.
 
         Args:
-            store: with the campaigns.
             interval_s: between two passes on a campaign; Slurm is asked no more often than without it.
             driver: makes the reconciler of a campaign.
         """

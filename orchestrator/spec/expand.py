@@ -52,12 +52,8 @@ class Run:
         name: Unique in its campaign, safe as a folder's name, at most 100 characters.
         params: The values that the matrix sets, by short names.
         repeat: Number of the repeat, from 0.
-        config: Its configuration.
         config_hash: 16 hexadecimal digits that identify the experiment.
         target_step: Optimizer steps after which it is complete; None until the training has counted an epoch.
-        nodes: Nodes.
-        ranks_per_node: Processes on a node.
-        world_size: Processes.
         global_batch: Samples of an optimizer step; None for a command without it.
         micro_batch: Samples of one forward pass on a rank, at first; None if it is searched for.
         accumulation: Passes of an optimizer step, at first.

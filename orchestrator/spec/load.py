@@ -58,7 +58,6 @@ def load_runs(
     """Read and check a spec, and every run that it expands to.
 
     Args:
-        path: The YAML file.
         overrides: Values that replace the file's, such as `train.steps=10` or `nodes=2`.
         local_gpus: GPUs of this machine, which count for `executor: local`.
         check_options: See `expand`.

@@ -44,7 +44,6 @@ class AxisSetting:
     Attributes:
         key: The key as the spec has it.
         path: The field that it sets; None for a parameter of the command's own.
-        value: The value.
         place: Where the value stands in the spec.
         axis: The value is from an axis or an own point, not from an `include` that adds to points.
     """

@@ -102,7 +102,6 @@ def load(text: str, filename: str) -> YamlDocument:
     """Read a YAML document whose top level is a mapping.
 
     Args:
-        text: The document.
         filename: The name for error messages.
 
     Raises:
