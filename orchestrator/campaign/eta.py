@@ -57,7 +57,7 @@ def campaign_left_s(
     paces = _paces(runs, left_s, spent_s, now_s)
     known = sorted(paces.values())
     usual_s = statistics.median(known) if known and known[-1] <= ALIKE * known[0] else None
-    needed_s = [left_s.get(run.run_id, _needed_s(run, paces.get(run.condition, usual_s))) for run in unsettled]
+    needed_s = [left_s.get(run.run_id, _needed_s(run, paces.get(run.condition, usual_s), now_s)) for run in unsettled]
     if None in needed_s:
         return None
     return max(
@@ -80,5 +80,10 @@ def _paces(
     return {condition: statistics.median(values) for condition, values in found.items()}
 
 
-def _needed_s(run: RunStatus, pace_s: float | None) -> float | None:
-    return None if pace_s is None else pace_s * max(0, (run.target_step or 0) - (run.step or 0))
+def _needed_s(run: RunStatus, pace_s: float | None, now_s: float) -> float | None:
+    """Return the time of a run without an estimate of its own; None if it should have ended long ago."""
+    if pace_s is None:
+        return None
+    needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))
+    runs_s = now_s - run.started_s if run.state is RunState.RUNNING and run.started_s and needed_s else 0.0
+    return needed_s if runs_s <= max(QUIET_S, ALIKE * needed_s) else None

@@ -77,6 +77,7 @@ def test_a_retry_needs_only_the_steps_that_it_has_not_made() -> None:
         ([run(1), waiting(2)], {}, {}),  # none has a pace
         ([run(1), waiting(2), done(3), done(4)], {1: 10.0}, {3: 100.0, 4: 1000.0}),  # which of them is 2 like?
         ([done(1)], {}, {1: 50.0}),
+        ([done(1), run(2, step=None)], {}, {1: 50.0}),  # it should have been over long ago
     ],
 )
 def test_nothing_is_said_of_a_campaign_of_which_too_little_is_known(

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
-from dscampaign.db import schema
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.gpus import gpu_lines
-from dscampaign.tests.support.cli_world import CONFIG, World, make_world
+from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]
 
@@ -123,24 +121,3 @@ def test_the_energy_of_a_run_is_known_only_if_that_of_every_attempt_is() -> None
     sampled = AttemptGpus(1, (GPU, OTHER), None)
     assert energy_document([sampled])["energy_j"] == 106_900.0
     assert energy_document([sampled, None])["energy_j"] is None
-
-
-def test_hours_are_those_of_gpus_where_there_are_any(world: World, capsys: Output) -> None:
-    def header() -> str:
-        assert main(["list"]) == 0
-        return capsys.readouterr().out.partition("\n")[0]
-
-    assert "GPU-HOURS" in header().upper()  # Slurm's, as far as is known
-    with world.store.write() as conn:
-        conn.execute(update(schema.run).values(config={**CONFIG, "slurm": {"gpus_per_node": "0"}}))
-    assert "RANK-HOURS" in header().upper()
-    with world.store.write() as conn:
-        conn.execute(
-            update(schema.run).values(config={**CONFIG, "slurm": {"gpus_per_node": "0", "gres": "gpu:a100:4"}})
-        )
-    assert "GPU-HOURS" in header().upper()
-    with world.store.write() as conn:
-        conn.execute(update(schema.campaign).values(executor="local"))
-    assert "RANK-HOURS" in header().upper()
-    sampled(world)
-    assert "GPU-HOURS" in header().upper()
