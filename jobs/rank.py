@@ -68,9 +68,9 @@ class _Record:
             os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"),
             os.environ.get("CAMPAIGN_PROGRESS_DIR"),
         )
-        self._said = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
-        self._said["limits"] = _limits()
-        _write({**self._said, "state": "running"}, *self._folders)
+        self._identity = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+        self._identity["limits"] = _limits()
+        _write({**self._identity, "state": "running"}, *self._folders)
 
     def heed_os_exit(self) -> None:
         """Make an end by `os._exit`, which runs nothing else, leave the record first."""
@@ -85,7 +85,7 @@ class _Record:
 
     def end(self, ending: Dict[str, Any]) -> None:
         """Write how it ended; of several ends, as of a handler that runs at the end, the first."""
-        if self._ended or os.getpid() != self._said["pid"]:
+        if self._ended or os.getpid() != self._identity["pid"]:
             return
         self._ended = True
         with suppress(ValueError):  # not the main thread
@@ -97,7 +97,7 @@ class _Record:
             "state": "ended",
             "ended": time.time(),
         }
-        _write({**self._said, **ending, **how}, *self._folders)
+        _write({**self._identity, **ending, **how}, *self._folders)
 
 
 class _Groups:

@@ -198,7 +198,7 @@ class Agent:
         env = launch.environment(payload, paths, self.node, start.resume, os.environ | caches, cores, self._copy)
         env |= self._progress_env
         digests = variables.digests(os.environ, payload.env)
-        self._launched = {"allocator": allocator.told(env), "variables": digests}
+        self._launched = {"allocator": allocator.setting(env), "variables": digests}
         line = launch.command(payload, paths, hostfile, self.node.rank, start.address, start.port, self._copy)
         for lock in cleanup.clear_build_locks(Path(caches[_BUILDS])) if _BUILDS in caches else ():
             print(f"{lock} was removed: its build has ended", file=sys.stderr, flush=True)

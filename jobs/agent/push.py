@@ -32,7 +32,7 @@ class Pusher:
         self._spool, self._url = spool, store_url
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._said = ""
+        self._printed = ""
         self._store: Store | None = None
 
     def start(self) -> None:
@@ -78,6 +78,6 @@ class Pusher:
             self._say("")
 
     def _say(self, text: str) -> None:
-        if text and text != self._said:
+        if text and text != self._printed:
             print(text, file=sys.stderr, flush=True)
-        self._said = text
+        self._printed = text

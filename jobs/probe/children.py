@@ -47,12 +47,12 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout_s: float, log: P
         try:
             code = child.wait(timeout_s)
         except subprocess.TimeoutExpired as exc:
-            raise ChildFailed(f"did not end within {timeout_s:.0f} s{_said(log)}") from exc
+            raise ChildFailed(f"did not end within {timeout_s:.0f} s{_last_line(log)}") from exc
         finally:
             signal_group(child.pid)
             _running.discard(child.pid)
     if code:
-        raise ChildFailed(f"ended with code {code}{_said(log)}")
+        raise ChildFailed(f"ended with code {code}{_last_line(log)}")
 
 
 def kill_all() -> None:
@@ -61,7 +61,7 @@ def kill_all() -> None:
         signal_group(group)
 
 
-def _said(log: Path) -> str:
+def _last_line(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

@@ -28,7 +28,7 @@ def default(env: Mapping[str, str]) -> Mapping[str, str]:
     return {} if chosen or registers or "WSL_DISTRO_NAME" in env else EXPANDABLE
 
 
-def told(env: Mapping[str, str]) -> str:
+def setting(env: Mapping[str, str]) -> str:
     """Return the allocator's setting, "" for none."""
     return next((env[name] for name in NAMES if env.get(name)), "")
 

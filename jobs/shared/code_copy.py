@@ -82,7 +82,7 @@ class CopyPaths:
         return self.folder.with_name(f"{self.folder.name}.damaged")
 
     def trouble(self) -> str:
-        """Why the copy is not to be used, at a glance: "" if no agent found it damaged, and it is there."""
+        """Why the copy is not to be used, at a glance: "" if no agent marked it as damaged, and it is there."""
         with contextlib.suppress(FileNotFoundError):
             return self.damaged.read_text(errors="replace") or "damaged"
         return "" if self.folder.is_dir() and self.manifest.exists() else f"{self.folder} is gone"
@@ -95,15 +95,15 @@ class CopyPaths:
             OSError: it cannot be read for now.
         """
         try:
-            found = CodeCopy.read(self.manifest)
+            copy = CodeCopy.read(self.manifest)
         except (TypeError, ValueError, AttributeError) as exc:
             raise DamagedCopy(f"{self.manifest}: {exc}") from exc
-        if found is None:
+        if copy is None:
             self.manifest.stat()  # a folder that is away for now raises; what follows is about one that is there
             raise DamagedCopy(f"{self.manifest} holds no manifest")
-        if found.hash != self.folder.name:
-            raise DamagedCopy(f"{self.manifest} is that of {found.hash}")
-        return found
+        if copy.hash != self.folder.name:
+            raise DamagedCopy(f"{self.manifest} is that of {copy.hash}")
+        return copy
 
     def others_files(self) -> list[Path]:
         """Return the topmost places in the copy that were added later, such as a script's output.
@@ -111,7 +111,7 @@ class CopyPaths:
         Raises:
             DamagedCopy, OSError: as of `read`.
         """
-        copy, own, found = self.read(), set[Path](), list[Path]()
+        copy, own, added = self.read(), set[Path](), list[Path]()
         for place in walk(self.folder.parent, lambda _: Part.TREE, (self.folder.name,)):
             path = place.path.relative_to(self.folder)
             linked = stat.S_ISLNK(place.info.st_mode) and os.readlink(place.path) == os.path.join(copy.root, path)  # noqa: PTH115, PTH118
@@ -119,8 +119,8 @@ class CopyPaths:
             if place.part and (linked or compiled or os.fspath(path) in copy.files or path in own):
                 own |= {path, *path.parents}
             else:
-                found.append(place.path)
-        return found if found != [self.folder] else []
+                added.append(place.path)
+        return added if added != [self.folder] else []
 
     def verify(self) -> CodeCopy:
         """Read every file of the copy; return its content.
@@ -129,17 +129,17 @@ class CopyPaths:
             DamagedCopy: a file is missing or differs, or others can have written to the copy.
             OSError: it cannot be read for now.
         """
-        found = self.read()
+        copy = self.read()
         if self.folder.is_dir() and (doubt := distrust_tree(self.folder, self.folder.parent.parent)):
             raise DamagedCopy(str(doubt))  # also a file beside the others, which Python may import
-        for path, expected in found.files.items():
+        for path, expected in copy.files.items():
             try:
                 now = fingerprint(self.folder, path)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise DamagedCopy(f"{self.folder / path} is missing") from None
             if now != expected:
                 raise DamagedCopy(f"{self.folder / path} differs from the copied code")
-        return found
+        return copy
 
 
 def inner_link(root: Path, path: str) -> str | None:
@@ -183,9 +183,9 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
         named = option or (before if before.startswith("-") and "=" not in before else "")
         if not (script or (value.endswith(NAMING) and not _WRITTEN.match(named))):
             return word
-        found = _counterpart(str(Path(workdir, value)), copy, folder)
-        there = found is not None and str(found.relative_to(folder)) in copy.files
-        return f"{option}{equals}{found}" if there else word
+        place = _counterpart(str(Path(workdir, value)), copy, folder)
+        there = place is not None and str(place.relative_to(folder)) in copy.files
+        return f"{option}{equals}{place}" if there else word
 
     pairs = zip(("", *command), command, strict=False)
     return tuple(copied(word, before, script=position == 0) for position, (before, word) in enumerate(pairs))
@@ -195,9 +195,9 @@ def in_copy_paths(value: str, workdir: str, copy: CodeCopy | None, folder: Path)
     """A PYTHONPATH made absolute from `workdir`, with the copy's folders in place of those that were copied."""
 
     def copied(entry: str) -> str:
-        found = _counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
-        own = found is not None and found.is_dir() and found.resolve().is_relative_to(folder.resolve())  # not a link
-        return str(found) if own else str(Path(workdir, entry))
+        place = _counterpart(str(Path(workdir, entry)), copy, folder) if copy else None
+        own = place is not None and place.is_dir() and place.resolve().is_relative_to(folder.resolve())  # not a link
+        return str(place) if own else str(Path(workdir, entry))
 
     return os.pathsep.join(map(copied, value.split(os.pathsep))) if value else value
 

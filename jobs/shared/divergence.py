@@ -39,7 +39,7 @@ def diverged(rows: Iterable[Mapping[str, Any]], *, begun: bool = True) -> tuple[
     watch = _Watch(begun)
     for step, row in _by_step(rows):
         watch.look(step, row)
-    return watch.found()
+    return watch.result()
 
 
 def is_real(loss: float, grad_norm: float | None) -> bool:
@@ -85,7 +85,7 @@ class _Watch:
         self._zero_is_usual |= bool(self._zeros)
         self._zeros, self._before = [], loss
 
-    def found(self) -> tuple[str, int] | None:
+    def result(self) -> tuple[str, int] | None:
         lost = min(self._lost.items(), key=lambda item: (item[0] != "loss", item[1][1]), default=None)
         if lost:
             return lost[1]

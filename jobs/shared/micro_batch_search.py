@@ -91,11 +91,11 @@ def _pays(trials: Sequence[Trial]) -> bool:
 
 
 def _expected_gb(trials: Sequence[Trial], size: int) -> float | None:
-    """Extrapolate the peak of a size from the last two; None if fewer are known."""
-    known = [trial for trial in trials if trial.peak_gb is not None][-2:]
-    if len(known) < 2:
+    """Extrapolate the peak of a size from the last two; None if fewer are measured."""
+    measured = [trial for trial in trials if trial.peak_gb is not None][-2:]
+    if len(measured) < 2:
         return None
-    low, high = known
+    low, high = measured
     assert low.peak_gb is not None
     assert high.peak_gb is not None
     slope = max(0.0, (high.peak_gb - low.peak_gb) / (high.micro_batch - low.micro_batch))

@@ -98,11 +98,11 @@ class GpuMeter:
         return {"gpu": self.number, **self._ask(_FACTS)}
 
     def _ask(self, readers: Sequence[_Reader]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for reader in readers:
             with suppress(self._nvml.NVMLError):
-                found |= reader(self._nvml, self._handle)
-        return found
+                figures |= reader(self._nvml, self._handle)
+        return figures
 
 
 def memory_bytes(nvml: Any, handle: Any) -> tuple[int, int]:

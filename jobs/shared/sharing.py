@@ -33,9 +33,9 @@ class Sharing:
     @classmethod
     def read(cls, marker: Path) -> Self | None:
         """Return the sharing in a campaign's marker; None if it is not shared."""
-        found = (read_json(marker) or {}).get(_KEY)
+        record = (read_json(marker) or {}).get(_KEY)
         with suppress(ValueError):
-            return decode(cls, found) if found else None
+            return decode(cls, record) if record else None
         return None
 
     @staticmethod
@@ -69,11 +69,11 @@ def open_to_readers(paths: AttemptPaths) -> None:
 
 def _closed_files(folder: Path) -> list[Path]:
     """Files of this user's that nobody else may read."""
-    found = []
+    files = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 mode, owner = entry.stat(follow_symlinks=False).st_mode, entry.stat(follow_symlinks=False).st_uid
                 if stat.S_ISREG(mode) and owner == os.geteuid() and not mode & stat.S_IRGRP:
-                    found.append(Path(entry.path))
-    return found
+                    files.append(Path(entry.path))
+    return files

@@ -40,28 +40,28 @@ class SavedWeights:
             ValueError: the files are not of this trainer, or their number of shards does not fit.
         """
         with weights_only():
-            self._found = _whole(folder, tag, dtype)
+            self._weights = _whole(folder, tag, dtype)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._weights
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a whole weight in the format of its file."""
-        weight: Tensor = self._found[name].contiguous()
+        weight: Tensor = self._weights[name].contiguous()
         return weight
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
         """Of every weight."""
-        return {name: torch.Size(weight.shape) for name, weight in self._found.items()}
+        return {name: torch.Size(weight.shape) for name, weight in self._weights.items()}
 
 
 def _whole(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
     count = len(list((folder / tag).glob("mp_rank_*_model_states.pt")))
     if count < 2:
-        return _found(folder, tag, dtype)
+        return _read(folder, tag, dtype)
     with TemporaryDirectory() as place:  # what is read from there stays in memory, or mapped into it
-        parts = [_found(_alone(folder / tag, number, Path(place)), tag, dtype) for number in range(count)]
+        parts = [_read(_alone(folder / tag, number, Path(place)), tag, dtype) for number in range(count)]
     return {name: _parts_joined(name, parts) for name in parts[0]}
 
 
@@ -84,7 +84,7 @@ def _parts_joined(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
     return _Joined(mine, int(cut is Cut.INPUTS), pieces=3 if cut is Cut.THIRDS else 1, turned=turned)
 
 
-def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
+def _read(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
     plain, whole = folder / tag / STATE_FILE, folder / tag / WHOLE
     if plain.exists():
         return _own_names(_load(plain)["module"])
@@ -95,8 +95,8 @@ def _found(folder: Path, tag: str, dtype: torch.dtype) -> dict[str, Any]:
         return _own_names(state["module"])
     if state and state["optimizer"]:
         return _own_names(_without_zero(state))
-    found = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag, lazy_mode=True)
-    return _own_names(_parted(found, state) if state and MATRICES in found else found)
+    weights = get_fp32_state_dict_from_zero_checkpoint(str(folder), tag, lazy_mode=True)
+    return _own_names(_parted(weights, state) if state and MATRICES in weights else weights)
 
 
 def _load(file: Path) -> dict[str, Any]:

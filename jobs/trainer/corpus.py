@@ -57,13 +57,13 @@ class Corpus:
             if path.is_absolute() or self.path.startswith("."):
                 raise FileNotFoundError(f"no data set at {self.path}")
             return []
-        found = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
+        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
         if self.split:
-            found = [file for file in found if file.relative_to(path).as_posix().startswith(self.split)]
-        if not found:
+            files = [file for file in files if file.relative_to(path).as_posix().startswith(self.split)]
+        if not files:
             split = f" of split {self.split}" if self.split else ""
             raise FileNotFoundError(f"{path}: no {', '.join(SUFFIXES)} file{split}")
-        return found
+        return files
 
     def _read(self, file: Path) -> Iterator[Iterator[str]]:
         if file.suffix == ".parquet":

@@ -78,8 +78,8 @@ def put_off_muon() -> None:
     With ZeRO, DeepSpeed 0.19.8 imports them at each start, to see whether the optimizer is a Muon. That would load all
     of PyTorch's compiler, which takes each rank two seconds.
     """
-    theirs = getattr(compiler, "compile", None)
-    if theirs is None or _MUON in sys.modules:
+    original = getattr(compiler, "compile", None)
+    if original is None or _MUON in sys.modules:
         return
     compiler.compile = lambda: _compiled_when_called
     try:
@@ -87,7 +87,7 @@ def put_off_muon() -> None:
     except ImportError:  # another version, which has none
         pass
     finally:
-        compiler.compile = theirs
+        compiler.compile = original
 
 
 def _compiled_when_called(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -127,12 +127,12 @@ class FsdpEngine(TorchEngine):
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         """Return this rank's parts as plain tensors: PyTorch's own format needs pickles that run code."""
-        found = {}
+        parts = {}
         for name, parameter in self.module.named_parameters():
             kept = self.optimizer.state.get(parameter, {})  # none of what has no part in the loss
             states = {state: _alone(_local(value)) for state, value in kept.items()}
-            found[name] = {"weight": _alone(_local(parameter)), **states}
-        return found
+            parts[name] = {"weight": _alone(_local(parameter)), **states}
+        return parts
 
     def _buffers(self) -> dict[str, Tensor]:
         kept = self.module.state_dict().keys()

@@ -96,5 +96,5 @@ def _address_limit() -> int | None:
 def _status_gb(name: str) -> float:
     """A size in the process's status, which Linux gives in KiB. Peaks are only there: psutil knows none."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found = next(line for line in lines if line.startswith(f"{name}:"))
-    return int(found.split()[1]) * 1024 / GB
+    line = next(line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024 / GB

@@ -180,14 +180,14 @@ def find_model_config(config: TrainerConfig, tokens: Data | Tokenizer) -> PreTra
     fields = config.model
     if isinstance(fields, str):
         shape = None if config.pretrained else find_shape(fields)
-        found = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, tokens)
+        model_config = AutoConfig.from_pretrained(fields) if shape is None else _from_fields(shape, tokens)
     else:
         _refuse_misspelt(fields)
-        found = _from_fields(fields, tokens)
+        model_config = _from_fields(fields, tokens)
     for name in DROPOUT_FIELDS:
-        if hasattr(found, name):
-            setattr(found, name, config.dropout)
-    return found
+        if hasattr(model_config, name):
+            setattr(model_config, name, config.dropout)
+    return model_config
 
 
 def _refuse_misspelt(model: Mapping[str, Any]) -> None:
@@ -246,8 +246,8 @@ def _attention(config: TrainerConfig, model_config: PreTrainedConfig) -> str | N
     plain = model_config.model_type in PLAIN_CAUSAL_MODELS and getattr(model_config, "sliding_window", None) is None
     if config.sequence_parallel > 1:
         if not plain:
-            known = ", ".join(sorted(PLAIN_CAUSAL_MODELS))
-            raise ValueError(f"train.sequence_parallel: not for {model_config.model_type}; it is known to fit {known}")
+            served = ", ".join(sorted(PLAIN_CAUSAL_MODELS))
+            raise ValueError(f"train.sequence_parallel: not for {model_config.model_type}; it is known to fit {served}")
         require_heads(model_config, config.sequence_parallel)
         return register(causal_sdpa, config.sequence_parallel)
     return CAUSAL_SDPA if plain else None
@@ -268,8 +268,8 @@ def _require_plain_output(model: PreTrainedModel) -> None:
     output = model.get_output_embeddings()
     plain = model.config.model_type in PLAIN_OUTPUT_MODELS and getattr(output, "bias", None) is None
     if not plain:
-        known = ", ".join(sorted(PLAIN_OUTPUT_MODELS))
-        raise ValueError(f"train.fused_loss: not for {model.config.model_type}; it is known to fit {known}")
+        served = ", ".join(sorted(PLAIN_OUTPUT_MODELS))
+        raise ValueError(f"train.fused_loss: not for {model.config.model_type}; it is known to fit {served}")
 
 
 def _facts(model: PreTrainedModel, seq_len: int) -> ModelFacts:
@@ -312,8 +312,8 @@ def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
     reach = {"full_attention": seq_len, "sliding_attention": window, "chunked_attention": chunk}
     kinds = getattr(config, "layer_types", None)
     each = [window] if kinds is None else [reach.get(kind, 0) for kind in kinds]
-    seen = sum(min(one, seq_len) for one in each) / len(each)
-    return heads * (queries + values) / 2 * seen / seq_len
+    reached = sum(min(one, seq_len) for one in each) / len(each)
+    return heads * (queries + values) / 2 * reached / seq_len
 
 
 def _idle_share(config: PreTrainedConfig) -> float:

@@ -25,9 +25,9 @@ _GATHERS: Final = "_PartitionedParameterCoordinator__allgather_stream"
 
 def join_gradients() -> None:
     """Order the gradients of each bucket of this process by a single copy. Once is enough."""
-    theirs = getattr(stage3, _REDUCES, None)
-    if theirs is not None and hasattr(torch, "_chunk_cat") and not getattr(theirs, "joins", False):
-        setattr(stage3, _REDUCES, _joined(theirs))
+    original = getattr(stage3, _REDUCES, None)
+    if original is not None and hasattr(torch, "_chunk_cat") and not getattr(original, "joins", False):
+        setattr(stage3, _REDUCES, _joined(original))
 
 
 def stay_ahead(optimizer: Any) -> None:
@@ -58,13 +58,13 @@ class _FollowedStream(torch.cuda.Stream):
         torch.cuda.current_stream().wait_stream(self)
 
 
-def _joined(theirs: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+def _joined(original: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
     """Return this rank's parts of gradients, averaged over all ranks; the last part of a gradient may be shorter."""
 
     @torch.no_grad()
     def reduce_scatter_coalesced(tensors: Sequence[Tensor], group: Any = None) -> list[Tensor]:
-        if len(tensors) < 2:  # theirs copies nothing then
-            return theirs(tensors, group)
+        if len(tensors) < 2:  # original copies nothing then
+            return original(tensors, group)
         rank, ranks = stage3.dist.get_rank(group), stage3.dist.get_world_size(group)
         parts = [-(-tensor.numel() // ranks) for tensor in tensors]
         ours = [min(max(tensor.numel() - rank * part, 0), part) for tensor, part in zip(tensors, parts, strict=True)]

@@ -78,9 +78,9 @@ def find_source(job: Job) -> ResumeSource:
     """
     if job.resume is None:
         return ResumeSource(None, Path(), universal=False)
-    found = checkpoint.verify(job.resume, check_digests=False)
-    folder, universal = fitting(found.path, job, TAG)
-    return ResumeSource(job.resume, folder, universal, found.manifest.eval_loss is not None)
+    saved = checkpoint.verify(job.resume, check_digests=False)
+    folder, universal = fitting(saved.path, job, TAG)
+    return ResumeSource(job.resume, folder, universal, saved.manifest.eval_loss is not None)
 
 
 def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]]:
@@ -146,8 +146,8 @@ def _written_by(rank: int, parts: int, draft: Path) -> list[Path]:
 
 
 def _number(words: re.Pattern[str], file: Path) -> int:
-    found = words.search(file.name)
-    return int(found[1]) if found else 0
+    match = words.search(file.name)
+    return int(match[1]) if match else 0
 
 
 def _commit(draft: Path, files: dict[str, FileEntry], config: TrainerConfig, job: Job, step: int) -> None:

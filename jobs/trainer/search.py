@@ -109,5 +109,5 @@ def _agreed(size: int, device: torch.device) -> int:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    said = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in said
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text

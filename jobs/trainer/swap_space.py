@@ -70,8 +70,8 @@ def clear(job: Job) -> None:
 
 def _sections(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     zero = config.get("zero_optimization", {})
-    found = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
-    yield from (section for section in found if section and section.get("device") == "nvme")
+    sections = (zero.get(name) for name in ("offload_optimizer", "offload_param"))
+    yield from (section for section in sections if section and section.get("device") == "nvme")
 
 
 def _run(job: Job) -> str:

@@ -34,8 +34,8 @@ def prepare(model: PreTrainedModel, ranks: int) -> None:
     """
     config = model.config
     if config.model_type not in CUTTABLE_MODELS:
-        known = ", ".join(sorted(CUTTABLE_MODELS))
-        raise ValueError(f"train.tensor_parallel: not for {config.model_type}; it is known to fit {known}")
+        served = ", ".join(sorted(CUTTABLE_MODELS))
+        raise ValueError(f"train.tensor_parallel: not for {config.model_type}; it is known to fit {served}")
     for name, why in UNCUT_FIELDS.items():
         if getattr(config, name, None):
             raise ValueError(f"train.tensor_parallel: not with the model's {name}: {why}")

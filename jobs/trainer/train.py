@@ -156,5 +156,9 @@ def _software(device: torch.device) -> dict[str, str]:
     libraries = {module: version(module) for module in ("deepspeed", "transformers")}
     facts = {"device": name, "torch": torch.__version__, **libraries}
     if device.type == "cuda":
-        facts |= {"cuda": torch.version.cuda or "", "driver": driver_version(), "allocator": allocator.told(os.environ)}
+        facts |= {
+            "cuda": torch.version.cuda or "",
+            "driver": driver_version(),
+            "allocator": allocator.setting(os.environ),
+        }
     return facts

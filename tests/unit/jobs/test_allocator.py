@@ -20,7 +20,7 @@ ON = "expandable_segments:True"
 def told(folder: Path, base: dict[str, str], **values: object) -> str:
     payload = make_payload(folder, **{"gpus_per_node": GPUS, "train": {"seq_len": 8}, **values})
     node = Node("7_0", 0, "n0", "4,5")
-    return allocator.told(launch.environment(payload, AttemptPaths(Path(payload.attempt_dir)), node, "", base, 9))
+    return allocator.setting(launch.environment(payload, AttemptPaths(Path(payload.attempt_dir)), node, "", base, 9))
 
 
 def test_the_built_in_training_joins_fragments_by_default(tmp_path: Path) -> None:
