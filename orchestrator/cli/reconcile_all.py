@@ -27,7 +27,6 @@ from .watch import (
     in_the_way,
     patiently,
     require_polite,
-    status_if_any,
     terminated_as_interrupted,
 )
 
@@ -63,7 +62,7 @@ def _one_round(turns: Turns, store: Store) -> bool:
         if isinstance(seen, LeaseHeld | StaleLease):
             continue
         obstacles = in_the_way(seen)
-        for line in (*_done(outcome, store), *obstacles.values()):
+        for line in (*done_lines(seen, read_status(store, outcome.campaign)), *obstacles.values()):
             echo_err(f"{outcome.campaign.name}: {line}")
         troubled = troubled or bool(obstacles)
     return troubled
@@ -82,16 +81,11 @@ def _watch(turns: Turns, store: Store, campaigns: dict[int, CampaignRow]) -> boo
         display.say(obstacles[0].news({}))
         if isinstance(outcome.seen, LeaseHeld | StaleLease):
             continue
-        lines = patiently(partial(_done, outcome, store))
-        lines = [*lines, *obstacles[campaign.id].news(in_the_way(outcome.seen))]
+        status = patiently(partial(read_status, store, campaign))
+        lines = [*done_lines(outcome.seen, status), *obstacles[campaign.id].news(in_the_way(outcome.seen))]
         display.say([f"{campaign.name}: {line}" for line in lines])
-        if status := status_if_any(store, campaign):
-            display.update(status)
+        display.update(status)
     return False
-
-
-def _done(outcome: Outcome, store: Store) -> Sequence[str]:
-    return done_lines(outcome.seen, lambda: read_status(store, outcome.campaign))
 
 
 def _end(store: Store, campaigns: Sequence[CampaignRow], as_json: bool, *, troubled: bool) -> int:

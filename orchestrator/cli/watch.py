@@ -25,7 +25,7 @@ from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S,
 
 from .display import display, stamped
 from .output import echo_err, echo_json, echo_page, page_for, screen_height
-from .pages.actions import action_lines, waiting
+from .pages.actions import action_lines
 from .pages.status import headline, status_page
 from .progress import progress_shown
 
@@ -46,7 +46,7 @@ def run_one_pass(
     try:
         with terminated_as_interrupted(), progress_shown(quiet=quiet):
             while isinstance(seen := _pass_or_held(reconciler), Pass) and seen.goes_on:
-                for line in done_lines(seen, lambda: read_status(store, campaign)):
+                for line in done_lines(seen, read_status(store, campaign)):
                     echo_err(line)
                 del seen
     except KeyboardInterrupt:
@@ -56,7 +56,7 @@ def run_one_pass(
         reconciler.close()
     status = read_status(store, campaign)
     obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else {}
-    for line in (*done_lines(seen, lambda: status), *obstacles.values()):
+    for line in (*done_lines(seen, status), *obstacles.values()):
         echo_err(line)
     return status, isinstance(seen, Pass) and bool(seen.troubles)
 
@@ -68,12 +68,11 @@ def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
         return held
 
 
-def done_lines(seen: Pass | Exception, read: Callable[[], CampaignStatus]) -> Sequence[str]:
-    """The actions of a pass; `read` returns the status after it, and is called only if there are any."""
+def done_lines(seen: Pass | Exception, status: CampaignStatus) -> Sequence[str]:
+    """The actions of a pass, given the status after it."""
     if not isinstance(seen, Pass) or not seen.actions:
         return []
-    after = {run.run_id: run for run in read().runs}
-    return action_lines(seen, after, page_for(sys.stderr))
+    return action_lines(seen, {run.run_id: run for run in status.runs}, page_for(sys.stderr))
 
 
 def watch_passes(
@@ -89,16 +88,11 @@ def watch_passes(
     """
     require_polite([campaign], interval_s)
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
-    waited: set[int] = set()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
             for seen in reconciler.watch(poll_s=interval_s, sleep=sleep):
-                status, lines = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
-                if status and isinstance(seen, Pass):
-                    after = {run.run_id: run for run in status.runs}
-                    lines = [*action_lines(seen, after, page_for(sys.stderr), waited), *lines]
-                    waited = waiting(seen, after)
-                shown.say(lines)
+                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
+                shown.say([*(done_lines(seen, status) if status else ()), *news])
                 if status:
                     shown.update(status)
                     if status.settled and isinstance(seen, LeaseHeld | StaleLease):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dscampaign.db.records import RunStatus
@@ -43,21 +43,13 @@ class _Line(NamedTuple):
     job: str = ""
 
 
-def waiting(done: Pass, after: Mapping[int, RunStatus]) -> set[int]:
-    """The ids of the runs that were to be submitted and are not; `after` as of `action_lines`."""
-    return {a.run.id for a in done.actions if isinstance(a, Submit) and _waits(a, after[a.run.id])}
-
-
-def action_lines(
-    done: Pass, after: Mapping[int, RunStatus], page: Page, waited: Collection[int] = frozenset()
-) -> list[str]:
+def action_lines(done: Pass, after: Mapping[int, RunStatus], page: Page) -> list[str]:
     """A line for each noteworthy action, unless another line about the run covers it; like lines are merged.
 
     Args:
         done: the pass.
         after: each run's status after the pass, by run id: not every decision took effect.
         page: where it is shown.
-        waited: runs that were `waiting` after the pass before, which are not repeated.
     """
     runs = [*(view.run for view in done.snapshot.runs), *(broken.run for broken in done.snapshot.broken)]
     names = {run.id: run.name for run in runs}
@@ -68,7 +60,6 @@ def action_lines(
         action
         for action in done.actions
         if run_of(action) not in unrecorded
-        and not (isinstance(action, Submit) and action.run.id in waited and _waits(action, after[action.run.id]))
         and not (isinstance(action, SetRun) and (action.state is action.run.state or action.run.id in started))
     ]
     lines = [
@@ -131,17 +122,12 @@ def _text(action: Action, micro_batch: int | None, now: RunStatus, page: Page) -
     return text
 
 
-def _waits(action: Submit, now: RunStatus) -> bool:
-    # the job may be that of the attempt before
-    return now.state in UNSETTLED_RUN and (not now.job_id or now.generation < action.generation)
-
-
 def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: Page) -> str:
     """Return whether it was submitted: sbatch may have refused it, or timed out, or the run was held instead."""
     if now.state not in UNSETTLED_RUN:
         return _standing(now.state, now.reason, page)
-    if _waits(action, now):
-        return "not submitted for now"
+    if not now.job_id or now.generation < action.generation:
+        return ""  # an obstacle, see `in_the_way`; the job may be that of the attempt before
     again = action.generation > 1
     reduced = again and action.micro_batch not in (None, micro_batch)
     micro = f" at micro-batch {action.micro_batch}" if reduced else ""

@@ -71,7 +71,7 @@ def status_page(
     whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
     if height is None or (len(status.runs) <= height and not whole_conditions):
         rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
-        lines = _page(status, page, rows, _failures(status, page), whole)
+        lines = _page(status, page, rows, _causes(status, page), whole)
         if height is None or _height(lines, page) <= height:
             return "\n".join(lines)
     return "\n".join(_screen(status, page, height))
@@ -257,24 +257,15 @@ def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
     return [run for run in runs if run.run_id in chosen]
 
 
-def _failures(status: CampaignStatus, page: Page) -> list[str]:
-    lines = []
-    for runs in failures_of(status):
-        names = f"{some([run.name for run in runs], 2)} · " if len(runs) > 1 else ""
-        lines += [_cause(runs, page, 3)]
-        lines += [page.paint(f"  {names}next: {typed('explain', status.campaign.name, runs[0].name)}", Style.DIM)]
-    return lines
-
-
-def _causes(status: CampaignStatus, page: Page, most: int) -> list[str]:
+def _causes(status: CampaignStatus, page: Page, most: int | None = None) -> list[str]:
+    """Each cause of failures, or the `most` frequent causes, with the next commands."""
     name, groups = status.campaign.name, failures_of(status)
-    lines = [_cause(runs, page, 1) for runs in groups[:most]]
-    if rest := groups[most:]:
+    lines = [_cause(runs, page, 1 if most else 3) for runs in groups[:most]]
+    if rest := groups[most:] if most else []:
         lines += [f"… and {count(sum(map(len, rest)), 'more run')} of {count(len(rest), 'other cause')}"]
-    if groups:
-        commands = typed("explain", name, groups[0][0].name), typed("status", name, "--failed")
-        lines += [page.paint(f"next: {command}", Style.DIM) for command in commands]
-    return lines
+    commands = [typed("explain", name, runs[0].name) for runs in groups[: 1 if most else None]]
+    commands += [typed("status", name, "--failed")] if most and groups else []
+    return [*lines, *(page.paint(f"next: {command}", Style.DIM) for command in commands)]
 
 
 def _cause(runs: Sequence[RunStatus], page: Page, screen_lines: int) -> str:

@@ -53,7 +53,7 @@ def test_the_status_page_has_a_row_for_each_run(world: World, capsys: Output) ->
 def test_failures_come_last_with_what_to_type_next(world: World, capsys: Output) -> None:
     main(["status"])
     out = capsys.readouterr().out
-    assert "bad failed: KeyError: 'x'[bold] · look at x\n  next: campaign explain sweep bad\n" in out
+    assert "bad failed: KeyError: 'x'[bold] · look at x\nnext: campaign explain sweep bad\n" in out
     assert out.rstrip().endswith("Not reconciled yet. Run `campaign reconcile sweep --watch`.")
 
 

@@ -10,10 +10,9 @@ import pytest
 from dscampaign.files import disk_space
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.pages.actions import action_lines, waiting
+from dscampaign.orchestrator.cli.pages.actions import action_lines
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.watch import in_the_way
-from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -41,7 +40,7 @@ def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
     reason = f"the run's folder is not writable: [Errno 17] File exists: '{folder}'"
     trouble = f"run depth-1 cannot be judged: {reason} (the other runs continue; this run is tried again)"
     for _ in range(2):
-        assert said_of_a_pass(world) == ["depth-1: not submitted for now", trouble]
+        assert said_of_a_pass(world) == [trouble]
     hint = "the other runs continue; a retry starts this one again"
     assert said_of_a_pass(world) == [f"depth-1: held: {reason} · {hint}"]
     world.store.close()
@@ -127,33 +126,4 @@ def test_jobs_that_are_submitted_or_cancelled_together_are_all_named(tmp_path: P
     [line] = [line for line in said_of_a_pass(world) if "cancelling" in line]
     assert line.startswith("16 runs (")
     assert line.endswith(" and 14 more): cancelling jobs 3, 4")
-    world.store.close()
-
-
-def test_runs_that_still_wait_for_room_are_not_said_again(tmp_path: Path) -> None:
-    """Else each pass of a watch over a queue that takes ten at a time would say what the one before has said."""
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": list(range(30))})
-
-    def full(batch: JobArray) -> None:
-        if len(world.cluster.jobs) + batch.size > 10:
-            raise ArrayTooLarge("no more than 10", for_now=True)
-
-    world.cluster.on_submit = full
-
-    def said(waited: set[int]) -> tuple[list[str], set[int]]:
-        done = world.run_pass()
-        after = {run.run_id: run for run in read_status(world.store, world.campaign).runs}
-        return action_lines(done, after, Page(), waited), waiting(done, after)
-
-    lines, waited = said(set())
-    assert lines[-1] == "20 runs (depth-10, depth-11 and 18 more): not submitted for now"
-    assert len(waited) == 20
-    lines, waited = said(waited)
-    assert lines == []
-    world.run_jobs()
-    world.cluster.jobs.clear()
-    lines, waited = said(waited)
-    assert not any("not submitted" in line for line in lines)
-    assert len(waited) == 10
     world.store.close()
