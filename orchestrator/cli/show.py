@@ -37,8 +37,9 @@ def status(
     """Show the status of a campaign.
 
     NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. Loss and speed are
-    those of the last step that the reconciler has read. If runs do not fit on the screen, or all have ended, shows
-    conditions (all repeats of a point) with medians, the worst first; a file or a pipe gets every run.
+    those of the last step that the reconciler has read; a completed run has its final loss, as in a report. If runs do
+    not fit on the screen, or all have ended, shows conditions (all repeats of a point) with medians, the worst first; a
+    file or a pipe gets every run.
 
     Examples:
       campaign status sweep --watch

@@ -99,7 +99,7 @@ def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path
     for at_s, status in ((0.0, before), (100.0, before), (110.0, after), (130.0, before), (175.0, before)):
         clock[0] = at_s
         lines.update(status)
-    told = [line.rpartition(" · ")[2] for line in out.getvalue().splitlines()]
+    told = [line.rpartition(" · ")[2].partition(",")[0] for line in out.getvalue().splitlines()]
     assert told == ["5 of 12 steps", "6 of 12 steps", "5 of 12 steps"]
 
 
