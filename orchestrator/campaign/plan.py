@@ -237,22 +237,17 @@ def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedR
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
-    """Yield a remark if repeats would be identical, as far as all code is known."""
+    """Yield a remark if the seed of a repeat reaches no script, as far as all code is known."""
     words = " ".join(map(str, (*(spec.command or ()), *spec.env.values())))
     if spec.command is None or spec.repeats < 2 or "{seed}" in words or "{repeat}" in words:
         return
     trees = [code.tree for code in codes if code.tree and not code.tree.narrowed_from]
-    files = [tree.root / path for tree in trees for path in tree.files if path.endswith(".py")]
-    if files and len(trees) == len(codes) and not any(map(_may_use_seed, files)):
+    files = [tree.root / path for tree in trees for path in tree.files]
+    if files and len(trees) == len(codes) and not any(b"CAMPAIGN_SEED" in file.read_bytes() for file in files):
         yield (
-            "nothing in `command` uses the seed: repeats will be identical and count as one; "
-            "add an argument with {seed}, or let the script read CAMPAIGN_SEED"
+            "nothing in `command` uses the seed: if the script fixes its own, repeats will be identical and count as "
+            "one; add an argument with {seed}, or let the script read CAMPAIGN_SEED"
         )
-
-
-def _may_use_seed(file: Path) -> bool:
-    text = file.read_text(encoding="utf-8", errors="replace").lower()
-    return any(word in text for word in ("seed", "dscampaign", "campaign_"))
 
 
 def _kept_code(submission: Submission, change: SpecDiff, codes: Mapping[str, Code]) -> Iterator[str]:

@@ -294,14 +294,14 @@ def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -
         ("print(1)", {"repeats": 3}, True),
         ("print(1)", {"repeats": 1}, False),
         ("import os; os.environ['CAMPAIGN_SEED']", {"repeats": 3}, False),
-        ("from dscampaign import report", {"repeats": 3}, False),
-        ("torch.manual_seed(0)", {"repeats": 3}, False),
+        ("from dscampaign import report", {"repeats": 3}, True),
+        ("torch.manual_seed(0)", {"repeats": 3}, True),
         ("print(1)", {"repeats": 3, "command": ["train.py", "--depth", "{depth}", "--rng", "{seed}"]}, False),
         ("print(1)", {"repeats": 3, "env": {"RNG": "{seed}"}}, False),
         ("print(1)", {"repeats": 3, "code": "live"}, False),
     ],
 )
-def test_the_plan_remarks_on_repeats_that_will_be_identical(
+def test_the_plan_remarks_on_repeats_whose_seed_reaches_no_script(
     world: World, script: str, changes: dict[str, Any], remarked: bool
 ) -> None:
     (world.folder / "train.py").write_text(script)
