@@ -33,8 +33,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo.sh
 
-# What DeepSpeed compiles is kept with the environment that it was compiled for.
+# What DeepSpeed and Inductor compile is kept with the environment that it was compiled for.
 test test-all: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
+test test-all: export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.venv/inductor
 test test-all: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
 test: PYTEST_LANE := -m "not nightly"
 test-all: export MACHINE_EXAMPLES ?= 5000

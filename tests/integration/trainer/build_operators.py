@@ -7,6 +7,7 @@ they are built, a few seconds.
 
 import os
 import sys
+from pathlib import Path
 
 from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
@@ -15,7 +16,8 @@ from dscampaign.jobs.trainer import deepspeed_patches
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 if __name__ == "__main__":
-    cleanup.clear_build_locks(os.environ)  # of a build that was interrupted
+    if builds := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        cleanup.clear_build_locks(Path(builds))  # of a build that was interrupted
     ShareMemCommBuilder().load(verbose=False)
     if "nvme" in sys.argv[1:]:
         on_disk = {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "unused"}}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from dscampaign.jobs.agent import cleanup
 from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE, Attempt
 from dscampaign.tests.integration.trainer.ranks import Ranks
 
@@ -36,18 +34,15 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def launch() -> Iterator[Launch]:
     """Starts ``python ARGUMENTS`` on two ranks, unless another number is said."""
-    started: dict[int, Ranks] = {}
-    cleanup.clear_build_locks(os.environ)
+    started: list[Ranks] = []
 
     def start(*arguments: str, env: Mapping[str, str], ranks: int = WORLD_SIZE) -> Ranks:
-        port = _free_port()
-        started[port] = Ranks(arguments, env, ranks, port)
-        return started[port]
+        started.append(Ranks(arguments, env, ranks, _free_port()))
+        return started[-1]
 
     yield start
-    for port, ranks in started.items():
+    for ranks in started:
         ranks.kill()
-        cleanup.clear_shared_memory("127.0.0.1", port)
 
 
 @pytest.fixture(scope="session")
