@@ -56,7 +56,7 @@ def report(
 ) -> int:
     """Write a report of the results, with tables and figures.
 
-    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV, PNG and SVG. Repeats of
+    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV and SVG. Repeats of
     a point of the matrix form one condition; intervals of medians are over repeats, never over steps.
 
     With --watch the report follows the campaign: each file is replaced whole, so a page can be opened at any time, and
@@ -73,7 +73,7 @@ def report(
         from dscampaign.orchestrator.campaign.lookup import open_campaign
         from dscampaign.orchestrator.report.measure.telemetry import read_gpu_details
         from dscampaign.orchestrator.report.page.data import document_of
-        from dscampaign.orchestrator.report.page.figures import sampled_runs
+        from dscampaign.orchestrator.report.page.questions import sampled_runs
         from dscampaign.orchestrator.report.page.write import write_report
 
         from .pages.report import answers_page
@@ -218,7 +218,7 @@ def needs_the_extra() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("jinja2", "markupsafe", "matplotlib", "numpy"):
+        if error.name not in ("altair", "jinja2", "markupsafe", "numpy", "vl_convert"):
             raise
         hint = "`pip install 'dscampaign[report]'`"
         raise UserError(f"this needs {error.name}, which is not installed", hint) from error

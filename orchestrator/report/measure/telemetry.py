@@ -26,6 +26,7 @@ class GpuTrace:
     `seconds` count from its first sample. The lists have equal length, with NaN for unknown values.
     """
 
+    run: str
     name: str
     seconds: list[float]
     power_w: list[float]
@@ -67,6 +68,7 @@ def _trace(run: str, samples: Sequence[GpuSample]) -> GpuTrace:
         return [math.nan if value is None else float(value) for value in values]
 
     return GpuTrace(
+        run=run,
         name=f"{run}, GPU {first.gpu}" + (f" of node {first.node_rank}" if first.node_rank else ""),
         seconds=[sample.ts_s - first.ts_s for sample in samples],
         power_w=column("power_w"),

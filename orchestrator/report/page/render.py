@@ -4,50 +4,133 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
+import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.report.compare.results import Results
 
-from .drawing import Look
-from .elements import Section
+from .bundle import vega_bundle
+from .charts import HOVER
+from .elements import Chart, Section
+from .looks import REST, Looks
+from .summary import Summary
 
-FOLDED: Final = 40
-"""A table with more rows is folded."""
+ROWS_AT_FIRST: Final = 12
 
-_CODE: Final = re.compile(r"`([^`]+)`")
+_SCRIPTS: Final = "<!-- scripts -->"
+"""Replaced last: a page is cleaned of control characters, a library is not."""
+
+_CLIP: Final = re.compile(r'(?<=id=")clip\d+|(?<=url\(#)clip\d+')
 _MARKDOWN: Final = re.compile(r"([\\*_{}\[\]<>#|])")
+_STATIC_WIDTH: Final = 640
+_LARGEST: Final = 40_000
+"""Characters of a static picture in the page: it is for readers without scripts alone."""
+
+
+def pictures_of(charts: Sequence[Chart]) -> dict[str, str]:
+    """Return each chart as SVG by its name, with a legend and on white."""
+    return {chart.name: _numbered(vl_convert.vegalite_to_svg(json.dumps(_static(chart)))) for chart in charts}
+
+
+def _numbered(svg: str) -> str:
+    """The picture with clips numbered from 0: Vega counts them over all pictures of a process."""
+    numbers = {name: place for place, name in enumerate(dict.fromkeys(_CLIP.findall(svg)))}
+    return _CLIP.sub(lambda found: f"clip{numbers[found[0]]}", svg)
+
+
+def _static(chart: Chart) -> dict[str, Any]:
+    """The specification of a picture: without what a pointer needs, with a legend for lines."""
+    spec = dict(chart.spec)
+    spec["params"] = [one for one in spec["params"] if "select" not in one]
+    if "layer" in spec:
+        spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
+    if chart.name.startswith("loss"):
+        values = {one["name"]: one["value"] for one in spec["params"]}
+        drawn = {row["c"] for row in spec["datasets"]["rows"]}
+        names = {values["colours"][c]: values["titles"][c] for c in drawn}
+        names |= {REST: "others"} if REST in names else {}
+        spec["params"].append({"name": "names", "value": names})
+        legend = {"values": sorted(names), "labelExpr": "names[datum.value]", "orient": "bottom", "columns": 3}
+        spec = _with_legend(spec, {**legend, "title": None, "labelLimit": 200})
+    return {**spec, "width": _STATIC_WIDTH, "config": {**CONFIG, "background": "white"}}
+
+
+CONFIG: Final[Mapping[str, Any]] = {
+    "aria": False,
+    "background": None,
+    "font": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "domain": False, "ticks": False, "gridColor": "#e4e6e9", "labelColor": "#5f6368", "titleColor": "#5f6368",
+        "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "labelPadding": 6, "tickCount": 6,
+    },
+    "legend": {"labelFontSize": 11, "labelColor": "#3c4043"},
+    "text": {"fontSize": 11},
+}  # fmt: skip
+"""The look of all charts; the style sheet of the page paints text and grid for its theme."""
+
+
+def _with_legend(part: Any, legend: Mapping[str, Any]) -> Any:
+    """Return a specification with a legend for each colour of conditions."""
+    if isinstance(part, list):
+        return [_with_legend(each, legend) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("field") == "k" and "legend" in part:
+        return {**part, "legend": legend}
+    return {key: value if key in ("datasets", "params") else _with_legend(value, legend) for key, value in part.items()}
 
 
 def html_page(
-    results: Results, sections: Sequence[Section], figures: Mapping[str, str], looks: Sequence[Look], made_s: float
+    results: Results,
+    first: Summary,
+    sections: Sequence[Section],
+    looks: Looks,
+    pictures: Mapping[str, str],
+    made_s: float,
 ) -> str:
-    """The page. Args: figures: SVG elements by name; looks: of conditions; made_s: when, in seconds since 1970."""
-    shown = {name: Markup(svg) for name, svg in figures.items()}  # noqa: S704 - drawn here
-    switched = [look for look in looks if any(f' data-c="{look.number}"' in svg for svg in figures.values())]
-    return _render("report.html", results, sections, shown, made_s, switched)
+    """Return the page. Args: pictures: SVG by name; made_s: now, in seconds since 1970."""
+    charts = [*([first.chart] if first.chart else []), *(chart for one in sections for chart in one.charts)]
+    live = {chart.name: {**chart.spec, "config": CONFIG, "datasets": _columns(chart)} for chart in charts}
+    style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
+    shown = {name: _data_url(svg) for name, svg in pictures.items() if len(svg) <= _LARGEST}
+    page = _render(
+        "report.html",
+        results,
+        first,
+        sections,
+        made_s,
+        legend=_legend(looks),
+        pictures=shown,
+        charts=Markup(_json(live)),  # noqa: S704 - without any <
+        style=Markup(style),  # noqa: S704 - a file of ours
+        style_hash=_hash(style),
+        script_hashes=[_hash(bundle), _hash(script)],
+        rows_at_first=ROWS_AT_FIRST,
+    )
+    return page.replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>")
 
 
-def markdown_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
-    """The same in Markdown. Args: figures: paths of pictures by name, relative to the file."""
-    return _render("report.md", results, sections, figures, made_s)
+def markdown_page(
+    results: Results, first: Summary, sections: Sequence[Section], figures: Mapping[str, str], made_s: float
+) -> str:
+    """Return the same in Markdown. Args: figures: paths of pictures by name, relative to the file."""
+    return _render("report.md", results, first, sections, made_s, figures=figures)
 
 
 def _render(
-    name: str,
-    results: Results,
-    sections: Sequence[Section],
-    figures: Mapping[str, object],
-    made_s: float,
-    switched: Sequence[Look] = (),
+    name: str, results: Results, first: Summary, sections: Sequence[Section], made_s: float, **more: Any
 ) -> str:
     environment = Environment(
         loader=FunctionLoader(_source),
@@ -55,35 +138,51 @@ def _render(
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": _markdown, "marked": _marked}
+    environment.filters |= {"md": _markdown}
     shown = [
         replace(section, tables=tuple(table.without_empty_columns() for table in section.tables))
         for section in sections
     ]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
-    size = f"{count(len(results.runs), 'run')}, {count(len(results.conditions), 'condition')}"
-    style, script = _source("report.css"), _source("report.js") + _source("charts.js")
+    devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
+    counts = RunCounts.of(results.runs)
+    runs = f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}"
+    facts = [runs, count(len(results.conditions), "condition"), *devices[:2], made]
     page = environment.get_template(name).render(
-        title=f"Campaign {results.campaign.name}",
-        subtitle=f"{size} · {made} · dscampaign",
-        sections=shown,
-        figures=figures,
-        switched=switched,
-        folded=FOLDED,
-        style=Markup(style),  # noqa: S704 - a file of ours
-        script=Markup(script),  # noqa: S704 - a file of ours
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        title=results.campaign.name, facts=" · ".join(facts), first=first, sections=shown, **more
     )
     return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
 
 
+def _legend(looks: Looks) -> list[dict[str, Any]]:
+    """The entries of the legend: a condition each, and all without a colour of their own together."""
+    found = [
+        {"title": look.title, "name": look.name, "colour": look.colour, "numbers": [look.number]}
+        for look in looks.values()
+        if look.colour != REST
+    ]
+    rest = [look.number for look in looks.values() if look.colour == REST]
+    return [*found, *([{"title": f"{len(rest)} others", "name": "", "colour": REST, "numbers": rest}] if rest else [])]
+
+
+def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
+    """The data of a chart by column, which is shorter."""
+    return {
+        name: {key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
+        for name, rows in chart.spec["datasets"].items()
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _data_url(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _marked(text: str) -> Markup:
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped in the line
 
 
 def _source(name: str) -> str:

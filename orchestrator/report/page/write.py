@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from altair.utils.schemapi import debug_mode
+
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
@@ -18,14 +20,17 @@ from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 from .data import condition_rows, document_of, run_rows
-from .plots import as_png, draw, looks_of, svg_of
-from .render import html_page, markdown_page
-from .sections import sections_of
+from .details import details as folded
+from .looks import looks_of
+from .questions import questions
+from .render import html_page, markdown_page, pictures_of
+from .summary import summary
 
 PAGE: Final = "report.html"
 
 _OURS: Final = re.compile(
-    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|goodput|sweep|grid)(?:_\d+)?\.(?:svg|png)"
+    r"(?:loss|loss_difference|speed_memory|step_time|speed|memory|gpus|power|temperature|goodput|sweep|grid|along_\w+)"
+    r"(?:_\d+)?\.(?:svg|png)"
 )
 """Names of figures."""
 
@@ -40,19 +45,23 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     """
     if file := next((path for path in (folder, *folder.parents) if path.is_file()), None):
         raise UserError(f"{file} is a file, and the report is a folder", "name a folder that is there, or a new one")
-    drawn = draw(results, details.traces)
-    svgs = {name: svg_of(figure) for name, figure in drawn.items()}
-    sections = sections_of(results, details, rendered_configs(results))
+    looks = looks_of(results)
+    with debug_mode(arg=False):  # which validates each part of a chart
+        first = summary(results, looks)
+        sections = list(questions(results, details, looks, first.chart))
+    sections += folded(results, details, rendered_configs(results))
+    sections = [section for section in sections if not section.is_empty]
+    charts = [*([first.chart] if first.chart else []), *(chart for section in sections for chart in section.charts)]
+    svgs = pictures_of(charts)
     document = document_of(results, details)
-    pictures = {name: f"figures/{name}.png" for name in drawn}
+    figures = {name: f"figures/{name}.svg" for name in svgs}
     files: dict[str, str | bytes] = {
-        PAGE: html_page(results, sections, svgs, list(looks_of(results).values()), made_s),
-        "report.md": markdown_page(results, sections, pictures, made_s),
+        PAGE: html_page(results, first, sections, looks, svgs, made_s),
+        "report.md": markdown_page(results, first, sections, figures, made_s),
         "report.json": _json(document),
         "conditions.csv": _csv(*condition_rows(document)),
         "runs.csv": _csv(*run_rows(document)),
         **{f"figures/{name}.svg": svg for name, svg in svgs.items()},
-        **{f"figures/{name}.png": as_png(figure) for name, figure in drawn.items()},
     }
     try:
         return _write(folder, files)

@@ -6,19 +6,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import RunState
-from dscampaign.orchestrator.report.measure.failures import FailedAttempt, failed_attempts
-from dscampaign.orchestrator.report.page.setup import failures
-
-
-def test_many_failures_of_one_cause_share_a_row() -> None:
-    def failed(run: int, reason: str) -> FailedAttempt:
-        return FailedAttempt(f"lr-{run}", 1, "oom", reason, f"attempt 2 from step {run}, micro-batch 4 → 2")
-
-    runs = [[failed(run, f"tried to allocate {run}.5 GiB")] for run in range(6)]
-    results: Any = SimpleNamespace(runs=[SimpleNamespace(failures=one) for one in [*runs, [failed(9, "killed")]]])
-    [table] = failures(results).tables
-    assert [row[0] for row in table.rows] == ["lr-9", "lr-0, lr-1 and 4 more"]
-    assert table.rows[1][3] == "tried to allocate 0.5 GiB"
+from dscampaign.orchestrator.report.measure.failures import failed_attempts
 
 
 @pytest.mark.parametrize(("start_step", "then"), [(None, "attempt 2"), (0, "attempt 2 from step 0")])

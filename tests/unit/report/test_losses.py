@@ -69,10 +69,9 @@ def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Pa
     url = planted_url(BASE, ENDINGS["evaluated"])
     assert main(["report", "sweep", "--store", url, "--output", str(tmp_path / "out")]) == 0
     page = Page(tmp_path / "out")
-    _, wild = page.table("Loss")
+    _, wild = page.table("Same learning")
     assert (wild["final"], wild["reduction"], wild["held out"]) == ("NaN", "NaN", "NaN")
-    _, wild = page.table("Conditions")
-    assert (wild["held-out loss"], wild["loss"]) == ("NaN", "worse: a loss is not finite")
+    assert (wild["held-out loss"], wild["verdict"], wild["because"]) == ("NaN", "worse", "a loss is not finite")
     assert "NaN" in page.html
     found = page.workloads[0]["conditions"][1]
     assert found["held_out"] == {"value": "NaN", "low": None, "high": None, "iqr": None, "std": None, "repeats": 3}

@@ -15,7 +15,6 @@ from dscampaign.orchestrator.report.compare.objectives import Answer
 from dscampaign.orchestrator.report.compare.recommend import Recommendation, recommend
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import recommendation_document
-from dscampaign.orchestrator.report.page.summary import answer_table
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
 
@@ -144,17 +143,3 @@ def test_the_spec_says_what_counts(planted_url: PlantStore) -> None:
     results = results_at(url)
     assert chosen(results.workloads[0].recommendation) == "lean"
     assert recommendation_document(results)["objective"] == "memory"
-
-
-def test_several_workloads_have_a_table_of_answers(planted_url: PlantStore) -> None:
-    shapes = [
-        replace(one, name=f"{one.name}-{seq_len}", params={"seq_len": seq_len}, train={"seq_len": seq_len})
-        for seq_len in (128, 256)
-        for one in (BASE, LEAN)
-    ]
-    results = results_at(planted_url(*shapes))
-    rows = answer_table(results.workloads).rows
-    assert [(row[0], row[1], row[3], row[5]) for row in rows] == [
-        ("seq_len 128", "base-128", "lean-128", "established"),
-        ("seq_len 256", "base-256", "lean-256", "established"),
-    ]

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
 from dscampaign.db.states import RunState
-from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
@@ -23,8 +21,6 @@ from dscampaign.orchestrator.report.compare.statistics import estimate
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import document_of
-from dscampaign.orchestrator.report.page.sections import sections_of
-from dscampaign.orchestrator.report.page.summary import summary_lines, what_happened
 from dscampaign.orchestrator.spec.objective import Objective
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
@@ -143,25 +139,7 @@ def test_what_completed_early_is_left_out_and_is_no_baseline(planted_url: PlantS
     (one,) = results.workloads
     assert one.workload.baseline.name == "base"
     assert one.recommendation.excluded == {"early": "completed early"}
-    assert "Completed early, before the target step: early. Left out of comparisons." in summary_lines(results)
     assert [run["early"] for run in document_of(results, NO_DETAILS)["runs"]][:2] == [True, False]
-
-
-def test_report_and_comparison_count_what_completed_early_as_completed(planted_url: PlantStore) -> None:
-    early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
-    results = results_at(planted_url(early, Planted("base")))
-    assert next(what_happened(results)).startswith("4 of 4 runs completed (1 early), in 2 conditions")
-    table = next(section for section in sections_of(results, NO_DETAILS, {}) if section.title == "Conditions").tables[0]
-    assert [row[1] for row in table.rows] == ["1/1 (1 early)", "3/3"]
-    document = document_of(results, NO_DETAILS)
-    assert (document["counts"]["completed"], document["completed_early"]) == (4, 1)
-
-
-def test_an_early_run_that_is_tried_again_has_not_completed(planted_url: PlantStore) -> None:
-    tries = (Try(last=20, ended="completed_early"),)
-    early = Planted("early", (0.05,), (2.0,), tries=tries, state=RunState.PENDING)
-    said = what_happened(results_at(planted_url(early, Planted("base"))))
-    assert next(said).startswith("3 of 4 runs completed, in")
 
 
 def test_repeats_that_are_of_no_use_are_counted_by_how_they_ended(planted: Plant) -> None:
@@ -169,37 +147,6 @@ def test_repeats_that_are_of_no_use_are_counted_by_how_they_ended(planted: Plant
     ends = {"lost": RunState.FAILED, "lost-r1": RunState.CANCELLED, "lost-r2": RunState.FAILED}
     found = advice([replace(run, state=ends.get(run.name, run.state)) for run in runs])
     assert found.excluded == {"lost": "2 of 3 repeats failed, 1 cancelled"}
-
-
-def test_what_fails_of_one_cause_is_told_once_and_short(planted_url: PlantStore) -> None:
-    why = "KeyError: 'config' at step {} " + "with many words " * 20
-    lost = [
-        Planted(f"lost{i}", (0.1,), (None,), tries=(Try(ended="crash"),), state=RunState.FAILED, reason=why.format(i))
-        for i in range(5)
-    ]
-    said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
-    (line,) = [line for line in said if line.startswith("Not considered: ")]
-    assert line.startswith("Not considered: lost0, lost1 and 3 more (failed: KeyError: 'config' at step 0 to 4 ")
-    assert len(line) < 200
-
-
-def test_what_is_out_for_one_reason_is_told_with_all_its_numbers(planted_url: PlantStore) -> None:
-    bad = [
-        Planted(name, held_out=(loss, loss + 0.001, loss - 0.001))
-        for name, loss in (("first", 3.065), ("second", 3.19))
-    ]
-    base = Planted("base", held_out=(3.0, 3.001, 2.999))
-    said = summary_lines(results_at(planted_url(base, *bad)))
-    assert "Not considered: first, second (held-out loss is higher by 0.065 to 0.190 nats)." in said
-
-
-def test_reasons_that_differ_in_words_are_told_by_an_example(planted_url: PlantStore) -> None:
-    lost = [
-        Planted(name, (0.1,), (None,), tries=(Try(ended="crash"),), state=RunState.FAILED, reason=f"no {name}/data7")
-        for name in ("a1", "b2")
-    ]
-    said = summary_lines(results_at(planted_url(Planted("base"), *lost)))
-    assert "Not considered: a1, b2 (such as: failed: no a1/data7)." in said
 
 
 @pytest.mark.parametrize(
@@ -232,31 +179,11 @@ def test_speed_alone_has_no_front(planted: Plant) -> None:
     assert advice(printed).trade_off == ""
 
 
-def test_repeats_on_other_machines_are_remarked_upon(planted_url: PlantStore) -> None:
-    store_url = planted_url(Planted("base"), Planted("other"))
-    store = Store.open(store_url)
-    with store.write() as conn:
-        campaign = queries.campaign_by_name(conn, "sweep")
-        assert campaign
-        for run in queries.runs(conn, campaign.id):
-            partition = "h100" if run.name == "base-r2" else "a100"
-            queries.update_run(conn, run.id, config={**run.config, "slurm": {"partition": partition, "time": run.name}})
-    store.close()
-    said = [line for line in summary_lines(results_at(store_url)) if "different machines" in line]
-    assert said == [
-        "Repeats of base asked for different machines: slurm.partition a100 (base, base-r1), h100 (base-r2)."
-    ]
-
-
 def test_the_baseline_is_one_whose_loss_is_a_number(planted_url: PlantStore) -> None:
     """Earlier versions took a script that ended with NaN for completed."""
     lost = Planted("lost", held_out=(None,) * 3, nan_from=50)
     results = results_at(planted_url(lost, Planted("base", held_out=(None,) * 3)))
     assert results.workloads[0].workload.baseline.name == "base"
-    assert "Learned worse than the baseline: lost." in summary_lines(results)
-    alone = summary_lines(results_at(planted_url(lost, name="alone"), "alone"))
-    assert "The loss of the baseline is not finite: lost." in alone
-    assert not any(line.startswith("Learned worse") for line in alone)
 
 
 @pytest.mark.parametrize(("opened", "said"), [(None, "it is not known whether"), (False, "did not read"), (True, "")])

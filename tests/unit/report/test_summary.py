@@ -1,95 +1,162 @@
-"""What a report says before anything else."""
+"""The first screen, the section of what went wrong, and what the charts draw."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.report.page.summary import summary, summary_lines, what_failed
+from dscampaign.orchestrator.report.compare.results import Results, results_of
+from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
+from dscampaign.orchestrator.report.page.charts import along
+from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
+from dscampaign.orchestrator.report.page.elements import Section
+from dscampaign.orchestrator.report.page.looks import REST, looks_of
+from dscampaign.orchestrator.report.page.questions import axis_charts, problems, questions
+from dscampaign.orchestrator.report.page.summary import Summary, summary
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
+BASE = Planted("base")
+NO_DETAILS = GpuDetails({}, (), ())
 FAST = Planted("fast", (0.05, 0.051, 0.052))
 
 
-def test_what_to_use_comes_first_then_what_it_costs_and_what_comes_next(planted_url: PlantStore) -> None:
-    use, costs, following, happened, *_ = summary_lines(results_at(planted_url(Planted("base"), FAST)))
-    assert use.startswith("Use fast (1.96 [1.87, 2.06] × baseline)")
-    assert costs.startswith("fast: 20.1k [19.7k, 20.5k] tokens/s, 10.0 GB a GPU, ")
-    assert "held-out loss 3.0000 (+0.0000 beside the baseline, equivalent)" in costs
-    assert following == "Next comes base, behind by 1.96 [1.87, 2.06] × (established)."
-    assert happened.startswith("6 of 6 runs completed, in 2 conditions")
+def first(results: Results) -> Summary:
+    return summary(results, looks_of(results))
 
 
-def test_what_is_as_good_is_not_behind(planted_url: PlantStore) -> None:
-    _, _, following, *_ = summary_lines(results_at(planted_url(FAST, Planted("twin", (0.0501, 0.0511, 0.0521)))))
-    assert following == "twin is on a par (1.00 [0.96, 1.05] ×)."
+def cells(section: Section) -> list[tuple[str, ...]]:
+    return [tuple(cell.text for cell in row) for table in section.tables for row in table.rows]
 
 
-def test_what_nothing_shows_to_be_behind_looks_on_a_par(planted_url: PlantStore) -> None:
-    """Of one run each, nothing is established."""
-    *_, following = [
-        line
-        for line in summary_lines(results_at(planted_url(Planted("a", (0.05,)), Planted("b", (0.0501,)))))
-        if "par" in line or "Next" in line
+def test_the_winner_is_first_and_marked_and_the_baseline_is_there(planted_url: PlantStore) -> None:
+    slower = [Planted(f"slow{n}", tuple(0.06 + 0.002 * n + s for s in (0, 1e-4, 2e-4))) for n in range(6)]
+    seen = first(results_at(planted_url(BASE, *slower, FAST)))
+    assert len(seen.sentence.split()) <= 15
+    names = [row[0].text for row in seen.table.rows]
+    assert names == ["fast", *(f"slow{n}" for n in range(4)), "base"]
+    best, *_, base = seen.table.rows
+    assert [cell.mark for cell in best][-1] == "best"
+    assert best[1].text == "1.00 ×"
+    assert base[0].note == "baseline"
+    speed, low, high = base[1].bar or (0, 0, 0)
+    assert low < speed < high <= 1
+    assert seen.chart
+    assert seen.chart.name == "speed_memory"
+
+
+def test_of_several_workloads_the_table_has_their_sentences(planted_url: PlantStore) -> None:
+    results = results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"})))
+    rows = first(results).table.rows
+    groups = [row[0].text for row in rows if row[0].mark == "group"]
+    assert [text.partition(":")[0] for text in groups] == ["model gpt2", "model gpt2-large"]
+    assert [row[0].text for row in rows if row[0].mark != "group"] == ["fast", "large"]
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_many_conditions_are_grey_but_for_the_answers(planted_url: PlantStore, number: int) -> None:
+    results = results_at(planted_url(*(Planted(f"c{n}", (0.1 - 0.001 * n,)) for n in range(number))))
+    colours = {name: look.colour for name, look in looks_of(results).items()}
+    coloured = {name for name, colour in colours.items() if colour != REST}
+    assert coloured == (set(colours) if number == 8 else {"c0", "c8"})
+
+
+def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantStore) -> None:
+    rates = [
+        Planted(f"lr-{lr}-{depth}", held_out=(loss,) * 3, params={"lr": lr, "depth": depth}, train={"lr": lr})
+        for depth in (2, 4)
+        for lr, loss in ((1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4))
     ]
-    assert following == "b looks on a par (1.00 ×, not established)."
+    chart = first(results_at(planted_url(*rates))).chart
+    assert chart
+    assert chart.name == "along_lr_held_out"
+    rows = chart.spec["datasets"]["rows"]
+    assert {(row["x"], round(row["y"], 3)) for row in rows} == {(1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4)}
+    assert len({row["line"] for row in rows}) == 2
 
 
-def test_of_the_baseline_the_speed_is_in_the_recommendation_alone(planted_url: PlantStore) -> None:
-    use, costs, *_ = summary_lines(results_at(planted_url(FAST, Planted("slow", (0.1,) * 3))))
-    assert use.startswith("Use fast (20.1k [19.7k, 20.5k] tokens/s): the fastest of 2")
-    assert costs.startswith("fast: 10.0 GB a GPU, ")
+def test_losses_are_not_drawn_along_an_axis_that_changes_the_work(planted_url: PlantStore) -> None:
+    points = [Planted(f"{n}", params={"seq_len": n}, train={"seq_len": n}) for n in (128, 256, 512)]
+    results = results_at(planted_url(*points))
+    names = [chart.name for chart in axis_charts(results, looks_of(results))]
+    assert names == ["along_seq_len_tokens_per_s", "along_seq_len_mem_reserved_gb"]
 
 
-def test_where_two_may_be_used_each_has_its_costs(planted_url: PlantStore) -> None:
-    fast = Planted("fast", (0.05,) * 3, (3.0, 3.001, 2.999))
-    learner = Planted("learner", (0.1,) * 3, (2.0, 2.001, 1.999))
-    lines = summary_lines(results_at(planted_url(fast, learner)))
-    assert [line.partition(":")[0] for line in lines[1:3]] == ["fast", "learner"]
+def test_points_on_other_gpus_are_on_lines_of_their_own(planted_url: PlantStore) -> None:
+    devices = ["NVIDIA H100"] * 3 + ["NVIDIA A100"]
+    points = [Planted(f"{n}", params={"n": n}, device=device) for n, device in enumerate(devices)]
+    results = results_at(planted_url(*points))
+    chart = along(results.comparisons, looks_of(results), "n", "tokens_per_s", "tokens/s")
+    assert chart
+    lines = [row["line"] for row in chart.spec["datasets"]["rows"]]
+    assert [lines.count(line) for line in dict.fromkeys(lines)] == [3, 1]
 
 
-def test_failures_of_all_runs_are_one_line(planted_url: PlantStore) -> None:
+def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) -> None:
+    results = results_at(planted_url(Planted("long", steps=200, tries=(Try(last=200),)), FAST))
+    looks = looks_of(results)
+    for share, points in ((20 / POINTS, 20), (1, 160)):
+        curves = curves_of(results.workloads[0], looks, share)
+        assert (curves.thinned_to, len({row.step for row in curves.rows if row.c == 0})) == (points, points)
+    section = next(one for one in questions(results, NO_DETAILS, looks, None) if one.title == "Same learning?")
+    assert "curves are thinned to 160 steps" in section.text
+
+
+@pytest.mark.parametrize(("held_out", "within"), [(5.0, True), (1e4, False)])
+def test_held_out_text_that_is_not_learned_is_within_the_axis(
+    planted_url: PlantStore, held_out: float, *, within: bool
+) -> None:
+    """A loss of 0 on memorised text looks good only without that on other text; a loss that diverged is cut off."""
+    results = results_at(planted_url(Planted("small text", (0.1,), (held_out,), floor=0.0)))
+    low, high = curves_of(results.workloads[0], looks_of(results), 1).domain()
+    assert low < min(results.runs[0].curve.smoothed) < 5
+    assert (high > held_out) is within
+
+
+def test_losses_that_are_the_same_have_no_chart_of_their_difference(planted_url: PlantStore) -> None:
+    same = (Planted("a", (1.0,), printed=True), Planted("b", (1.0,), printed=True))
+    results = results_at(planted_url(*same))
+    found = questions(results, NO_DETAILS, looks_of(results), None)
+    assert "loss_difference" not in [chart.name for section in found for chart in section.charts]
+
+
+def test_failures_exclusions_and_remarks_are_grouped(planted_url: PlantStore) -> None:
+    lost = {"tries": (Try(ended="crash"),), "state": RunState.FAILED}
     results = results_at(
         planted_url(
             FAST,
             Planted("back", tries=(Try(0, 60, "gpu"), Try(50, 100))),
-            Planted("again", tries=(Try(0, 60, "gpu"), Try(50, 100))),
-            Planted("wild", (0.05,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
+            Planted("again", tries=(Try(0, 60, "gpu"), Try(55, 100))),
+            *(Planted(f"lost{n}", (0.1,), (None,), reason=f"KeyError: 'x' at step {n}", **lost) for n in range(5)),
         )
     )
-    (line,) = what_failed(results)
-    assert line.startswith("3 attempts failed (2 × gpu, diverged); 1 run did not complete (wild); ")
-    assert "lost to attempts that failed or were cancelled" in line
+    section = problems(results)
+    rows = cells(section)
+    assert section.text.startswith("7 attempts failed; ")
+    assert ("gpu", "2", "back, again", "it ended gpu", "attempt 2 from step 50") in rows
+    assert [row[1:3] for row in rows if row[0] == "crash"] == [("5", "lost0, lost1 and 3 more")]
+    assert [row[1] for row in rows if row[0] == "out"] == ["5"]
+    assert len(rows) == len({row[0] for row in rows})
 
 
-def test_what_ran_before_its_experiment_was_changed_did_not_fail(planted_url: PlantStore) -> None:
-    url = planted_url(FAST, Planted("changed", (0.05,)))
+def test_repeats_on_other_machines_and_silent_runs_are_reported(planted_url: PlantStore) -> None:
+    url = planted_url(BASE, FAST)
     store = Store.open(url)
     with store.write() as conn:
-        changed = next(run for run in queries.runs(conn, 1) if run.name == "changed")
-        queries.update_run(conn, changed.id, config_hash="h2")
+        for run in queries.runs(conn, 1):
+            partition = "h100" if run.name == "base-r2" else "a100"
+            queries.update_run(conn, run.id, config={**run.config, "slurm": {"partition": partition, "time": run.name}})
     store.close()
-    assert list(what_failed(results_at(url))) == ["0.0096 GPU-hours (25%) spent on attempts of earlier configurations."]
+    results = results_at(url)
+    found = {row[0]: row[3] for row in cells(problems(results))}
+    assert found["different machines"] == "slurm.partition a100 (base, base-r1), h100 (base-r2)"
+    silent: Any = [replace(run, step=None) for run in results.runs]
+    assert "no metrics" in {row[0] for row in cells(problems(results_of(results.campaign, silent)))}
 
 
-def test_where_nothing_failed_nothing_is_said_of_it(planted_url: PlantStore) -> None:
-    assert list(what_failed(results_at(planted_url(FAST)))) == []
-
-
-def test_one_workload_needs_no_table(planted_url: PlantStore) -> None:
-    assert summary(results_at(planted_url(FAST))).tables == ()
-
-
-def test_of_several_workloads_a_table_says_what_to_use_for_each(planted_url: PlantStore) -> None:
-    section = summary(results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"}))))
-    assert [table.header[0] for table in section.tables] == ["for"]
-    assert section.lead[0][0].startswith("model gpt2: Use fast")
-
-
-def test_of_many_workloads_the_table_alone_says_what_to_use(planted_url: PlantStore) -> None:
-    many = (Planted(f"n{length}", train={"seq_len": length}) for length in (128, 256, 512, 1024))
-    results = results_at(planted_url(*many))
-    section = summary(results)
-    assert section.lead == (("4 workloads: the table says what to use for each, Recommendation why.",),)
-    assert [row[1] for row in section.tables[0].rows] == ["n128", "n256", "n512", "n1024"]
-    assert sum("Use n" in line for line in summary_lines(results)) == 4
+def test_without_failures_no_loss_of_time_is_reported(planted_url: PlantStore) -> None:
+    assert problems(results_at(planted_url(FAST))).text == "0 attempts failed."

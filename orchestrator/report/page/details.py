@@ -1,4 +1,4 @@
-"""What was run: what each condition trains, on which software and machines, what failed, where the logs are. Pure."""
+"""The folded details: what each condition trains, on which software and machines, each run and GPU. Pure."""
 
 from __future__ import annotations
 
@@ -10,33 +10,181 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.db.gpu_records import GpuDevice
+from dscampaign.db.gpu_records import GpuDevice, GpuUse
+from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.orchestrator.campaign.documents import flat_fields
-from dscampaign.orchestrator.failures.groups import alike, gist
 from dscampaign.orchestrator.formatting import short_number, some
-from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.reconcile.screening import ScreeningRule
+from dscampaign.orchestrator.report.compare.conditions import Condition, key_of
 from dscampaign.orchestrator.report.compare.results import Results
 from dscampaign.orchestrator.report.measure.metrics import METRICS
+from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE
+from dscampaign.orchestrator.spec.run_names import SCREENS
 
-from .elements import Section, Table
+from .elements import Section, Table, table_of
+from .questions import MOST_ROWS
+
+_MFU_TEXT: Final = (
+    "MFU = tokens/s of a rank × FLOP a token / peak; FLOP a token = 6 × parameters + 12 × layers × width × length; the "
+    "peak is that of dense bf16, for every precision."
+)
+
+
+def details(results: Results, gpus: GpuDetails, ds_configs: Mapping[str, str]) -> Iterator[Section]:
+    """Yield the sections that a page folds; `ds_configs` has the DeepSpeed configuration by condition."""
+    yield _screening(results)
+    yield _runs(results)
+    yield _each_gpu(gpus)
+    yield setup(results)
+    yield _mfu_inputs(results)
+    chosen = [one.answer.chosen or one.workload.baseline for one in results.workloads]
+    codes = tuple((one.title, ds_configs[one.name]) for one in chosen if one.name in ds_configs)
+    yield Section("DeepSpeed configuration", code=codes, folded=True)
+    spec = results.campaign.spec.strip()
+    yield Section("Spec", code=((f"{results.campaign.name}.yaml", spec),) if spec else (), folded=True)
+    yield environment(results, gpus)
+
+
+def _screening(results: Results) -> Section:
+    rule = ScreeningRule.of(results.campaign.provenance)
+    if rule is None or not results.screening:
+        return Section("Screening")
+    full: dict[str, list[MeasuredRun]] = {}
+    for run in results.runs:
+        full.setdefault(key_of(run.params), []).append(run)
+    rows = [_screened(run, full.get(key_of(run.params), [])) for run in results.screening]
+    header = ("condition", "steps", "tokens/s", "step ms", "memory", "loss", "then", "because")
+    text = f"Each point ran for a few steps, which count in no comparison; in full ran {rule.text}."
+    return Section("What was screened?", text, tables=(_long(header, rows, "-rrrrr--"),), folded=True)
+
+
+def _screened(run: MeasuredRun, full: Sequence[MeasuredRun]) -> tuple[str, ...]:
+    timing, memory = run.timing, run.memory
+    held = memory.reserved if memory.reserved is not None else memory.host
+    loss = run.loss.held_out if run.loss.held_out is not None else run.loss.final
+    out = next((each for each in full if each.state is RunState.SCREENED), None)
+    ran = "ran in full" if any(each.tries for each in full) else str(full[0].state) if full else ""
+    return (
+        run.name.removesuffix(SCREENS),
+        "" if run.step is None else f"{run.step:,}",
+        short_number(timing.tokens_per_s) if timing else "",
+        f"{1000 * timing.step_s:,.1f}" if timing else "",
+        METRICS["mem_reserved_gb"].text(held),
+        METRICS["held_out"].number(loss),
+        *(("left out", out.reason) if out else (ran, "")),
+    )
+
+
+def _runs(results: Results) -> Section:
+    """How complete and clean the figures of each run are."""
+    header = (
+        "run", "state", "tries", "steps expected", "received", "losses", "times", "memories", "gaps", "repeated",
+        "not finite", "skipped", "allocator retries", "waited for data", "clocks held down",
+    )  # fmt: skip
+    rows = [_run(run) for run in results.runs if run.tries]
+    return Section("Runs", tables=(_long(header, rows, "--" + "r" * 13, "runs.csv"),) if rows else (), folded=True)
+
+
+def _run(run: MeasuredRun) -> tuple[str, ...]:
+    quality = run.quality
+    counts = (quality.gaps, quality.repeated, quality.non_finite, quality.skipped_steps, quality.alloc_retries)
+    return (
+        run.name,
+        f"{run.state} early" if run.early else str(run.state),
+        str(run.tries),
+        f"{quality.expected:,}" if quality.expected else "",
+        *(f"{number:,}" for number in (quality.received, quality.losses, quality.times, quality.memories)),
+        *(f"{number:,}" if number else "" for number in counts),
+        *(f"{share:.1%}" if share else "" for share in (quality.data_wait, run.gpus.slowed)),
+    )
+
+
+def _each_gpu(details: GpuDetails) -> Section:
+    header = (
+        "run", "node", "GPU", "utilisation", "power", "peak", "of limit", "peak over 1 s", "coolest", "hottest",
+        "memory", "energy kJ",
+    )  # fmt: skip
+    rows = [_gpu(run, used, details) for run, used in details.uses]
+    return Section("GPUs", tables=(_long(header, rows, "--rrrrrrrrrr"),) if rows else (), folded=True)
+
+
+def _gpu(run: str, used: GpuUse, details: GpuDetails) -> tuple[str, ...]:
+    limits = (one.power_limit_w for one in details.devices.get(run, ()) if (one.node, one.gpu) == (used.node, used.gpu))
+    limit_w = next(limits, None)
+    return (
+        run,
+        used.node,
+        str(used.gpu),
+        METRICS["gpu_util_pct"].text(used.util_pct),
+        METRICS["gpu_power_w"].text(used.power_w),
+        METRICS["gpu_power_peak_w"].text(used.power_peak_w),
+        f"{used.power_peak_w / limit_w:.0%}" if used.power_peak_w and limit_w else "",
+        METRICS["gpu_power_avg_peak_w"].text(used.power_avg_peak_w),
+        METRICS["gpu_temperature_min_c"].text(used.temperature_min_c),
+        METRICS["gpu_temperature_c"].text(used.temperature_max_c),
+        METRICS["mem_device_gb"].text(used.mem_used_max_gb),
+        METRICS["energy_j"].number(used.energy_j),
+    )
+
+
+_WORK: Final = {"matrix_parameters": "parameters", "layers": "layers", "attention_width": "width"}
+"""Facts of a model that its work follows from, and those of which earlier versions counted it."""
+
+
+def _mfu_inputs(results: Results) -> Section:
+    header = (
+        "condition", "device", "precision", "tokens/s of a rank", "parameters", "layers", "width", "length",
+        "FLOP a token", "peak TFLOP/s", "MFU",
+    )  # fmt: skip
+    rows = list(_mfu_rows(results))
+    tables = (_long(header, rows, "---rrrrrrrr"),) if rows else ()
+    return Section("What MFU is calculated from", _MFU_TEXT, tables=tables, folded=True)
+
+
+def _mfu_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    for condition in results.conditions:
+        run = next((run for run in condition.runs if run.speed), condition.runs[0])
+        peak, tokens = run.speed.get("peak_flops"), condition.value("tokens_per_s")
+        if isinstance(peak, int | float) and condition.value("mfu") is not None:
+            yield (
+                condition.title,
+                str(run.speed.get("device") or run.start.get("device") or ""),
+                str(condition.field("precision") or ""),
+                _whole(tokens / condition.ranks) if tokens is not None else "",
+                *(_whole(run.start.get(name, run.start.get(older))) for name, older in _WORK.items()),
+                _whole(condition.field("seq_len")),
+                _whole(run.speed.get("flops_per_token")),
+                f"{peak / 1e12:,.4g}",
+                condition.text("mfu"),
+            )
+
+
+def _whole(value: Any) -> str:
+    """All digits, so that the result can be calculated again."""
+    return f"{value:,.0f}" if isinstance(value, int | float) else ""
 
 
 def setup(results: Results) -> Section:
     """The fields in which conditions differ, a row a condition, and those that they have in common."""
-    names = [condition.name for condition in results.conditions]
+    names = [condition.title for condition in results.conditions]
     each = [dict(_fields(condition)) for condition in results.conditions]
     columns = {field: [fields.get(field, "") for fields in each] for field in dict.fromkeys(chain(*each))}
     varying = {field: values for field, values in columns.items() if len(set(values)) > 1}
     common = tuple((field, values[0]) for field, values in columns.items() if _is_shown(field, values))
     right = "-" + "".join("r" if field in _COLUMNS and _COLUMNS[field].number else "-" for field in varying)
-    rows = tuple(zip(names, *varying.values(), strict=True)) if varying else ()
-    differ = Table(("condition", *varying), rows, right)
-    alike = Table(("in all conditions" if len(names) > 1 else "field", "value"), common)
-    return Section("Set-up", tables=tuple(table for table in (differ, alike) if table.rows))
+    rows = list(zip(names, *varying.values(), strict=True)) if varying else []
+    differ = _long(("condition", *varying), rows, right)
+    alike = table_of(("in all conditions" if len(names) > 1 else "field", "value"), common)
+    return Section("Set-up", tables=tuple(table for table in (differ, alike) if table.rows), folded=True)
+
+
+def _long(header: tuple[str, ...], rows: Sequence[Any], right: str = "", file: str = "conditions.csv") -> Table:
+    more = max(0, len(rows) - MOST_ROWS)
+    return table_of(header, rows[:MOST_ROWS], right, main=len(header), more=more, file=file)
 
 
 def _is_shown(field: str, values: Sequence[str]) -> bool:
@@ -168,26 +316,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-_SINGLE: Final = 3
-"""More failures of one cause than this share a row."""
-
-
-def failures(results: Results) -> Section:
-    """Every attempt that failed, why, and what was done about it; of many of one cause the first, with their number."""
-    found = [one for run in results.runs for one in run.failures]
-    groups = alike(
-        found, lambda one: (one.generation, one.kind, gist(one.reason.replace(one.run, "#")), gist(one.then))
-    )
-    shown = [[one] for same in groups if len(same) <= _SINGLE for one in same]
-    shown += [same for same in groups if len(same) > _SINGLE]
-    rows = tuple(
-        (some([one.run for one in same], 2), str(same[0].generation), same[0].kind, same[0].reason, same[0].then)
-        for same in shown
-    )
-    header = ("run", "attempt", "failure class", "reason", "what was done")
-    return Section("What failed", (), (Table(header, rows, "-r---"),) if rows else ())
-
-
 def environment(results: Results, details: GpuDetails) -> Section:
     """The campaign, its software, its machines, and of each run its ids in other tools and where its logs are."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -196,15 +324,16 @@ def environment(results: Results, details: GpuDetails) -> Section:
             groups.setdefault(tuple(run.software.items()), []).append(run.name)
     facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
     campaign = tuple((name, str(value)) for name, value in facts.items() if value)
-    tables = [Table(("campaign", "value"), campaign)]
-    tables += [Table((some(names, 4), "value"), facts) for facts, names in groups.items()]
+    tables = [table_of(("campaign", "value"), campaign)]
+    tables += [table_of((some(names, 4), "value"), facts) for facts, names in groups.items()]
     if machines := tuple(_machines(results, details)):
         header = ("node", "GPUs", "GPU", "GPU memory", "power limit", "host memory limit", "runs")
-        tables.append(Table(header, machines, "-r-rrr-"))
+        tables.append(table_of(header, machines, "-r-rrr-"))
     tables += _processors(results)
     tools = sorted({tool for run in results.runs for tool in run.forwarded})
-    tables += [Table(("run", *tools, "logs of its newest attempt"), tuple(_places(results, tools)))]
-    return Section("Environment", (), tuple(tables))
+    places = list(_places(results, tools))
+    tables.append(_long(("run", *tools, "logs of its newest attempt"), places, file="runs.csv"))
+    return Section("Environment", tables=tuple(tables), folded=True)
 
 
 def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]]:
@@ -239,7 +368,7 @@ def _processors(results: Results) -> Iterator[Table]:
             loads[kind] += [busy] if isinstance(busy := machine.get("busy_pct"), int) else []
     rows = [(some(list(dict.fromkeys(found)), 4), *kind, _range(loads[kind])) for kind, found in nodes.items()]
     if rows:
-        yield Table(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), tuple(rows), "--r--r")
+        yield table_of(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), rows, "--r--r")
 
 
 def _range(percents: Sequence[int]) -> str:

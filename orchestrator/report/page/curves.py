@@ -1,0 +1,140 @@
+"""The loss curves of a workload, thinned to what a page can hold. Pure; needs NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dscampaign.orchestrator.report.compare.conditions import Condition
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
+
+from .looks import REST, Looks
+
+POINTS: Final = 6_000
+"""Of all curves of a page."""
+
+_MOST, _LEAST = 160, 12
+"""Points of a curve."""
+
+_FIRST: Final = 12
+"""A part of so many, at the beginning of a curve, may lie above the axis."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A step of a condition: the mean over its repeats, their range, and the mean minus the baseline's."""
+
+    c: int
+    step: float
+    loss: float
+    low: float
+    high: float
+    apart: float
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The curves of a workload.
+
+    Attributes:
+        held_out: losses on held-out text.
+        tokens, seconds: of a step, in the unit of the axis, by the condition's number.
+        across: by name, the text of each axis that all curves can be drawn along.
+        thinned_to: points of a curve; 0 if it has all steps.
+    """
+
+    rows: tuple[CurvePoint, ...]
+    held_out: tuple[Mapping[str, Any], ...]
+    tokens: Mapping[int, float]
+    seconds: Mapping[int, float]
+    across: Mapping[str, str]
+    thinned_to: int
+
+    def points(self) -> list[dict[str, Any]]:
+        """The points as a chart has them."""
+        return [{name: short(value) for name, value in vars(row).items()} | {"c": row.c} for row in self.rows]
+
+    def domain(self, field: str = "loss") -> list[float]:
+        """Return the ends of an axis with room for the curves, but not for their fall in the first steps."""
+        last = max((row.step for row in self.rows), default=0.0)
+        every = [(row.step, value) for row in self.rows if math.isfinite(value := getattr(row, field))]
+        known = [value for step, value in every if step >= last / _FIRST]
+        if not known:
+            return [0.0, 0.0]
+        low, high = min(known), float(np.percentile(known, 99.5))
+        if field == "loss":
+            farthest = 2 * float(np.percentile([value for _, value in every], 99)) - low
+            high = max([high, *(each["loss"] for each in self.held_out if each["loss"] <= farthest)])
+        return [low - 0.04 * (high - low), high + 0.06 * (high - low)]
+
+
+def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
+    """Return the curves of a workload with its share of the points of a page."""
+    drawn = [each.condition for each in one.comparisons if any(run.curve.drawable for run in each.condition.runs)]
+    points = int(min(_MOST, max(_LEAST, share * POINTS / max(1, len(drawn)))))
+    grid = _mean(one.workload.baseline, points) if one.workload.baseline in drawn else None
+    drawn.sort(key=lambda condition: -looks[condition.name].colour)  # the colours above the grey
+    rows = tuple(row for condition in drawn for row in _rows(condition, looks, points, grid))
+    held_out = tuple(row for condition in drawn for row in _held_out(condition, looks))
+    unit_s, unit = _time_unit(drawn)
+    tokens = {looks[each.name].number: rate / 1e6 for each in drawn if (rate := _rate(each, "tokens"))}
+    seconds = {looks[each.name].number: rate / unit_s for each in drawn if (rate := _rate(each, "seconds"))}
+    across = {"step": "optimizer steps"}
+    across |= {"tokens": "million tokens"} if len(tokens) == len(drawn) else {}
+    across |= {"seconds": f"{unit} of training steps"} if len(seconds) == len(drawn) else {}
+    longest = max((run.quality.received for condition in drawn for run in condition.runs), default=0)
+    return Curves(rows, held_out, tokens, seconds, across, points if longest > points else 0)
+
+
+def _rows(condition: Condition, looks: Looks, points: int, base: Any) -> Iterator[CurvePoint]:
+    look = looks[condition.name]
+    steps, low, mean, high = _mean(condition, points)
+    apart = mean - np.interp(steps, base[0], base[2], left=math.nan, right=math.nan) if base else mean * math.nan
+    if look.colour == REST or len(condition.runs) < 2:
+        low = high = mean * math.nan
+    for row in zip(steps, mean, low, high, apart, strict=True):
+        if math.isfinite(row[1]):
+            yield CurvePoint(look.number, *map(float, row))
+
+
+def _mean(condition: Condition, points: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return steps, and there the lowest, mean and highest smoothed loss where all repeats have one."""
+    curves = [run.curve for run in condition.runs if run.curve.drawable]
+    longest = max((curve.step for curve in curves), key=lambda steps: steps[-1])
+    steps = np.asarray(longest)[np.unique(np.linspace(0, len(longest) - 1, points).astype(int))]
+    each = np.array([np.interp(steps, curve.step, curve.smoothed, left=math.nan, right=math.nan) for curve in curves])
+    return steps, each.min(axis=0), each.mean(axis=0), each.max(axis=0)
+
+
+def _held_out(condition: Condition, looks: Looks) -> Iterator[Mapping[str, Any]]:
+    look = looks[condition.name]
+    if look.colour != REST:
+        for run in condition.runs:
+            for step, loss in zip(run.curve.eval_step, run.curve.held_out, strict=True):
+                yield {"c": look.number, "step": step, "loss": round(loss, 5)}
+
+
+def _rate(condition: Condition, field: str) -> float:
+    """Tokens or seconds of a step; 0 if unknown."""
+    ends = [(getattr(run.curve, field)[-1], run.curve.step[-1]) for run in condition.runs if run.curve.drawable]
+    known = [end / step for end, step in ends if step and math.isfinite(end)]
+    return float(np.median(known)) if known else 0.0
+
+
+def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
+    """Seconds of the unit of an axis of times, and its name."""
+    ends = (run.curve.seconds[-1] for one in conditions for run in one.runs if run.curve.seconds)
+    longest_s = max(filter(math.isfinite, ends), default=0.0)
+    return (3600.0, "hours") if longest_s > 3 * 3600 else (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
+
+
+def short(value: float) -> float | None:
+    """Return a number with the digits that a chart can show; None if it is not finite."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
