@@ -65,7 +65,7 @@ class Page:
         return self.tables(section)[number].rows
 
     def figures(self) -> set[str]:
-        return {path.stem for path in (self.folder / "figures").glob("*.png")}
+        return {path.stem for path in (self.folder / "figures").glob("*.svg")}
 
     def words(self, figure: str) -> set[str]:
         """Texts that a figure draws."""
