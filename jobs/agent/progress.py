@@ -109,6 +109,7 @@ class RankWatch:
     def __init__(self, ranks: Iterable[int]) -> None:
         self._ranks = tuple(ranks)
         self._folder: Path | None = None
+        self.variables = {DIR_VARIABLE: ""}
         self._lock: int | None = None
         self._seen: dict[int, bytes] = {}
         self._now: dict[int, RankProgress] = {}
@@ -127,9 +128,10 @@ class RankWatch:
             (folder / ALIVE).touch()
             self._folder = folder
         except OSError:  # a full or missing /tmp: then nobody knows, and training goes on
-            return {DIR_VARIABLE: ""}
+            return self.variables
         threading.Thread(target=self._say_alive, args=(folder,), daemon=True).start()
-        return {DIR_VARIABLE: str(self._folder)}
+        self.variables = {DIR_VARIABLE: str(folder)}
+        return self.variables
 
     def close(self) -> None:
         """Remove the folder."""

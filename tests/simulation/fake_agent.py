@@ -54,9 +54,10 @@ class FakeAgent(Agent):
 
     def begin(self) -> bool:
         """Claims the attempt, or joins the node that has; False if it is another job's."""
-        self.start = self._start()
-        if self.start is None:
+        begun = self._start()
+        if begun is None:
             return False
+        self.start = begun.start
         for folder in (self.paths.logs, self.paths.ranks, self._checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
         self._record({"state": "running"})

@@ -72,19 +72,6 @@ def test_an_attempt_that_succeeds_leaves_its_proof(attempt: Attempt) -> None:
     assert Identity.of(found) == Identity.of(start) == Identity.of(attempt.payload)
 
 
-def test_nothing_of_the_ranks_stays_in_the_node_s_memory(attempt: Attempt) -> None:
-    attempt.script(
-        """
-        name = f"deepspeed_allreduce_buffer_{os.getuid()}_{os.environ['MASTER_ADDR']}_{os.environ['MASTER_PORT']}"
-        open(f"/dev/shm/{name}_{rank}", "wb").close()  # as DeepSpeed does on CPUs
-        open(f"{os.environ['CAMPAIGN_ATTEMPT_DIR']}/name", "w").write(name)
-        """
-    )
-    assert attempt.run() == 0
-    name = (attempt.paths.dir / "name").read_text()
-    assert not list(Path("/dev/shm").glob(f"{name}*"))
-
-
 @pytest.mark.parametrize("chosen", ["by us", "by the user"])
 def test_only_in_our_own_folder_is_a_killed_build_s_lock_removed(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
@@ -668,7 +655,7 @@ def test_what_a_script_leaves_in_a_session_of_its_own_is_ended_and_told(
     attempt: Attempt, deaf: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a tracker's service or a data server; one that does not heed a SIGTERM, too. Nothing else is touched."""
-    monkeypatch.setattr("dscampaign.jobs.agent.agent.TERM_GRACE_S", 0.5)
+    monkeypatch.setattr("dscampaign.jobs.agent.launcher.TERM_GRACE_S", 0.5)
     alike = {**os.environ, "CAMPAIGN_ATTEMPT_DIR": str(attempt.paths.dir), "CAMPAIGN_AGENT_PID": "1"}
     other = subprocess.Popen(["sleep", "100"], env=alike, start_new_session=True)
     attempt.script(f"""
