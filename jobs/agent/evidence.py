@@ -310,9 +310,10 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
             if begins:
                 yield piece
             begins = piece.endswith("\n")
-            unread = os.fstat(file.fileno()).st_size - file.buffer.tell() if time.monotonic() >= until_s else 0
-            if unread > TAIL_BYTES:
-                break
+            if time.monotonic() >= until_s:
+                at = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+                if os.fstat(file.fileno()).st_size - at > TAIL_BYTES:
+                    break
         else:
             return
     yield from tail(log)[1:]  # the first is torn

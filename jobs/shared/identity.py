@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
-
-
-class _Submitted(Protocol):
-    @property
-    def token(self) -> str: ...
-    @property
-    def config_hash(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -25,7 +16,7 @@ class Identity:
     generation: int
 
     @classmethod
-    def of(cls, attempt: _Submitted) -> Self:
+    def of(cls, attempt: Any) -> Self:
         """Return the identity of a payload, or of an attempt in the store."""
         return cls(attempt.token, attempt.config_hash, attempt.generation)
 

@@ -48,7 +48,7 @@ class _Below:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: AttemptPaths | RunPaths, kind: object) -> Path:
+    def __get__(self, owner: AttemptPaths | RunPaths | CampaignPaths, kind: object) -> Path:
         return owner.dir / self._name
 
 
@@ -175,10 +175,12 @@ class CampaignPaths:
         """The campaign's folder."""
         return self.root / self.campaign
 
-    @property
-    def marker(self) -> Path:
-        """The marker of the folder. If it is missing, so is the shared folder."""
-        return self.dir / MARKER
+    marker = _Below(MARKER)
+    """The marker of the folder. If it is missing, so is the shared folder."""
+    runs = _Below("runs")
+    """The folders of all runs."""
+    batches = _Below("batches")
+    """The folders of all job arrays."""
 
     @cached_property
     def data(self) -> Path:
@@ -192,16 +194,6 @@ class CampaignPaths:
     def found_micro_batch(self, search: str) -> Path:
         """The first micro-batch that was found for runs with this key of `Payload.search`."""
         return self.dir / "searches" / f"{search}.json"
-
-    @cached_property
-    def runs(self) -> Path:
-        """The folders of all runs."""
-        return self.dir / "runs"
-
-    @cached_property
-    def batches(self) -> Path:
-        """The folders of all job arrays."""
-        return self.dir / "batches"
 
     def run(self, name: str) -> RunPaths:
         """The folder of a run."""

@@ -125,8 +125,7 @@ def advance(engine: Engine, loss: Tensor) -> Tensor | float | None:
     scale = _loss_scale_left_out(engine)
     engine.backward(loss * scale)
     norm = _plain_norm(engine)
-    if isinstance(engine.optimizer, FP16_UnfusedOptimizer) and engine.autotp_size() > 1:
-        mark_gradients(engine.module.parameters())
+    _mark_parts(engine)
     engine.step()
     if norm is None:
         norm = engine.get_global_grad_norm()
@@ -180,6 +179,11 @@ def _loss_scale_left_out(engine: Engine) -> float:
     Left so, small gradients underflow and all are 65,536 times too small beside Adam's epsilon.
     """
     return float(engine.optimizer.loss_scale) if isinstance(engine.optimizer, FP16_UnfusedOptimizer) else 1.0
+
+
+def _mark_parts(engine: Any) -> None:
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer) and engine.autotp_size() > 1:
+        mark_gradients(engine.module.parameters())
 
 
 def _plain_norm(engine: Any) -> Tensor | None:
