@@ -138,7 +138,7 @@ def _values(origin: Any, args: tuple[Any, ...], raw: Any, place: str) -> Any:
     values = _require(list, raw, place)
     kinds = args if origin is tuple and args[-1] is not Ellipsis else [args[0]] * len(values)
     if len(kinds) != len(values):
-        raise ValueError(f"{_prefix(place)}{len(values)} values instead of {len(kinds)}")
+        _wrong(place, raw, f"has {len(values)} values instead of {len(kinds)}")
     pairs = enumerate(zip(kinds, values, strict=True))
     return origin(decode(kind, value, f"{place}[{number}]") for number, (kind, value) in pairs)
 
@@ -178,12 +178,12 @@ def _fields(kind: Any) -> tuple[dict[str, Any], Collection[str]]:
 def _plain(kind: Any, raw: Any, place: str) -> Any:
     if kind is Any:
         return raw
-    if kind is float and type(raw) is int and abs(raw) <= MAX_BIGINT:
-        raw = float(raw)
-    _require(kind, raw, place)
-    if kind is float and not math.isfinite(raw):
+    if kind in (int, float) and type(raw) is int and abs(raw) > MAX_BIGINT:
+        raise ValueError(f"{_prefix(place)}a number of more than 64 bits is out of range")
+    value = _require(kind, float(raw) if kind is float and type(raw) is int else raw, place)
+    if kind is float and not math.isfinite(value):
         raise ValueError(f"{_prefix(place)}is not finite")
-    return _in_range(raw, Within(-MAX_BIGINT, MAX_BIGINT), place) if kind is int else raw
+    return value
 
 
 def _require(kind: Any, raw: Any, place: str) -> Any:
@@ -201,13 +201,8 @@ def _key(kind: Any, key: str, place: str) -> Any:
 
 
 def _wrong(place: str, value: Any, why: str) -> NoReturn:
-    """Raise ValueError with the beginning of a value; nested values and long numbers have no text."""
-    if isinstance(value, dict | list):
-        shown = "an object" if isinstance(value, dict) else "a list"
-    elif type(value) is int and abs(value) > MAX_BIGINT:
-        shown = "a number of more than 64 bits"
-    else:
-        shown = json.dumps(value)
+    """Raise ValueError with the beginning of a value; nested values have no text."""
+    shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
     raise ValueError(f"{_prefix(place)}{shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'} {why}")
 
 
