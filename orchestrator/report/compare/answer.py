@@ -18,7 +18,7 @@ from dscampaign.orchestrator.formatting import count, duration, loss_number
 from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metric, OverRepeats
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .baseline import BaselineComparison, compare_losses, compare_speeds, times_as_fast
+from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import Condition, circumstances, few_repeats, unlike
 from .feasible import is_unfinished, unfit
 from .ignored_axes import ignored, learning_axes
@@ -143,8 +143,8 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     left = [one for one in fit if one.condition.name in measured]
     remarks = tuple(_remarks(comparisons))
     if not left:
-        rows = tuple(_out_row(one, None, out) for one in comparisons)
-        return Answer(lead, _nothing(list(out.values())), rows, remarks=remarks)
+        none = tuple(_out_row(one, None, out) for one in comparisons)
+        return Answer(lead, _nothing(list(out.values())), none, remarks=remarks)
     standing = [one for one in standing if one.condition.name in measured]
     chosen = _chosen(lead, left, standing, if_close=loss_leads)
     fastest = fastest_of([one for one in left if one.speed] or left)
@@ -241,12 +241,16 @@ def _row(
 ) -> Row:
     by_name = {each.condition.name: each for each in standing}
     own, best = by_name[one.condition.name], by_name[chosen.condition.name]
-    text = (
-        figure.text(found.value)
-        if (found := estimate([figure.of(run) or 0.0 for run in one.condition.counted]))
-        else ""
-    )
-    return Row(one, _verdict(lead, own, best), times_as_fast(one, chosen), text)
+    return Row(one, _verdict(lead, own, best), times_as_fast(one, chosen), _figure_text(lead, one, figure))
+
+
+def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> str:
+    if lead is Objective.SPEED:
+        return speed_text(one)
+    if lead is Objective.LOSS:
+        return f"{loss_number(median_loss(one))}{one.loss_unit}" if one.losses else ""
+    found = estimate([value for run in one.condition.counted if (value := figure.of(run)) is not None])
+    return figure.text(found.value) if found else ""
 
 
 def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Verdict:

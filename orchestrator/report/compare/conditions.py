@@ -317,17 +317,20 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 
 
-def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> Condition:
-    """Return the condition to compare the others with: the named condition, or that of a named run, else the default.
+def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> tuple[Condition, str]:
+    """Return the named condition, or the condition of a named run, else the default; and the reason.
 
     The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, among
     conditions with a run that counts, finite losses, and no repeat that failed or was changed by a retry, as far as
     there are any. There must be at least one condition.
     """
-    named = [each for each in conditions if name in (each.name, *(run.name for run in each.runs))]
+    for each in conditions:
+        if name in (each.name, *(run.name for run in each.runs)):
+            return each, "named"
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready
-    whole = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)]
-    ready = whole or ready
-    plain = [each for each in ready if each.field("engine") == "ddp"]
-    return next(iter([*named, *plain, *ready]))
+    ready = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)] or ready
+    plain = next((each for each in ready if each.field("engine") == "ddp"), None)
+    if plain:
+        return plain, "the first without DeepSpeed's engine"
+    return ready[0], "the first" if ready[0] is conditions[0] else "the first that ran as configured"

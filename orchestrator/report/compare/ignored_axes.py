@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -43,12 +43,6 @@ def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     known = [(run, losses) for run in runs if run.completed and run.config.get("command") and (losses := _losses(run))]
     axes = dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower()))
     return [axis for axis in axes if _changes_nothing(axis, known)]
-
-
-def ignored_axes(runs: Iterable[MeasuredRun]) -> Iterator[str]:
-    """Yield a sentence for each axis without an effect."""
-    for axis in ignored(runs):
-        yield f"The script seems to ignore {axis}: its losses are the same to the last digit whatever the value."
 
 
 def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> bool:

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from dscampaign.orchestrator.formatting import loss_number, some
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds
 from .statistics import TIE, Order, Sameness, estimate
 
-_BESIDE_SPEED: Final = {"mem_reserved_gb": "memory", "j_per_token": "energy"}
-"""Metrics, in words, by which a configuration may be better than a faster one."""
+_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
+"""Metrics by which a configuration may be better than a faster one."""
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
-    """Return the condition to use of all that tie with the fastest and none beats: ties are not transitive.
+    """Return the condition to use of all that no other is faster than: ties are not transitive.
 
     A condition that is established to learn better than the thriftiest of them comes first: it costs no speed.
     """
-    by_pace = sorted(left, key=pace, reverse=True)
-    thrifty = sorted((one for one in by_pace if ties(one, by_pace[0])), key=_thrift)
-    thrifty = [one for one in thrifty if not may_be_worse(one)] or thrifty
-    able = [one for one in thrifty if not any(faster(other, one) for other in by_pace)]
     front = pareto_front(left)
-    return _thriftiest(best_learners(able, _thriftiest(able, front)), front)
+    able = [one for one in left if not any(faster(other, one) for other in left)]
+    able = [one for one in able if not may_be_worse(one)] or able
 
+    def thriftiest(some: Sequence[BaselineComparison]) -> BaselineComparison:
+        """Memory is rounded, so conditions that no other beats come first."""
+        return min(some, key=lambda one: (one.condition.name not in front, *_thrift(one), -pace(one)))
 
-def _thriftiest(able: Sequence[BaselineComparison], front: Collection[str]) -> BaselineComparison:
-    """Return the first; conditions that no other beats come first, because memory is rounded to a tenth of a GB."""
-    return next((one for one in able if one.condition.name in front), able[0])
+    return thriftiest(best_learners(able, thriftiest(able)))
 
 
 def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
@@ -41,31 +38,6 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
         return list(left)
     best = min(better, key=median_loss)
     return [one for one in better if not learns_worse(one, best)]
-
-
-def lowest_loss_sentence(workload: str, comparisons: Sequence[BaselineComparison]) -> str:
-    """Return which condition reached the lowest loss, and which cannot be separated from it; "" without a choice.
-
-    Args:
-        workload: its name, "" for the only one.
-        comparisons: of its conditions.
-    """
-    where = f"{workload}: " if workload else ""
-    known = [each for each in comparisons if each.losses and all(math.isfinite(loss) for _, loss in each.losses)]
-    if len(known) < 2:
-        return ""
-    best = min(known, key=median_loss)
-    if len({loss_number(median_loss(each)) for each in known}) == 1:
-        those = "all conditions" if len(known) == len(comparisons) else f"all {len(known)} conditions that have one"
-        return f"{where}{those} came to the same {best.loss_is} loss, {loss_number(median_loss(best))}."
-    tests = {each.condition.name: compare_losses(each, best) for each in known if each is not best}
-    near = [name for name, test in tests.items() if test.verdict != Sameness.WORSE]
-    said = f"{where}{best.condition.name} came to the lowest {best.loss_is} loss, {loss_number(median_loss(best))}"
-    if not near:
-        return f"{said}; all others are established as worse."
-    if len(near) == len(tests):
-        return f"{said}; no other is established as worse."
-    return f"{said}; not established as worse: {some(near)}."
 
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -137,12 +109,6 @@ def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
     points = {one.condition.name: _point(one) for one in left}
     ordered = dict(sorted(points.items(), key=lambda item: item[1][0] or 0.0))  # most are beaten by one of the fastest
     return tuple(name for name, point in ordered.items() if not any(_beats(other, point) for other in ordered.values()))
-
-
-def weighed(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
-    """Return the figures in which conditions can beat each other: speed, memory and energy, as far as measured."""
-    known = {word: any(one.condition.value(name) is not None for one in left) for name, word in _BESIDE_SPEED.items()}
-    return tuple(word for word, is_known in {"speed": any(one.speed for one in left), **known}.items() if is_known)
 
 
 _Point = tuple[float | None, ...]

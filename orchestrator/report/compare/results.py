@@ -15,17 +15,15 @@ from dscampaign.orchestrator.spec.objective import Objective
 from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
-from .recommend import Recommendation, recommend
 from .workloads import TimeToLoss, Workload, asked_work, times_to_loss, workloads_of
 
 
 @dataclass(frozen=True)
 class WorkloadResults:
-    """A workload with each condition beside its baseline, and its recommendation."""
+    """A workload with each condition beside its baseline, and the answer."""
 
     workload: Workload
     comparisons: tuple[BaselineComparison, ...]
-    recommendation: Recommendation
     answer: Answer
 
 
@@ -87,7 +85,7 @@ def _objective_of(campaign: CampaignRow) -> Objective | None:
 
 def _results(workload: Workload, by: Objective | None, margin: float | None) -> WorkloadResults:
     comparisons = tuple(compare_to_baseline(workload.conditions, workload.baseline, margin))
-    return WorkloadResults(workload, comparisons, recommend(comparisons, by), answer(comparisons, by))
+    return WorkloadResults(workload, comparisons, answer(comparisons, by))
 
 
 def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:

@@ -81,20 +81,6 @@ def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
             yield name
 
 
-def effect_sentences(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield a sentence for each change of an axis, and for axes whose effects cannot be separated."""
-    changes = sensitivities(comparisons)
-    yield from map(sensitivity_sentence, changes)
-    yield from confounded(comparisons, changes)
-
-
-def sensitivity_sentence(change: Sensitivity) -> str:
-    """Return the effect as text: of several pairs the geometric mean of speeds with its interval, and their range."""
-    effects = [speed_effect(change), memory_effect(change).replace(SAME_MEMORY, ""), loss_effect(change)]
-    pairs = "; ".join(filter(None, [pair_names(change), doubt(change)]))
-    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."
-
-
 def change_in_words(change: Sensitivity) -> str:
     """`zero_stage 1 → 2`."""
     return f"{change.field} {_word(change.before)} → {_word(change.after)}"
@@ -244,6 +230,20 @@ def doubt(change: Sensitivity) -> str:
         return "one repeat"
     timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
     return "inconclusive" if any(compare_speeds(b, a) == Order.INCONCLUSIVE for a, b in timed) else ""
+
+
+def effect_document(change: Sensitivity) -> dict[str, Any]:
+    """Return an effect as a row of data: the change, and its effects with their interval and certainty."""
+    return {
+        "field": change.field,
+        "before": change.before,
+        "after": change.after,
+        "speed": speed_effect(change),
+        "memory": memory_effect(change),
+        "loss": loss_effect(change),
+        "certainty": doubt(change) or "established",
+        "pairs": [[before.condition.name, after.condition.name] for before, after in change.pairs],
+    }
 
 
 def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:

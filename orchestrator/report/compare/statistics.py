@@ -230,8 +230,8 @@ def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
     logs = np.log(np.array(speeds))
     of_rounds, of_conditions = logs.mean(axis=0), logs.mean(axis=1)
     rest = logs - of_rounds[None, :] - of_conditions[:, None] + logs.mean()
-    between = logs.shape[0] * float(np.var(of_rounds, ddof=1))
-    within = float((rest**2).sum()) / ((logs.shape[0] - 1) * (logs.shape[1] - 1))
+    between: float = logs.shape[0] * float(np.var(of_rounds, ddof=1))
+    within: float = float((rest**2).sum()) / ((logs.shape[0] - 1) * (logs.shape[1] - 1))
     return between > DRIFT * within
 
 

@@ -39,11 +39,6 @@ def difference(value: float, unit: str, sign: str = "+") -> str:
     return loss_gap(value, unit, sign, decimals=4)
 
 
-def rounds_to_nothing(value: float, unit: str) -> bool:
-    """Return whether a difference of losses rounds to zero; differences of a script's losses may be tiny."""
-    return not (round(value, 4) if unit else value)
-
-
 def loss_margin(margin: float) -> str:
     """How far losses may be apart and count as equal; a script's own may be tiny, or huge."""
     return loss_gap(margin, "", "")

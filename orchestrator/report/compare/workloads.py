@@ -34,7 +34,7 @@ _UNSURE: Final = 0.5
 
 @dataclass(frozen=True)
 class Workload:
-    """Conditions with the same model, data, tokens per step and ranks, and their baseline.
+    """Conditions with the same model, data, tokens per step and ranks, and their baseline with its reason.
 
     The name has the difference from other workloads, as ``model gpt2-large``; empty if the campaign has no other.
     """
@@ -42,6 +42,7 @@ class Workload:
     name: str
     conditions: tuple[Condition, ...]
     baseline: Condition
+    because: str
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
     groups = [tuple(condition for condition, _ in group) for group in pairs]
     names = _names(groups, [group[0][1] for group in pairs])
-    return [Workload(name, group, baseline_of(group, baseline)) for name, group in zip(names, groups, strict=True)]
+    named = zip(names, groups, strict=True)
+    return [Workload(name, group, *baseline_of(group, baseline)) for name, group in named]
 
 
 def asked_work(condition: Condition) -> dict[str, Any]:

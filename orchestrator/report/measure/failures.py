@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Final
 
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import RunState
@@ -13,33 +12,37 @@ from dscampaign.orchestrator.formatting import clean, words
 
 from .cost import NO_FAILURE
 
-_MORE: Final = " · "
-"""Parts a reason from what to do about it, and from why there is no further try."""
-
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed, with its failure class and the reaction."""
+    """An attempt that failed, with its failure class and the reaction: `retried`, `changed` or `ended`."""
 
     run: str
     generation: int
     kind: str
     reason: str
     then: str
+    reaction: str = "retried"
 
 
 def failed_attempts(
     run: RunRow, attempts: Sequence[AttemptRow], excluded: Mapping[int | None, Sequence[str]]
 ) -> Iterator[FailedAttempt]:
-    """Return the failed attempts, oldest first; `excluded` has the excluded nodes by attempt id."""
+    """Return the failed attempts, oldest first; the last of a failed run with the reason of the run.
+
+    Args:
+        excluded: nodes that an attempt was to do without, by attempt id.
+    """
+    failed = run.state == RunState.FAILED
     for attempt, later in zip_longest(attempts, attempts[1:]):
         if attempt.failure_class and attempt.failure_class not in NO_FAILURE:
             yield FailedAttempt(
                 run=run.name,
                 generation=attempt.generation,
                 kind=words(attempt.failure_class),
-                reason=clean(str(attempt.evidence.get("reason") or "")),
-                then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run, attempt),
+                reason=clean(str((run.reason if not later and failed else "") or attempt.evidence.get("reason") or "")),
+                then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run),
+                reaction=_reaction(attempt, later),
             )
 
 
@@ -57,10 +60,11 @@ def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> st
     return ", ".join(done)
 
 
-def _end(run: RunRow, attempt: AttemptRow) -> str:
-    if run.state == RunState.FAILED:
-        told, _, more = run.reason.partition(_MORE)  # the attempt's own reason is in the table already
-        if told != attempt.evidence.get("reason"):
-            more = run.reason
-        return f"no further try: {clean(more)}" if more else "no further try"
-    return f"run is {run.state}"
+def _reaction(failed: AttemptRow, later: AttemptRow | None) -> str:
+    if later is None:
+        return "ended"
+    return "retried" if (later.micro_batch, later.changes) == (failed.micro_batch, failed.changes) else "changed"
+
+
+def _end(run: RunRow) -> str:
+    return "no further try" if run.state == RunState.FAILED else f"run is {run.state}"

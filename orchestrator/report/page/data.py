@@ -8,9 +8,12 @@ from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
+from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
+from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.sensitivity import effect_document, sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
@@ -56,7 +59,7 @@ def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
 
 def recommendation_document(results: Results) -> dict[str, Any]:
     """What to use, for `campaign recommend --json`."""
-    keys = ("name", "baseline", "recommendation")
+    keys = ("name", "baseline", "baseline_because", "recommendation")
     workloads = [{key: whole[key] for key in keys} for one in results.workloads for whole in [_workload(one)]]
     document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "campaign": results.campaign.name}
     document["objective"] = results.objective
@@ -116,24 +119,43 @@ def _with_all_columns(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _workload(one: WorkloadResults) -> dict[str, Any]:
-    found = one.recommendation
+    found = one.answer
     return {
         "name": one.workload.name,
         "baseline": one.workload.baseline.name,
+        "baseline_because": one.workload.because,
         "conditions": [_condition(each) for each in one.comparisons],
+        "effects": [effect_document(change) for change in sensitivities(one.comparisons)],
         "recommendation": {
             "condition": found.chosen.name if found.chosen else None,
             "fastest": found.fastest.name if found.fastest else None,
             "learns_best": found.learner.name if found.learner else None,
             "established": found.established,
             "tied": found.tied,
-            "excluded": found.excluded,
+            "excluded": {name: reason.text for name, reason in found.excluded.items()},
             "pareto_front": found.front,
-            "answer": asdict(found.answer) if found.answer else None,
             "sentence": found.sentence,
-            "guide": [*found.advice, *found.effects],
+            "leads": found.lead,
+            "rows": [_row(row) for row in found.rows],
+            "doubts": [_reason(reason) for reason in found.doubts],
+            "remarks": [_reason(reason) for reason in found.remarks],
         },
     }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "condition": row.condition.name,
+        "title": row.condition.title,
+        "verdict": row.verdict,
+        "figure": row.figure,
+        "beside_best": _estimate(row.beside_best),
+        "why": _reason(row.why) if row.why else None,
+    }
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {**asdict(reason), "text": reason.text}
 
 
 def _condition(one: BaselineComparison) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.campaign.status import no_metrics
-from dscampaign.orchestrator.failures.groups import alike, gist
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import count, duration, loss_number, short_number, some, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.conditions import unlike_machines
@@ -308,7 +308,7 @@ def _time_to_loss(results: Results, looks: Looks) -> Section:
 
 def problems(results: Results) -> Section:
     """Failures by cause, then doubts, conditions that are out, and remarks by kind."""
-    failed = alike((one for run in results.runs for one in run.failures), lambda one: (one.kind, gist(one.then)))
+    failed = alike((one for run in results.runs for one in run.failures), lambda one: (one.kind, one.reaction))
     rows = [(same[0].kind, [one.run for one in same], same[0].reason, same[0].then) for same in failed]
     for one in results.workloads:
         rows += [("not proven", list(doubt.names), doubt.text, "") for doubt in one.answer.doubts]

@@ -22,10 +22,10 @@ from dscampaign.orchestrator.cli.pages.actions import action_lines
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
+from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
-from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.spec.expand import expand
@@ -220,7 +220,8 @@ def test_a_shell_that_differs_between_two_conditions_establishes_nothing(
     campaign = project.submit("quick.py a", "quick.py b", train={"steps": 3})
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
     conditions = conditions_of(read_runs(project.store, campaign))
-    said = [recommend(compare_to_baseline(conditions, conditions[0])).sentence, *verdict(compare(*conditions))]
+    doubts = answer(compare_to_baseline(conditions, conditions[0])).doubts
+    said = [*(doubt.text for doubt in doubts), *verdict(compare(*conditions))]
     remarks = [each for each in said if "obs inherited different values of" in each]
     assert len(remarks) == (2 if differs else 0)
     assert all(f"of {', '.join(differs)} from the shell" in each for each in remarks)

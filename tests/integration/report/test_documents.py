@@ -234,6 +234,8 @@ def test_zero_and_offload(pages: dict[str, Page]) -> None:
     assert len(page.workloads) == 4
     assert all(one["recommendation"]["sentence"] for one in page.workloads)
     assert {row["host (GB)"] for row in page.table("Does it fit")} == {"12.0"}
+    effects = [effect for one in page.workloads for effect in one["effects"]]
+    assert any("× the speed" in effect["speed"] for effect in effects)
     assert any("× the speed" in row["speed"] for row in page.table("What does each setting do"))
 
 

@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
+from dscampaign.db import queries
 from dscampaign.db.states import RunState
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.answer import Answer, Verdict, answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
+from dscampaign.orchestrator.report.compare.statistics import estimate
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.orchestrator.report.page.data import recommendation_document
 from dscampaign.orchestrator.spec.objective import Objective
-from dscampaign.tests.support.planted import Plant, Planted, Try
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
 
 SCRIPT = {"command": ["train.py"]}
 QUICK = Planted("quick", (0.100,) * 3, (3.0, 3.001, 2.999))
@@ -29,7 +35,7 @@ SWEEP = (
 
 def answered(runs: Sequence[MeasuredRun], by: Objective | None = None, baseline: str | None = None) -> Answer:
     conditions = conditions_of(runs)
-    return answer(compare_to_baseline(conditions, baseline_of(conditions, baseline)), by)
+    return answer(compare_to_baseline(conditions, baseline_of(conditions, baseline)[0]), by)
 
 
 def shown(found: Answer) -> list[tuple[str, str]]:
@@ -164,3 +170,172 @@ def test_no_run_and_no_end_give_no_choice(planted: Plant) -> None:
     assert found.sentence == "Nothing can be recommended: no condition is finished."
     assert [row.verdict for row in found.rows] == [Verdict.OUT]
     assert not found.established
+
+
+@pytest.mark.parametrize(
+    ("conditions", "chosen", "tied"),
+    [
+        (  # ties are not transitive: what one is faster than is out, though it ties with the fastest
+            [
+                Planted("fastest", (0.1000,) * 3),
+                Planted("steady", (0.1015,) * 3, reserved_gb=8.0),
+                Planted("lean", (0.1030,) * 3, reserved_gb=2.0),
+            ],
+            "steady",
+            ("fastest", "lean"),
+        ),
+        ([Planted("base"), Planted("same", (0.101,) * 3)], "base", ("same",)),
+        (  # memory that differs by little does not decide
+            [Planted("z2", (0.101,) * 3, train={"zero_stage": 2}), Planted("z1", reserved_gb=10.04)],
+            "z1",
+            ("z2",),
+        ),
+        (  # z2 is better in everything
+            [Planted("z2", train={"zero_stage": 2}), Planted("z1", (0.101,) * 3, reserved_gb=10.04)],
+            "z2",
+            ("z1",),
+        ),
+        (  # a loss that may be worse loses a tie
+            [Planted("base"), Planted("unsure", (0.1,) * 3, (3.0, 3.4, 2.6), reserved_gb=1.0)],
+            "base",
+            ("unsure",),
+        ),
+        (  # the better learner costs no speed
+            [replace(QUICK, reserved_gb=2.0), replace(LEARNER, step_s=(0.101, 0.1012, 0.1009))],
+            "learner",
+            ("quick",),
+        ),
+    ],
+)
+def test_ties_are_decided_by_loss_memory_and_stage(
+    planted: Plant, conditions: list[Planted], chosen: str, tied: tuple[str, ...]
+) -> None:
+    found = answered(planted(*conditions), baseline=conditions[0].name)
+    assert (found.chosen and found.chosen.name, found.tied) == (chosen, tied)
+
+
+FEW = [replace(one, step_s=one.step_s[:2], held_out=one.held_out[:2]) for one in (QUICK, LEARNER)]
+VAGUE = [QUICK, replace(LEARNER, held_out=(2.5, 3.002, 2.99))]
+
+
+@pytest.mark.parametrize("conditions", [FEW, VAGUE])
+def test_a_loss_that_is_not_proven_better_decides_nothing(planted: Plant, conditions: list[Planted]) -> None:
+    found = answered(planted(*conditions))
+    assert [one.name if one else "" for one in (found.chosen, found.fastest, found.learner)] == ["quick"] * 3
+
+
+def test_of_those_that_learn_best_the_fastest_is_chosen(planted: Plant) -> None:
+    other = Planted("other", (0.3,) * 3, (2.4995, 2.501, 2.499))
+    found = answered(planted(QUICK, other, Planted("middling", held_out=(2.8, 2.801, 2.799)), LEARNER), Objective.LOSS)
+    assert found.sentence == "Use learner: fastest with the lowest held-out loss."
+    assert shown(found) == [("learner", "best"), ("other", "equal"), ("middling", "behind"), ("quick", "behind")]
+    assert found.established
+
+
+@pytest.mark.parametrize(
+    ("quick", "slow", "chosen"), [(3.00001, 3.0, "quick"), (3.001, 3.0, "slow"), (9e-6, 3e-6, "slow")]
+)
+def test_by_loss_rounding_decides_nothing(planted: Plant, quick: float, slow: float, chosen: str) -> None:
+    """One repeat, the same loss as of two ways to add up the same numbers: the faster one. Losses may be small."""
+    runs = planted(Planted("quick", (0.1,), (quick,)), Planted("slow", (0.2,), (slow,)))
+    found = answered(runs, Objective.LOSS)
+    assert found.chosen
+    assert found.chosen.name == chosen
+
+
+def test_by_loss_no_speed_is_needed(planted: Plant) -> None:
+    runs = [replace(run, timing=None) for run in planted(QUICK, LEARNER)]
+    assert answered(runs).sentence == "Nothing can be recommended: speed was not measured."
+    found = answered(runs, Objective.LOSS)
+    assert (found.chosen and found.chosen.name, found.fastest, found.established) == ("learner", None, True)
+
+
+@pytest.mark.parametrize("unit", [1e-5, 0.001, 1000.0, 1e6])
+def test_a_script_s_own_losses_are_compared_in_any_unit(planted: Plant, unit: float) -> None:
+    points = [Planted("base", (0.1,) * 3, (3 * unit,) * 3), Planted("low", (0.2,) * 3, (2 * unit,) * 3)]
+    runs = planted(*(replace(one, config=SCRIPT) for one in points))
+    gap = {1e-5: "1e-05", 0.001: "0.001", 1000.0: "1000.000", 1e6: "1,000,000"}[unit]
+    assert answered(runs, baseline="low").excluded["base"].text == f"held-out loss is higher by {gap}"
+    assert answered(runs, Objective.LOSS).sentence == "Use low: lowest held-out loss."
+
+
+def test_energy_is_that_of_a_token(planted: Plant) -> None:
+    joules = {"lean": 0.004, "base": 0.005}
+    runs = [
+        replace(run, gpus=replace(run.gpus, j_per_token=joules[run.params["label"]]))
+        for run in planted(Planted("base"), Planted("lean", (0.2,) * 3))
+    ]
+    found = answered(runs, Objective.ENERGY)
+    assert found.sentence == "Use lean: least energy, 0.004 J/token."
+    assert [(row.condition.name, row.figure) for row in found.rows][1] == ("base", "0.005 J/token")
+
+
+def test_a_run_that_never_came_down_to_the_loss_is_out(planted: Plant) -> None:
+    flat = [
+        replace(run, curve=replace(run.curve, smoothed=[float("nan")] * len(run.curve.smoothed)))
+        if run.name.startswith("lean")
+        else run
+        for run in planted(Planted("base"), Planted("lean", (0.05,) * 3))
+    ]
+    found = answered(flat, Objective.TIME_TO_LOSS)
+    assert shown(found) == [("base", "best"), ("lean", "out")]
+
+
+def test_the_spec_sets_the_objective(planted_url: PlantStore) -> None:
+    url = planted_url(Planted("base"), Planted("lean", (0.2,) * 3, reserved_gb=6.0))
+    store = Store.open(url)
+    with store.write() as conn:
+        campaign = queries.campaign_by_name(conn, "sweep")
+        assert campaign
+        queries.update_campaign(conn, campaign.id, provenance={**campaign.provenance, "objective": "memory"})
+    store.close()
+    document = recommendation_document(results_at(url))
+    [one] = document["workloads"]
+    assert (document["objective"], one["recommendation"]["condition"]) == ("memory", "lean")
+    assert [row["verdict"] for row in one["recommendation"]["rows"]] == ["best", "behind"]
+
+
+def test_what_completed_early_or_ended_is_out_with_how_it_ended(planted: Plant) -> None:
+    early = Planted("early", (0.05,), (2.0,), tries=(Try(last=20, ended="completed_early"),))
+    runs = planted(early, Planted("base"), Planted("lost"))
+    ends = {"lost": RunState.FAILED, "lost-r1": RunState.CANCELLED, "lost-r2": RunState.FAILED}
+    runs = [replace(run, state=ends.get(run.name, run.state)) for run in runs]
+    assert baseline_of(conditions_of(runs))[0].name == "base"
+    out = {name: reason.text for name, reason in answered(runs).excluded.items()}
+    assert baseline_of(conditions_of(runs))[1] == "the first that ran as configured"
+    assert out == {"early": "completed early", "lost": "2 of 3 repeats failed, 1 cancelled"}
+
+
+def test_the_baseline_is_one_whose_loss_is_a_number(planted: Plant) -> None:
+    runs = planted(Planted("lost", held_out=(None,) * 3, nan_from=50), Planted("base", held_out=(None,) * 3))
+    assert baseline_of(conditions_of(runs))[0].name == "base"
+    assert answered(runs).excluded["lost"].code is Why.LOSS_NOT_FINITE
+
+
+def test_losses_of_other_points_of_the_training_are_remarked_upon(planted: Plant) -> None:
+    early = Planted("early", held_out=(None,) * 3, evaluated={50: 3.5})
+    [remark] = answered(planted(Planted("base"), early, Planted("never", held_out=(None,) * 3))).remarks
+    assert remark.text == "early evaluated last after 50% of the steps, others after 100%: compare equal steps"
+
+
+@pytest.mark.parametrize(("opened", "said"), [(None, "it is not known whether"), (False, "did not read"), (True, "")])
+def test_a_configuration_is_shown_only_if_the_script_has_read_it(
+    planted: Plant, opened: bool | None, said: str
+) -> None:
+    [condition] = conditions_of([replace(run, read_config=opened) for run in planted(Planted("a", config=SCRIPT))])
+    assert said in unread_config(condition)
+    assert bool(unread_config(condition)) is bool(said)
+
+
+def test_what_another_beats_in_speed_and_memory_is_not_on_the_front(planted: Plant) -> None:
+    lean, poor = Planted("lean", (0.2,) * 3, reserved_gb=2.0), Planted("poor", (0.3,) * 3, reserved_gb=3.0)
+    assert answered(planted(Planted("quick"), lean, poor)).front == ("quick", "lean")
+
+
+def test_identical_repeats_have_one_loss_and_three_speeds(planted: Plant) -> None:
+    runs = planted(Planted("a", held_out=(3.031,) * 3), Planted("b", held_out=(3.0,) * 3))
+    first = {run.params["label"]: run.curve for run in reversed(runs)}
+    conditions = conditions_of([replace(run, curve=first[run.params["label"]]) for run in runs])
+    assert [(len(one.counted), len(one.learned)) for one in conditions] == [(3, 1), (3, 1)]
+    assert conditions[0].estimate("held_out") == estimate([3.031])
+    assert "count as one" in verdict(compare(*conditions))[-1]

@@ -10,9 +10,10 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import confounded, effect_sentences, sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import confounded, sensitivities
 from dscampaign.orchestrator.report.compare.statistics import contrast, ratio
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted
 
 KNOBS = ("overlap_comm", "NCCL_ALGO")
@@ -41,7 +42,7 @@ def square(both_s: float, spread: float = 0.001, repeats: int = 3) -> list[Plant
 
 
 def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> None:
-    said = list(effect_sentences(compared(planted(*square(both_s=0.1)))))
+    said = [effect_line(change) for change in sensitivities(compared(planted(*square(both_s=0.1))))]
     assert any(line.startswith("overlap_comm off → on: 1.25 [1.25, 1.25] × the speed, ") for line in said)
 
 

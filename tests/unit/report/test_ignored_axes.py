@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.report.compare.ignored_axes import ignored_axes
+from dscampaign.orchestrator.report.compare.ignored_axes import ignored
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 
@@ -31,7 +31,7 @@ SECOND = [*FIRST[:6], 2.4000001, 2.3]
 
 
 def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
-    found = ignored_axes(
+    found = ignored(
         measured(
             planted,
             point(FIRST, depth=1, lr=0.1),
@@ -40,24 +40,23 @@ def test_an_axis_that_changes_no_digit_is_named(planted: Plant) -> None:
             point(SECOND, depth=2, lr=0.2),
         )
     )
-    expected = "The script seems to ignore depth: its losses are the same to the last digit whatever the value."
-    assert list(found) == [expected]
+    assert found == ["depth"]
 
 
 @pytest.mark.parametrize("axis", ["zero_stage", "zero", "strategy", "micro_batch", "compile", "num_workers"])
 def test_an_axis_that_changes_only_how_a_step_is_computed_is_not_named(planted: Plant, axis: str) -> None:
     points: list[dict[str, Any]] = [{axis: 1}, {axis: 2}]
-    assert not list(ignored_axes(measured(planted, *(point(FIRST, **params) for params in points))))
+    assert not list(ignored(measured(planted, *(point(FIRST, **params) for params in points))))
 
 
 def test_one_digit_is_enough_to_say_nothing(planted: Plant) -> None:
-    assert not list(ignored_axes(measured(planted, point(FIRST, lr=0.1), point(SECOND, lr=0.2))))
+    assert not list(ignored(measured(planted, point(FIRST, lr=0.1), point(SECOND, lr=0.2))))
 
 
 def test_too_few_losses_say_nothing(planted: Plant) -> None:
     flat = [2.5] * 7 + [2.4]
-    assert not list(ignored_axes(measured(planted, point(flat, lr=0.1), point(flat, lr=0.2))))
+    assert not list(ignored(measured(planted, point(flat, lr=0.1), point(flat, lr=0.2))))
 
 
 def test_the_built_in_training_reads_everything(planted: Plant) -> None:
-    assert not list(ignored_axes(measured(planted, point(FIRST, {}, lr=0.1), point(FIRST, {}, lr=0.2))))
+    assert not list(ignored(measured(planted, point(FIRST, {}, lr=0.1), point(FIRST, {}, lr=0.2))))

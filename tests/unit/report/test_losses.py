@@ -40,8 +40,8 @@ def test_a_loss_that_ended_not_finite_is_worse(planted_url: PlantStore, ending: 
     (one,) = results_at(planted_url(BASE, ENDINGS[ending])).workloads
     _, wild = one.comparisons
     assert (wild.loss.verdict, wild.loss.reason) == (Sameness.WORSE, "a loss is not finite")
-    assert one.recommendation.chosen is not None
-    assert one.recommendation.chosen.name == "base"
+    assert one.answer.chosen is not None
+    assert one.answer.chosen.name == "base"
     last = wild.condition.runs[-1]
     assert last.loss.held_out is not None
     assert math.isnan(last.loss.held_out)
@@ -90,7 +90,7 @@ def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantS
     base = Planted("base", (0.05,) * 3, (NAN,) * 3)
     (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
     assert one.comparisons[0].loss.verdict == Sameness.WORSE
-    assert one.recommendation.chosen is None or one.recommendation.chosen.name == "other"
+    assert one.answer.chosen is None or one.answer.chosen.name == "other"
 
 
 @pytest.mark.parametrize(("first", "final", "reduction"), [(4.0, 3.0, 0.25), (-2.0, -3.0, 0.5), (-2.0, -1.0, -0.5)])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
-from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.ranking import lowest_loss_sentence
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -68,31 +64,3 @@ def test_more_than_the_peak_is_impossible(planted: Plant) -> None:
     assert not any("impossible" in flag for flag in flags_of(replace(run, timing=replace(run.timing, mfu=1.0))))
     flagged = flags_of(replace(run, timing=replace(run.timing, mfu=1.31)))
     assert any(flag.startswith("an MFU of 131% is impossible: the peak of the device") for flag in flagged)
-
-
-def said(runs: list[MeasuredRun]) -> str:
-    conditions = conditions_of(runs)
-    return lowest_loss_sentence("", compare_to_baseline(conditions, conditions[0]))
-
-
-@pytest.mark.parametrize(
-    ("losses", "sentence"),
-    [
-        ({"a": 3.0, "b": 2.5}, "b came to the lowest held-out loss, 2.5000; all others are established as worse."),
-        ({"a": 3.0, "b": 3.0}, "all conditions came to the same held-out loss, 3.0000."),
-        (
-            {"a": 3.0, "b": 2.5, "c": 2.5},
-            "b came to the lowest held-out loss, 2.5000; not established as worse: c.",
-        ),
-        ({"a": 3.0}, ""),
-    ],
-)
-def test_who_learned_best(planted: Plant, losses: dict[str, float], sentence: str) -> None:
-    found = said(planted(*(Planted(name, held_out=(loss, loss, loss)) for name, loss in losses.items())))
-    assert found == sentence
-
-
-def test_who_learned_nothing_did_not_come_to_the_same_loss(planted: Plant) -> None:
-    losses = {"a": 2.5, "b": 2.5, "c": math.nan}
-    found = said(planted(*(Planted(name, held_out=(loss, loss, loss)) for name, loss in losses.items())))
-    assert found == "all 2 conditions that have one came to the same held-out loss, 2.5000."

@@ -8,14 +8,15 @@ from typing import Any
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
+from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted
 
 
 def said(runs: Sequence[MeasuredRun]) -> list[str]:
     conditions = conditions_of(runs)
-    return [sensitivity_sentence(change) for change in sensitivities(compare_to_baseline(conditions, conditions[0]))]
+    return [effect_line(change) for change in sensitivities(compare_to_baseline(conditions, conditions[0]))]
 
 
 def on(name: str, step_s: float, zero_stage: int, *, train: dict[str, Any] | None = None, **slurm: Any) -> Planted:

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.compare.results import results_of
-from dscampaign.orchestrator.report.compare.sensitivity import sensitivities, sensitivity_sentence
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Order
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import condition_rows, document_of, run_rows
+from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted, results_at
 
 NO_DETAILS = GpuDetails({}, (), ())
@@ -44,9 +45,9 @@ def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Pla
     assert found[1].times_baseline
     assert found[1].times_baseline.value == pytest.approx(1.25, rel=0.01)
     assert found[1].order == Order.FASTER
-    assert recommend(found).sentence.startswith("Use b (1.25 ")
+    assert answer(found).sentence == "Use b: 1.25 × the baseline's speed, same loss."
     (change,) = sensitivities(found)
-    assert sensitivity_sentence(change).startswith("engine ddp → deepspeed: 1.25 ")
+    assert effect_line(change).startswith("engine ddp → deepspeed: 1.25 ")
 
 
 @pytest.mark.parametrize(("by_clock", "speed"), [(False, 2.5), (True, 10.0)])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.recommend import recommend
 from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Sameness
 from dscampaign.orchestrator.report.compare.workloads import seconds_to_loss, times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -34,9 +34,9 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     runs = planted(Planted("base"), Planted("fast", (0.05,) * 3), waits)
     assert workloads(runs) == [["base", "fast", "waits"]]
     (workload,) = workloads_of(conditions_of(runs))
-    found = recommend(compare_to_baseline(workload.conditions, workload.baseline))
+    found = answer(compare_to_baseline(workload.conditions, workload.baseline))
     assert not found.established
-    assert "Provisional" in found.sentence
+    assert found.doubts[0].text == "provisional: waits not finished"
 
 
 def test_a_script_s_own_tokens_per_step_may_be_rounded(planted: Plant) -> None:

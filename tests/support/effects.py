@@ -1,0 +1,21 @@
+"""The effect of an axis as one line, to compare with."""
+
+from __future__ import annotations
+
+from dscampaign.orchestrator.report.compare.sensitivity import (
+    Sensitivity,
+    change_in_words,
+    doubt,
+    loss_effect,
+    memory_effect,
+    pair_names,
+    speed_effect,
+)
+
+
+def effect_line(change: Sensitivity) -> str:
+    """`zero_stage 1 → 2: 1.20 × the speed, -1.0 GB, equal held-out loss (a → b)`."""
+    memory = memory_effect(change)
+    effects = [speed_effect(change), "" if memory == "the same memory" else memory, loss_effect(change)]
+    pairs = "; ".join(filter(None, [pair_names(change), doubt(change)]))
+    return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."
