@@ -7,8 +7,8 @@ from typing import Final
 
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, count, words
-from dscampaign.orchestrator.report.compare.advice import unread_config
 from dscampaign.orchestrator.report.compare.answer import Row, Verdict
+from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.wording import difference, times
@@ -54,6 +54,17 @@ def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | No
         yield ""
         yield page.paint(f"DeepSpeed configuration of {chosen.title}", Style.DIM)
         yield configs[chosen.name]
+
+
+def unread_config(chosen: Condition) -> str:
+    """Return the reason that no DeepSpeed configuration of a condition is shown; empty if it is shown."""
+    if chosen.heeds_config:
+        return ""
+    if {run.read_config for run in chosen.runs} == {False}:
+        return f"{chosen.name}'s script did not read CAMPAIGN_DS_CONFIG, so no DeepSpeed configuration is shown."
+    return (
+        f"No DeepSpeed configuration is shown: it is not known whether {chosen.name}'s script read CAMPAIGN_DS_CONFIG."
+    )
 
 
 def _row(row: Row, score: str) -> tuple[str, ...]:

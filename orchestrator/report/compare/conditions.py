@@ -163,7 +163,8 @@ class Condition:
 
     def text(self, metric: str) -> str:
         """Return a metric over the repeats with its unit; empty if unknown."""
-        return METRICS[metric].text(self.value(metric))
+        own = self.own_loss and METRICS[metric].unit == "nats"
+        return self.number(metric) if own else METRICS[metric].text(self.value(metric))
 
     def number(self, metric: str) -> str:
         """Return a metric over the repeats without its unit; empty if unknown."""

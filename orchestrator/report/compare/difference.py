@@ -19,6 +19,7 @@ from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
+from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, circumstances, conditions_of
@@ -28,6 +29,12 @@ FIRST: Final = "-r0"
 """Names the first repeat by itself, whose own name stands for the whole condition."""
 
 MISSING: Final = "–"
+
+_COMPARED: Final = (
+    "step_s", "tokens_per_s", "mfu", "final_loss", "held_out", "mem_reserved_gb", "gpu_util_pct", "gpu_power_w",
+    "j_per_token",
+)  # fmt: skip
+"""Figures that a comparison shows."""
 
 _USAGE: Final = "`campaign compare [NAME] A B`"
 
@@ -145,15 +152,7 @@ def _figures(condition: Condition) -> list[tuple[str, str]]:
     counts = RunCounts.of(condition.runs)
     return [
         ("runs completed", f"{counts.completed} of {counts.total}{counts.note}"),
-        ("median step time", condition.text("step_s")),
-        ("mean tokens/s", condition.number("tokens_per_s")),
-        ("MFU", condition.text("mfu")),
-        ("final loss", condition.number("final_loss")),
-        ("held-out loss", condition.number("held_out")),
-        ("memory reserved", condition.text("mem_reserved_gb")),
-        ("GPU utilisation", condition.text("gpu_util_pct")),
-        ("power of a GPU", condition.text("gpu_power_w")),
-        ("J/token", condition.number("j_per_token")),
+        *((METRICS[name].label, condition.text(name)) for name in _COMPARED),
         ("code", _code(condition)),
         ("tries in all", str(sum(run.tries for run in condition.runs))),
     ]

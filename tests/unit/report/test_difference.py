@@ -38,14 +38,14 @@ def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: P
     assert [run.timing for run in runs] == [None, None]
     assert all(UNTIMED in flags_of(run) for run in runs)
     one = compare(*conditions_of(runs))
-    assert "median step time" not in {name for name, *_ in figures(one)}
+    assert "step time" not in {name for name, *_ in figures(one)}
     assert f"a and b: {UNTIMED}." in verdict(one)
 
 
 def test_how_well_step_times_are_known_that_are_only_seen_is_said(planted: Plant) -> None:
     slow = [Planted(name, (step_s,), (None,), printed=True) for name, step_s in (("a", 1.0), ("b", 2.0))]
     one = compare(*conditions_of(planted(*slow)))
-    assert [left for name, left, _ in figures(one) if name == "median step time"] in (["1001 ms"], ["1002 ms"])
+    assert [left for name, left, _ in figures(one) if name == "step time"] in (["1001 ms"], ["1002 ms"])
     said = [sentence for sentence in verdict(one) if "between two lines, to within" in sentence]
     assert [sentence.partition(":")[0] for sentence in said] == ["a", "b"]
 
