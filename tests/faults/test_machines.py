@@ -29,7 +29,9 @@ def completed(trial: Trial) -> bool:
     return set(trial.observe().states().values()) == {RunState.COMPLETED}
 
 
-@pytest.mark.parametrize("stopped_after_s", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize(
+    "stopped_after_s", [0.0, *(pytest.param(later_s, marks=pytest.mark.nightly) for later_s in (0.02, 0.1))]
+)
 def test_slurmctld_stopped_around_sbatch(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_after_s: float
 ) -> None:

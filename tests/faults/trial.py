@@ -15,7 +15,7 @@ from dscampaign.db.errors import StoreError
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.tests.support import REPOSITORY
+from dscampaign.tests.support import LIGHT, REPOSITORY
 from dscampaign.tests.support.campaigns import Observed, observe, open_store, submit
 from dscampaign.tests.support.waiting import CAMPAIGN_HANGS_S
 
@@ -26,7 +26,7 @@ STUB = REPOSITORY / "tests/support/stub_launcher.py"
 POLL_S = 0.5
 
 SLURM: dict[str, Any] = {"partition": "h100", "gpus_per_node": 0, "time": 10, "mem": "500M", "cpus_per_task": 1}
-REAL: dict[str, Any] = {"python": sys.executable, "slurm.mem": "4G"}
+REAL: dict[str, Any] = {"python": sys.executable, "slurm.mem": "4G", "env.PYTHONPATH": str(LIGHT)}
 """The real `deepspeed` launcher, which takes seconds, in place of the stand-in."""
 BASE: dict[str, Any] = {"ranks_per_node": 1, "slurm": SLURM, "retry": {"backoff_s": 0}}
 

@@ -12,7 +12,7 @@ from dscampaign.db.states import RunState
 from dscampaign.files.atomic_files import read_json
 from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.tests.faults.trial import stand_in
-from dscampaign.tests.support import SCRIPTS
+from dscampaign.tests.support import LIGHT, SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, batch_of, open_store, run_to_end, submit
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
@@ -67,7 +67,7 @@ def done(slurm: SlurmCluster, postgres: PostgresServer, tmp_path_factory: pytest
     folder = tmp_path_factory.mktemp("main-job")
     spec = folder / "spec.yaml"
     text = SPEC.read_text()
-    for name, value in {"text": TEXT, "slow": SLOW, "python": stand_in(folder)}.items():
+    for name, value in {"text": TEXT, "slow": SLOW, "python": stand_in(folder), "light": LIGHT}.items():
         text = text.replace(f"{{{name}}}", str(value))
     spec.write_text(text)
     store = open_store(postgres.new_database())

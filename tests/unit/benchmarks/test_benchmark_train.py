@@ -1,4 +1,4 @@
-"""The comparison of training speeds: its arithmetic, what it does when a child fails or it is killed, a tiny one."""
+"""The comparison of training speeds: its arithmetic, the specs of ours, a tiny one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dscampaign.benchmarks.train import ours, run, table
+from dscampaign.benchmarks.train import ours, table
 from dscampaign.benchmarks.train.work import (
     GPT2,
     GPT2_LARGE,
     GPT2_MEDIUM,
     OURS,
-    SCALES,
-    VARIANTS,
     WORKS,
-    Measured,
     Request,
     scaled,
 )
@@ -184,115 +180,7 @@ def test_figures_of_the_store_are_those_of_the_window(tmp_path: Path) -> None:
         ours.figures(request(tmp_path), rows[:-1])
 
 
-# -- the children ----------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert Request.from_json(request(tmp_path).to_json()) == request(tmp_path)
-
-
-def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VARIANTS, "ours", "no_such_module")
-    found = run.run_child(request(tmp_path), 2, 60.0)
-    assert found["repeat"] == 2
-    assert "no_such_module" in found["error"]
-
-
-def test_a_child_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "GRACE_S", 0.0)
-    found = run.run_child(request(tmp_path, variant="tutorial"), 0, 0.01)
-    assert found == {"repeat": 0, "error": "not done after 0 s"}
-
-
-def test_the_last_error_comes_first() -> None:
-    text = run.error_text("[rank0]: Traceback\n  File x\n[rank0]: torch.OutOfMemoryError: CUDA\n\nwarning: y\n", 1)
-    assert text.splitlines() == ["torch.OutOfMemoryError: CUDA", *text.splitlines()[1:]]
-    assert run.error_text("killed\n", -9).startswith("exit code -9")
-
-
 # -- the whole -------------------------------------------------------------------------------------------------
-
-Start = Callable[..., int]
-
-
-@pytest.fixture
-def calls() -> list[str]:
-    """What has been measured, in order; the children are made up."""
-    return []
-
-
-@pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> Start:
-    """Starts the benchmark with flags; it is killed at the child whose number ``kill_at`` says."""
-
-    def child(request: Request, repeat: int, kill_at: int | None) -> dict[str, Any]:
-        if len(calls) == kill_at:
-            raise SystemExit(143)
-        calls.append(f"{request.variant} {repeat}")
-        if request.variant == "tutorial":
-            return bad(repeat)
-        return table.run_document(repeat, vars(Measured([2.0] * request.steps, 2.1, 1.0, 5.0, 8.0)))
-
-    def started(*flags: str, kill_at: int | None = None) -> int:
-        monkeypatch.setattr(run, "run_child", lambda request, repeat, _timeout_s: child(request, repeat, kill_at))
-        files = ["--out", str(tmp_path / "rows.json"), "--overhead-out", str(tmp_path / "overhead.json")]
-        return run.main([*files, "--works", "mb8x1024", "--repeats", "2", "--commit", "c", *flags])
-
-    monkeypatch.setattr(run, "_device", lambda: H100)
-    monkeypatch.setattr(run, "_prepare", lambda _settings, folder: (folder, "uint16"))
-    return started
-
-
-def test_every_variant_has_a_repeat_before_any_has_the_next(start: Start, calls: list[str], tmp_path: Path) -> None:
-    assert start() == 0
-    first = [f"{variant} 0" for variant in VARIANTS]
-    assert calls == first + [f"{variant} 1" for variant in reversed(VARIANTS)]
-    rows = {each["variant"]: each for each in json.loads((tmp_path / "rows.json").read_text())}
-    assert rows["ours"]["tokens_per_s"] == 8 * 1024 / 0.002
-    assert (rows["ours"]["device"], rows["ours"]["commit"]) == (H100, "c")
-    assert rows["tutorial"]["error"].startswith("OutOfMemoryError")
-    (overhead,) = json.loads((tmp_path / "overhead.json").read_text())
-    assert (overhead["work"], overhead["ratio"], overhead["repeats"]) == ("mb8x1024", 1.0, 2)
-
-
-def test_a_killed_one_has_its_rows_and_goes_on(start: Start, calls: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        start(kill_at=len(VARIANTS) + 1)
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    once, again = dict.fromkeys(VARIANTS, 1), [f"{variant} 1" for variant in reversed(VARIANTS)]
-    assert {each["variant"]: len(each["runs"]) for each in rows} == {**once, "tutorial": 2}
-    calls.clear()
-    assert start("--resume") == 0
-    assert calls == ["tutorial 0", *again]
-
-
-def test_only_the_same_measurement_is_resumed(start: Start) -> None:
-    assert start() == 0
-    with pytest.raises(SystemExit, match="another settings"):
-        start("--resume", "--steps", "50")
-
-
-def test_another_work_is_added_to_the_file(start: Start, tmp_path: Path) -> None:
-    assert start("--variants", "ours") == 0
-    assert start("--variants", "plain_compile", "--resume", "--works", "mb32x128") == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [(each["work"], each["variant"]) for each in rows] == [("mb8x1024", "ours"), ("mb32x128", "plain_compile")]
-
-
-def test_without_any_figure_the_call_fails(start: Start) -> None:
-    assert start("--variants", "tutorial") == 1
-
-
-def test_an_unknown_name_is_refused_with_those_that_there_are(start: Start) -> None:
-    with pytest.raises(SystemExit, match="no theirs; there are ours,"):
-        start("--variants", "ours,theirs")
-
-
-def test_the_list_names_works_and_variants(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["--list"]) == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in (*WORKS, *VARIANTS))
-    assert set(SCALES["tiny"].works) < set(WORKS)
 
 
 @pytest.mark.training

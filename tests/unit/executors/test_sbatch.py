@@ -155,100 +155,6 @@ def test_a_shell_that_names_its_own_cluster_submits_there(
 
 
 @pytest.mark.parametrize(
-    ("err", "kind"),
-    [
-        ("sbatch: error: invalid partition specified: nope", SubmissionRefused),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", SubmissionUnclear),
-        ("sbatch: error: something nobody has seen before", SubmissionUnclear),
-        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
-        (
-            "sbatch: error: Batch job submission failed: Resource temporarily unavailable: temporarily unable",
-            Unreachable,
-        ),
-        ("sbatch: error: QOSMaxCpuPerJobLimit\nsbatch: error: violates policy (job submit limit)", SubmissionRefused),
-    ],
-)
-def test_what_a_failed_sbatch_means(slurm: FakeSlurm, tmp_path: Path, err: str, kind: type[Exception]) -> None:
-    slurm.answers("sbatch", err=err, code=1)
-    with pytest.raises(kind) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    said = err.split("\n", maxsplit=1)[0]
-    assert (said.removeprefix("sbatch: error: ") if kind is SubmissionRefused else said) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("err", "for_now"),
-    [
-        ("sbatch: error: Batch job submission failed: Invalid job array specification", False),
-        ("sbatch: error: QOSGrpSubmitJobsLimit\nsbatch: error: violates policy (job submit limit)", True),
-        ("sbatch: error: MaxSubmitJobsPerAccount\nsbatch: error: violates policy (job submit limit)", True),
-        ("sbatch: error: violates policy (job submit limit)", True),
-        ("sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: violates policy (job submit limit)", True),
-        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: violates policy (job submit limit)", True),
-    ],
-)
-def test_a_batch_may_be_too_large(slurm: FakeSlurm, tmp_path: Path, err: str, for_now: bool) -> None:
-    slurm.answers("sbatch", err=err, code=1)
-    with pytest.raises(ArrayTooLarge) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    assert caught.value.for_now is for_now
-
-
-FAILED = "sbatch: error: Batch job submission failed: "
-TIMED_OUT = f"{FAILED}Socket timed out on send/recv operation\n"
-MUNGE = 'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": Connection refused\n'
-NOTES = (
-    MUNGE.replace("refused", "refused (retrying)"),
-    "Note: jobs in an Invalid partition are rejected. See QOSMaxSubmitJobPerUserLimit.\n",
-    "sbatch: error: Requested time limit is invalid here; we set it to one day\n",
-    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.\n",
-    "Welcome! Your last job 4242 ended well.\n",
-)
-
-
-@pytest.mark.parametrize("note", NOTES)
-@pytest.mark.parametrize(
-    ("last", "kind"),
-    [
-        (TIMED_OUT, SubmissionUnclear),
-        (f"{FAILED}Unable to contact slurm controller (receive failure)\n", SubmissionUnclear),
-        (f"{FAILED}Unexpected message received\n", SubmissionUnclear),
-        (f"{FAILED}Invalid qos specification\n", SubmissionRefused),
-        (f"{FAILED}Unable to contact slurm controller (connect failure)\n", Unreachable),
-        (f"{FAILED}Invalid job array specification\n", ArrayTooLarge),
-    ],
-)
-def test_no_note_before_the_decisive_line_changes_what_it_means(
-    slurm: FakeSlurm, tmp_path: Path, note: str, last: str, kind: type[Exception]
-) -> None:
-    slurm.answers("sbatch", err=note + last, code=1)
-    with pytest.raises(kind):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("out", "err"),
-    [
-        ("12\n", f"{FAILED}Invalid qos specification\n"),  # the wrapper failed, not sbatch
-        ("", f"{TIMED_OUT}{FAILED}Invalid qos specification\n"),  # the wrapper tried twice
-        ("", f"{FAILED}Broken pipe\n{FAILED}something newer\n"),
-    ],
-)
-def test_where_a_job_may_exist_all_the_same_the_answer_is_unclear(
-    slurm: FakeSlurm, tmp_path: Path, out: str, err: str
-) -> None:
-    slurm.answers("sbatch", out, err, 1)
-    with pytest.raises(SubmissionUnclear):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-def test_without_a_credential_nothing_was_sent(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", err=f"{MUNGE}{FAILED}Protocol authentication error\n", code=1)
-    with pytest.raises(Unreachable):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize(
     "answer", ["12", "12;main", "Submitted batch job 12", "Submitted batch job 12 on cluster main"]
 )
 @pytest.mark.parametrize("banner", ["", "Your last job 4242 ended well.\n", "job 4242\n", "512 hours are left\n"])
@@ -279,6 +185,16 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     assert "executor: local" in (caught.value.hint or "")
 
 
+FAILED = "sbatch: error: Batch job submission failed: "
+TIMED_OUT = f"{FAILED}Socket timed out on send/recv operation"
+MUNGE = 'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": Connection refused'
+NOTES = (
+    MUNGE.replace("refused", "refused (retrying)"),
+    "Note: jobs in an Invalid partition are rejected. See QOSMaxSubmitJobPerUserLimit.",
+    "sbatch: error: Requested time limit is invalid here; we set it to one day",
+    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.",
+    "Welcome! Your last job 4242 ended well.",
+)
 POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
 NEVER_TAKEN = [
@@ -332,62 +248,78 @@ FOR_NOW = [
 """What slurmctld answers without a job, and what another day may change."""
 
 
-@pytest.mark.parametrize("said", FOR_NOW)
-@pytest.mark.parametrize("before", [FAILED, "sbatch: error: The cluster is in maintenance\n" + FAILED])
-def test_an_answer_of_the_controller_never_leaves_a_job_open(
-    slurm: FakeSlurm, tmp_path: Path, before: str, said: str
+NOT_TAKEN = [
+    f"{FAILED}Unable to contact slurm controller (connect failure)",
+    f"{FAILED}Resource temporarily unavailable: temporarily unable",
+    f"{MUNGE}\n{FAILED}Protocol authentication error",  # without a credential nothing was sent
+    *(f"{FAILED}{answer}" for answer in FOR_NOW),
+    *(f"sbatch: error: The cluster is in maintenance\n{FAILED}{answer}" for answer in FOR_NOW),
+    *(
+        f"sbatch: error: {limit}\n{POLICY}"
+        for limit in ("QOSMaxCpuPerUserLimit", "QOSMaxGRESPerUser", "AssocGrpCpuLimit", "MaxCpuPerAccount")
+    ),
+]
+TOO_LARGE = [
+    f"{FAILED}Invalid job array specification",
+    "sbatch: error: violates policy (job submit limit)",
+    *(
+        f"sbatch: error: {limit}\n{POLICY}"
+        for limit in ("QOSGrpSubmitJobsLimit", "MaxSubmitJobsPerAccount", "AssocMaxSubmitJobLimit")
+    ),
+    f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
+]
+UNCLEAR = [
+    TIMED_OUT,
+    f"{FAILED}Unable to contact slurm controller (receive failure)",
+    f"{FAILED}Unexpected message received",
+    f"{FAILED}Message receive failure",
+    f"{FAILED}Communication shutdown failure",
+    f"{FAILED}Header lengths are longer than data received",
+    f"{FAILED}Zero Bytes were transmitted or received",
+    f"{FAILED}Protocol authentication error",
+    f"{FAILED}Connection reset by peer",
+    f"{FAILED}Connection timed out",
+    f"{FAILED}Operation not supported",
+    f"{FAILED}Resource temporarily unavailable",
+    f"{FAILED}No error",
+    "sbatch: error: something nobody has seen before",
+    "slurm_load_jobs error: Unexpected message received",
+    f"{TIMED_OUT}\n{FAILED}Invalid qos specification",  # a wrapper tried twice
+    f"{FAILED}Broken pipe\n{FAILED}something newer",
+]
+ANSWERS = {SubmissionRefused: NEVER_TAKEN, Unreachable: NOT_TAKEN, ArrayTooLarge: TOO_LARGE, SubmissionUnclear: UNCLEAR}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in ANSWERS.items() for text in texts])
+def test_what_an_answer_of_sbatch_means(kind: type[Exception], text: str) -> None:
+    found = submission_error("", f"{text}\n")
+    assert type(found) is kind
+    if isinstance(found, ArrayTooLarge):
+        assert found.for_now is ("limit" in text)
+    if kind is Unreachable:
+        assert found.hint == "nothing was submitted; the next pass tries again"
+
+
+@pytest.mark.parametrize("note", NOTES)
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_no_note_before_the_decisive_line_changes_what_it_means(note: str, kind: type[Exception]) -> None:
+    last = f"{FAILED}Invalid qos specification" if kind is SubmissionRefused else ANSWERS[kind][0]
+    assert type(submission_error("", f"{note}\n{last}\n")) is kind
+
+
+def test_a_job_id_beside_a_failure_is_unclear() -> None:
+    """The wrapper failed, not sbatch."""
+    assert type(submission_error("12\n", f"{FAILED}Invalid qos specification\n")) is SubmissionUnclear
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_failed_submission_is_raised_with_the_words_of_sbatch(
+    slurm: FakeSlurm, tmp_path: Path, kind: type[Exception]
 ) -> None:
-    slurm.answers("sbatch", err=f"{before}{said}\n", code=1)
-    with pytest.raises(Unreachable) as caught:
+    slurm.answers("sbatch", err=f"{ANSWERS[kind][0]}\n", code=1)
+    with pytest.raises(kind) as caught:
         SlurmExecutor().submit(batch(tmp_path))
-    assert said in str(caught.value)
-    assert caught.value.hint == "nothing was submitted; the next pass tries again"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Message receive failure",
-        "Communication shutdown failure",
-        "Header lengths are longer than data received",
-        "Zero Bytes were transmitted or received",
-        "Protocol authentication error",
-        "Connection reset by peer",
-        "Connection timed out",
-        "Operation not supported",
-        "Resource temporarily unavailable",
-        "No error",
-    ],
-)
-def test_a_connection_that_broke_leaves_it_open(slurm: FakeSlurm, tmp_path: Path, said: str) -> None:
-    slurm.answers("sbatch", err=f"{FAILED}{said}\n", code=1)
-    with pytest.raises(SubmissionUnclear):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["QOSMaxCpuPerUserLimit", "QOSMaxGRESPerUser", "AssocGrpCpuLimit", "MaxCpuPerAccount"])
-def test_another_limit_than_that_of_jobs_is_no_full_queue(slurm: FakeSlurm, tmp_path: Path, name: str) -> None:
-    slurm.answers("sbatch", err=f"sbatch: error: {name}\n{POLICY}\n", code=1)
-    with pytest.raises(Unreachable, match=f"sbatch: {name}: Job violates"):
-        SlurmExecutor().submit(batch(tmp_path))
-
-
-@pytest.mark.parametrize("text", NEVER_TAKEN)
-def test_what_sbatch_will_never_take(text: str) -> None:
-    assert isinstance(submission_error("", text), SubmissionRefused)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{POLICY}",
-        "slurm_load_jobs error: Unexpected message received",
-    ],
-)
-def test_what_sbatch_may_take_another_time(text: str) -> None:
-    assert not isinstance(submission_error("", text), SubmissionRefused)
+    assert ANSWERS[kind][0].removeprefix("sbatch: error: ") in str(caught.value)
 
 
 @pytest.mark.parametrize(
