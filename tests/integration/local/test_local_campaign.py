@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
-from dscampaign.tests.support import REPOSITORY, SCRIPTS
+from dscampaign.tests.support import LIGHT, REPOSITORY, SCRIPTS
 from dscampaign.tests.support.campaigns import TEXT, Observed, open_store, run_to_end, submit
 
 pytestmark = pytest.mark.training
@@ -75,7 +75,7 @@ def done(folder: Path) -> Iterator[Observed]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
             patch.delenv(name)  # they would keep the libraries of Hugging Face from asking
-        patch.setenv("PYTHONPATH", str(REPOSITORY / "tests/support/record_network"))
+        patch.setenv("PYTHONPATH", f"{REPOSITORY}/tests/support/record_network{os.pathsep}{LIGHT}")
         patch.setenv("NETWORK_RECORD", str(folder / "network"))
         settled = run_to_end(store, submit(spec, folder, store), each_pass=Killer())
     yield settled
