@@ -84,7 +84,10 @@ _COLUMNS = (
 )
 """Of conditions.csv: what the tables of losses, speed, memory and GPUs have of every condition."""
 
-every_template = pytest.mark.parametrize("name", TEMPLATES)
+LARGE = {"llama-sizes", "deepspeed-knobs"}
+every_template = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LARGE else ()) for name in TEMPLATES]
+)
 
 
 @every_template
