@@ -78,7 +78,7 @@ def _thinned(store: Store, campaign: CampaignRow) -> str:
 
     with store.read() as conn:
         runs = thinned_runs(conn, campaign.id)
-    return f"{count(len(runs), 'run')} thinned to one row in {max(runs.values())} or less" if runs else ""
+    return f"{count(len(runs), 'run')} thinned: as few as 1 row in {max(runs.values())} is left" if runs else ""
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Plac
     assert main(["plan", spec]) == 0
     assert "-  depth-1" in capsys.readouterr().out
     assert main(["submit", spec]) == 2
-    assert "it cancels 1 run, and there is no terminal to confirm on" in capsys.readouterr().err
+    assert "cancels 1 run, and there is no terminal to confirm on" in capsys.readouterr().err
 
 
 def test_an_interruption_before_the_submission_says_the_whole_command(
@@ -145,7 +145,7 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     assert main(["cancel", "demo", "depth-9"]) == 2
     capsys.readouterr()
     main(["retry"])
-    assert "next: campaign retry demo --all, for those that were cancelled" in capsys.readouterr().err
+    assert "next: campaign retry demo --all, for the cancelled runs" in capsys.readouterr().err
 
 
 def test_runs_are_cancelled_and_retried_by_pattern_and_state(

@@ -63,7 +63,7 @@ def test_what_gpus_did_stays_exact_and_speed_moves_by_less_than_a_fiftieth(store
         ]
     capsys.readouterr()
     assert main(["export", "gpu-telemetry", *STORE, "--output", "steps.csv"]) == 0
-    assert "of 3 runs one row in 5 is left: they were thinned" in capsys.readouterr().err
+    assert "3 runs thinned: as few as 1 row in 5 is left" in capsys.readouterr().err
     assert main(["describe", "gpu-telemetry", before[0]["name"], *STORE]) == 0
     assert "thinned: one step in 5 is left" in capsys.readouterr().out
 

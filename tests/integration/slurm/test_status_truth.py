@@ -127,7 +127,6 @@ def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_pa
 
     life.passes()
     life.until("the reason", lambda runs: all("PartitionDown" in run["reason"] for run in runs.values()))
-    assert "Slurm last answered at" in life.page()
 
     # cancelled in the queue, by us and by hand
     life.cancel("queue-cancel")
@@ -142,11 +141,11 @@ def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_pa
     # a controller that is down
     closed.daemons["slurmctld"].stop(timeout_s=30)
     life.reconcile()
-    assert "Slurm has not answered since" in life.page()
+    assert "Slurm has not answered for" in life.page()
     assert "squeue" in status_document(life.store, life.campaign)["reconciler"]["trouble"]
     assert life.runs()["done"]["state"] == "queued"
     closed.start("slurmctld")
-    life.until("an answer", lambda _: "Slurm last answered at" in life.page())
+    life.until("an answer", lambda _: "Slurm has not answered" not in life.page())
 
     # it begins, ends, fails and is tried again
     closed.run("scontrol", "update", "PartitionName=h100", "State=UP")
