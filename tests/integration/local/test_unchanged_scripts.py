@@ -53,7 +53,7 @@ def test_losses_are_found_in_what_the_scripts_print(done: Observed) -> None:
 def test_an_event_says_where_they_come_from(done: Observed) -> None:
     messages = sorted(event.message for event in done.events() if event.kind == "script.metrics_source")
     begin = "the script does not report metrics; they are read from "
-    sources = [message.removeprefix(begin).partition(" such as")[0] for message in messages]
+    sources = [message.removeprefix(begin).partition(", for example")[0] for message in messages]
     assert sources == ["lines of the output", "the script's output, by the spec's patterns", "the Trainer's output"]
 
 
