@@ -53,7 +53,7 @@ def _by_root(ended: Ended) -> Verdict | None:
         if broken:
             return broken
     if rule is None:
-        return _not_finite_before(root, ended) or node_evidence.out_of_memory(ended) or _unknown_error(root)
+        return node_evidence.out_of_memory(ended) or _unknown_error(root)
     if rule.kind is FailureClass.CRASH and (memory := node_evidence.out_of_memory(ended)):
         return memory
     return _verdict(rule, root, text, ended.roots, ended)
@@ -94,14 +94,6 @@ def _place(clue: Clue) -> str:
 
 def _words(clue: Clue) -> str:
     return f"{clue.raised.type} {gist(clue.raised.message)}"
-
-
-def _not_finite_before(root: Clue, ended: Ended) -> Verdict | None:
-    if not ended.trained or not devices.ASSERTION.search(root.text):
-        return None
-    lines = (line for outcome in ended.outcomes for line in outcome.lines)
-    proof = next((line for line in lines if words.NAN_STEP.search(line.text)), None)
-    return _diverged(Clue(proof, root.host)) if proof else None
 
 
 def _diverged(clue: Clue) -> Verdict:

@@ -16,9 +16,6 @@ from .policy import FailureClass
 from .rules import KERNEL_OOM, KERNEL_STORAGE, RULES, Rule
 from .verdict import Verdict, headline
 
-NEAR_LIMIT = 0.93
-"""Of the memory limit: `systemd-oomd` and the like act before the kernel does; samples miss the last moment."""
-
 _DRIVER_TROUBLE = re.compile(r"mismatch|GPU is lost|[Uu]nknown Error|reset required|requires reset", re.IGNORECASE)
 _ADDRESS = re.compile(r"\b([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\b", re.IGNORECASE)
 _LOADER_KILLED = re.compile(r"DataLoader worker .*(?:killed by signal: Killed|exited unexpectedly)")
@@ -137,9 +134,6 @@ def _host_memory(ended: Ended) -> tuple[Clue, str] | None:
     clue = next((clue for clue in kernel_clues(ended) if _killed_ours(clue, ended)), None)
     if clue:
         return clue, "kernel-oom"
-    near = next(filter(_near_its_limit, ended.outcomes), None)
-    if near and death_signal(ended) == signal.SIGKILL and silent_ranks(ended):
-        return Clue(LogLine(f"outcome-{near.node_rank}.json", 0, "memory_peak_bytes"), near.host), "memory-near-limit"
     return None
 
 
@@ -203,12 +197,6 @@ def _killed_ours(clue: Clue, ended: Ended) -> bool:
         return True
     unexplained = bool(silent_ranks(ended)) and death_signal(ended) == signal.SIGKILL and not rank_pids(outcome)
     return unexplained or any(_LOADER_KILLED.search(root.text) for root in ended.roots)
-
-
-def _near_its_limit(outcome: NodeOutcome) -> bool:
-    """Whether its processes took nearly all that they may: a killer in user space leaves the kernel's log empty."""
-    peak, limit = outcome.memory_peak_bytes, outcome.memory_limit_bytes
-    return bool(peak and limit and outcome.memory_peak_of == "processes" and peak > NEAR_LIMIT * limit)
 
 
 def _used_before(outcome: NodeOutcome, clue: Clue) -> float:

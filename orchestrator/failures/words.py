@@ -34,8 +34,6 @@ _BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|givin
 _SWITCH = re.compile(
     r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no(?! \w)|enabled|disabled)\b", re.IGNORECASE
 )
-NAN_STEP = re.compile(r"\b(?:loss|grad_?norm|gradient norm)\"?\W{1,4}(?:nan|-?inf)\b", re.IGNORECASE)
-"""A progress line with a loss or a norm that is not finite."""
 
 _WAITED = re.compile(
     r"(?<![A-Za-z_])(?:timed[- ]?out|timing out"

@@ -41,6 +41,9 @@ MISJUDGED = {
     # The C library's words in other languages, without their number, are not read: tried again.
     "full disk in German",
     "quota in Japanese",
+    # Signs that only a few ends have: a monitor's own words, a limit nearly reached, a loss that was no number before.
+    "gradients not finite before a device assert",
+    "systemd's killer of hungry units",
     # Of the second blind set, for which no rule was written, so that its figure stays one of first contact.
     "bitsandbytes-named-symbol-not-found",
     "matching-cost-not-finite",
