@@ -58,7 +58,7 @@ def test_a_finished_run_goes_on_to_more_steps(tmp_path: Path) -> None:
     shutil.rmtree(CampaignPaths(tmp_path, "longer").run("run").dir / "checkpoints")
     with pytest.raises(UserError, match="run run is completed") as refused:
         make_plan(store, Submission(read, spec.read_text(), runs, tmp_path, spec))
-    assert "none is left" in (refused.value.hint or "")
+    assert "only with a constant schedule, a checkpoint" in (refused.value.hint or "")
     with pytest.raises(UserError, match="run run is completed"):
         submit(spec, tmp_path, store)
     store.close()
