@@ -88,7 +88,7 @@ CURVES = {
 
 @pytest.mark.parametrize("shape", CURVES)
 @pytest.mark.parametrize("repeats", [3, 5])
-@pytest.mark.parametrize("noise", [0.01, 0.03])
+@pytest.mark.parametrize("noise", [pytest.param(0.01, marks=pytest.mark.nightly), 0.03])
 def test_noise_brings_no_curve_to_a_loss_earlier_or_later(shape: str, repeats: int, noise: float) -> None:
     """Equal true curves, of which one has three times the noise."""
     rng, number = np.random.default_rng(repeats), 40
