@@ -5,7 +5,7 @@ const views = new Map();
 for (const { datasets } of Object.values(charts)) {
   for (const [name, columns] of Object.entries(datasets)) {
     const keys = Object.keys(columns);
-    datasets[name] = columns[keys[0]].map((_, row) => Object.fromEntries(keys.map((key) => [key, columns[key][row]])));
+    datasets[name] = (columns[keys[0]] ?? []).map((_, row) => Object.fromEntries(keys.map((key) => [key, columns[key][row]])));
   }
 }
 const chips = [...document.querySelectorAll(".chip")];
