@@ -68,7 +68,7 @@ class Condition:
     @cached_property
     def learned(self) -> tuple[MeasuredRun, ...]:
         """Counted repeats with different losses: repeats with equal losses at every step count once."""
-        return tuple({_losses_of(run) or run.repeat: run for run in reversed(self.counted)}.values())[::-1]
+        return tuple({losses_of(run) or run.repeat: run for run in reversed(self.counted)}.values())[::-1]
 
     @property
     def says_tokens(self) -> bool:
@@ -179,7 +179,7 @@ def _counts(run: MeasuredRun) -> bool:
     return run.completed and not run.changed
 
 
-def _losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
+def losses_of(run: MeasuredRun) -> tuple[tuple[float, float], ...]:
     """Return steps and losses of a run; none if they are too few to be equal only for equal runs."""
     both = zip(run.curve.step, run.curve.raw, strict=True)
     known = tuple((step, loss) for step, loss in both if math.isfinite(loss))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.effects import EFFECTS, LEARNING
 
-from .conditions import LEAST_LOSSES, Condition, grouped, key_of
+from .conditions import Condition, grouped, key_of, losses_of
 
 _HOW: Final = re.compile(
     r"zero|stage|strateg|offload|shard|micro|accum|compile|checkpointing|precision|dtype|worker|attn|attention"
@@ -40,7 +39,9 @@ def _is_own(name: str) -> bool:
 
 def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     """Return the axes that change no digit of any loss, if all else and the seed are equal."""
-    known = [(run, losses) for run in runs if run.completed and run.config.get("command") and (losses := _losses(run))]
+    known = [
+        (run, losses) for run in runs if run.completed and run.config.get("command") and (losses := losses_of(run))
+    ]
     axes = dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower()))
     return [axis for axis in axes if _changes_nothing(axis, known)]
 
@@ -49,9 +50,3 @@ def _changes_nothing(axis: str, known: list[tuple[MeasuredRun, _Losses]]) -> boo
     alike = grouped(known, lambda one: [one[0].repeat, {k: v for k, v in one[0].params.items() if k != axis}])
     several = [group for group in alike if len({key_of(run.params.get(axis)) for run, _ in group}) > 1]
     return bool(several) and all(len({losses for _, losses in group}) == 1 for group in several)
-
-
-def _losses(run: MeasuredRun) -> _Losses:
-    """Return steps and losses; none if they are too few."""
-    found = tuple((step, loss) for step, loss in zip(run.curve.step, run.curve.raw, strict=True) if math.isfinite(loss))
-    return found if len({loss for _, loss in found}) >= LEAST_LOSSES else ()

@@ -145,7 +145,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "warm-up steps": metric("warm_up_steps"),
         "warm-up": metric("warm_up_s"),
     }
-    said = "All tokens of the steps after the warm-up by all of their time; medians and intervals are over repeats."
+    beside = [f"{looks[one.workload.baseline.name].title} ({one.workload.because})" for one in results.workloads]
+    over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
+    said = f"Medians after the warm-up, with intervals over {over}; the baseline is {some(beside, 3)}."
     table = conditions_table(results, looks, columns, shown)
     return Section("How fast?", said, _charts(drawn, lambda one: charts.speeds(one, looks)), (table,))
 
