@@ -46,19 +46,19 @@ ON_GPUS: Final = {"What did the GPUs do?", "GPUs", "What MFU is calculated from"
 
 TEMPLATES: Final = {
     # Test conditions with their status, final and best losses, iteration times, memory, data points, advice, logs.
-    "loss-verification": _columns("condition | ZeRO | compile"),
+    "loss-verification": _columns("condition | zero_stage | compile"),
     # Median and deviation of tokens/s and of the step time, peak memory, utilisation, the machine.
-    "zero-precision-matrix": _columns("condition | precision | ZeRO"),
+    "zero-precision-matrix": _columns("condition | precision | zero_stage"),
     # Model, parameters, GPUs, batch, epochs, samples, time, peak memory, losses and their reduction.
-    "five-strategies": _columns("condition | model | ZeRO | offload"),
+    "five-strategies": _columns("condition | engine | zero_stage | offload"),
     # The machine, throughput, power, heat.
     "gpu-telemetry": frozenset[str](),
     # Step time, tokens/s and memory of GPU and host for each stage, offload, batch and length.
-    "zero-and-offload": _columns("condition | model | batch | length | samples | ZeRO | offload"),
+    "zero-and-offload": _columns("condition | global_batch | seq_len | zero_stage | offload | samples"),
     # More GPUs, larger models, computing activations again.
-    "five-strategies-next": _columns("condition | model | ZeRO | offload | activation checkpointing"),
+    "five-strategies-next": _columns("condition | zero_stage | offload | activation_checkpointing"),
     # Memory and speed of three sizes.
-    "llama-sizes": _columns("condition | model | offload"),
+    "llama-sizes": _columns("condition | model.hidden_size | offload"),
     # What each knob brings.
     "deepspeed-knobs": _columns(
         "condition | deepspeed.zero_optimization.overlap_comm | deepspeed.zero_optimization.contiguous_gradients | "
@@ -69,8 +69,8 @@ TEMPLATES: Final = {
 """By template, after which published document it is, and what its conditions differ in."""
 
 COMMON_FIELDS: Final = {
-    "model", "parameters", "data", "nodes × ranks", "batch", "tokens a step", "length", "steps", "samples", "precision",
-    "ZeRO", "offload", "activation checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
+    "parameters", "ranks", "global_batch", "tokens a step", "seq_len", "steps", "samples", "precision", "zero_stage",
+    "offload", "activation_checkpointing", "compile", "lr", "schedule", "weight_decay", "seed",
 }  # fmt: skip
 PER_WORKLOAD: Final = {
     "loss": {"loss (nats)", "optimizer steps"},

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,6 @@ from typing import Any, Final
 from dscampaign.db.gpu_records import GpuDevice, GpuUse
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.orchestrator.campaign.documents import flat_fields
 from dscampaign.orchestrator.formatting import short_number, some
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule
@@ -174,10 +172,9 @@ def setup(results: Results) -> Section:
     each = [dict(_fields(condition)) for condition in results.conditions]
     columns = {field: [fields.get(field, "") for fields in each] for field in dict.fromkeys(chain(*each))}
     varying = {field: values for field, values in columns.items() if len(set(values)) > 1}
-    common = tuple((field, values[0]) for field, values in columns.items() if _is_shown(field, values))
-    right = "-" + "".join("r" if field in _COLUMNS and _COLUMNS[field].number else "-" for field in varying)
+    common = [(field, values[0]) for field, values in columns.items() if field not in varying and values[0]]
     rows = list(zip(names, *varying.values(), strict=True)) if varying else []
-    differ = _long(("condition", *varying), rows, right)
+    differ = _long(("condition", *varying), rows)
     alike = table_of(("in all conditions" if len(names) > 1 else "field", "value"), common)
     return Section("Set-up", tables=tuple(table for table in (differ, alike) if table.rows), folded=True)
 
@@ -187,122 +184,29 @@ def _long(header: tuple[str, ...], rows: Sequence[Any], right: str = "", file: s
     return table_of(header, rows[:MOST_ROWS], right, main=len(header), more=more, file=file)
 
 
-def _is_shown(field: str, values: Sequence[str]) -> bool:
-    """Whether all conditions have the same value, which is worth a line: not what only matters where they differ."""
-    return len(set(values)) == 1 and values[0] != "" and field not in _MINOR and not field.startswith("env.")
-
-
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
-    """All fields of a condition's configuration by name, the most important first.
+    """All fields of a condition's configuration by name, and what follows from them.
 
-    Of the user's own script nobody knows which of the trainer's fields it heeds: its command, and what the matrix sets.
+    Which of the trainer's fields a user's script heeds is unknown: of it, its command and the matrix count.
     """
-    if condition.runs[0].config.get("command"):
-        yield from ((name, column.cell(condition)) for name, column in _COLUMNS.items() if column.of_scripts)
-        yield from ((name, _text(value)) for name, value in condition.params.items() if name != "label")
-        yield from _sections(condition, "deepspeed", "env")
-    else:
-        yield from ((name, column.cell(condition)) for name, column in _COLUMNS.items())
-        yield from _sections(condition, "train", "deepspeed", "env")
-    if condition.runs[0].config.get("executor") != "local":
-        yield from _sections(condition, "slurm")
-
-
-def _sections(condition: Condition, *sections: str) -> Iterator[tuple[str, str]]:
-    for section in sections:
-        fields = condition.runs[0].config.get(section) or {}
-        for name, value in flat_fields(fields, "" if section == "train" else f"{section}."):
-            if name.partition(".")[0] not in _TOLD and name not in _TOLD:
-                yield name, _text(value)
-
-
-def _ranks(condition: Condition) -> str:
     run = condition.runs[0]
-    nodes = 1 if run.config.get("executor") == "local" else run.slurm.get("nodes") or 1
-    return f"{nodes} × {run.world_size // nodes}"
+    command = run.config.get("command")
+    own = {name: value for name, value in condition.params.items() if name != "label"}
+    sections = {"": {"command": command, **own} if command else run.train}
+    where = () if run.config.get("executor") == "local" else ("slurm",)
+    sections |= {f"{name}.": run.config.get(name) or {} for name in ("deepspeed", "env", *where)}
+    for prefix, fields in sections.items():
+        for name, value in flat_fields(fields, prefix):
+            if name.partition(".")[0] not in COMPARES_ALIKE and name not in _SCHEDULING:
+                yield name, _text(value)
+    batch, steps = condition.field("global_batch"), run.target_step
+    yield "parameters", short_number(run.parameters)
+    yield "ranks", str(run.world_size)
+    yield "tokens a step", _text(run.tokens_per_step)
+    yield "samples", f"{batch * steps:,}" if batch and steps else ""
 
 
-def _batch(condition: Condition) -> str:
-    run, samples = condition.runs[0], condition.field("global_batch")
-    groups = {name: condition.field(name) for name in ("sequence_parallel", "tensor_parallel")}
-    shares = run.world_size // ranks_per_sample(groups)
-    parts = f" = {run.micro_batch} × {run.accumulation} × {shares}" if run.accumulation else ""
-    return f"{samples}{parts}" if samples else ""
-
-
-def _samples(condition: Condition) -> str:
-    batch, steps = condition.field("global_batch"), condition.runs[0].target_step
-    return f"{batch * steps:,}" if batch and steps else ""
-
-
-def _stage(condition: Condition) -> str:
-    if condition.field("engine") in ("ddp", "fsdp2"):
-        return "without"
-    return _text(condition.field("zero_stage"))
-
-
-def _compiled(condition: Condition) -> str:
-    if condition.field("compile") is None:
-        return ""
-    return "DeepCompile" if condition.field("deepcompile") else "torch.compile" if condition.field("compile") else "no"
-
-
-def _named(value: object) -> str:
-    """A model or a data set: its name or path, or the fields that make it."""
-    return ", ".join(_words(value)) if isinstance(value, Mapping) else _text(value)
-
-
-def _words(fields: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in fields.items():
-        if value is not None:
-            yield _text(value) if name in ("path", "model_type") else f"{name} {_text(value)}"
-
-
-@dataclass(frozen=True)
-class _Column:
-    """What a column says of a condition.
-
-    Attributes:
-        tells: fields of the configuration that need no column of their own beside it.
-        of_scripts: whether it is known of the user's own script, too.
-    """
-
-    cell: Callable[[Condition], str]
-    tells: tuple[str, ...] = ()
-    number: bool = False
-    of_scripts: bool = False
-
-
-def _field(name: str, *, number: bool = False) -> _Column:
-    return _Column(lambda condition: _text(condition.field(name)), (name,), number)
-
-
-_COLUMNS: Final = {
-    "command": _Column(lambda condition: _text(condition.runs[0].config.get("command")), of_scripts=True),
-    "model": _Column(lambda condition: _named(condition.field("model")), ("model",)),
-    "parameters": _Column(lambda condition: short_number(condition.runs[0].parameters), number=True, of_scripts=True),
-    "data": _Column(lambda condition: _named(condition.field("dataset")), ("dataset",)),
-    "nodes × ranks": _Column(_ranks, ("slurm.nodes", "slurm.gpus_per_node"), number=True, of_scripts=True),
-    "batch": _Column(_batch, ("global_batch", "micro_batch"), number=True),
-    "tokens a step": _Column(lambda condition: _text(condition.runs[0].tokens_per_step), number=True, of_scripts=True),
-    "length": _field("seq_len", number=True),
-    "steps": _Column(lambda condition: _text(condition.runs[0].target_step), ("steps",), number=True, of_scripts=True),
-    "epochs": _field("epochs", number=True),
-    "samples": _Column(_samples, number=True),
-    "precision": _field("precision"),
-    "ZeRO": _Column(_stage, ("engine", "zero_stage")),
-    "offload": _field("offload"),
-    "activation checkpointing": _field("activation_checkpointing"),
-    "compile": _Column(_compiled, ("compile", "deepcompile")),
-    "lr": _field("lr", number=True),
-}
-"""By heading, the most important first."""
-
-_TOLD: Final = COMPARES_ALIKE | {field for column in _COLUMNS.values() for field in column.tells}
-"""Fields that the columns above tell, and those that change nothing of the training."""
-
-_MINOR: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
-"""How jobs are scheduled."""
+_SCHEDULING: Final = frozenset(("slurm.time", "slurm.array_parallelism", "slurm.signal_delay_s", "slurm.setup"))
 
 
 def _text(value: object) -> str:

@@ -328,7 +328,7 @@ def problems(results: Results) -> Section:
     if silent := [run.name for run in results.runs if run.silent]:
         rows.append(("no metrics", silent, no_metrics(silent), ""))
     cells = [
-        (kind, Cell(str(len(names)), len(names)), Cell(some(names, 2), tip=", ".join(names[:40])), why, then)
+        (kind, Cell(str(len(names) or ""), len(names)), Cell(some(names, 2), tip=", ".join(names[:40])), why, then)
         for kind, names, why, then in rows
     ]
     header = ("what", "how often", "where", "reason, of the first", "what was done")

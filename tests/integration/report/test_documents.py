@@ -101,7 +101,7 @@ def test_every_table_of_the_document_is_there_and_filled(pages: dict[str, Page],
             assert all(row[column] for column in columns), (section, row)
     conditions = sum(len(workload["conditions"]) for workload in page.workloads)
     assert len(page.table("How fast")) == len(page.table("Does it fit")) == conditions
-    assert (set(page.tables("Set-up")[0].header) if TEMPLATES[name] else frozenset()) == TEMPLATES[name]
+    assert set(page.tables("Set-up")[0].header) >= TEMPLATES[name]
 
 
 @every_template
@@ -213,7 +213,7 @@ def test_five_strategies(pages: dict[str, Page]) -> None:
     common = {row["in all conditions"]: row["value"] for row in page.table("Set-up", 1)}
     assert common["parameters"] == "124M"
     assert common["samples"]
-    assert {row["model"].split(",")[0] for row in page.table("Set-up")} == {"gpt2"}
+    assert common["model.model_type"] == "gpt2"
     assert [row["offload"] for row in page.table("Set-up")].count("optimizer") == 1
     assert any(row["beside baseline"].startswith("-") for row in page.table("Does it fit"))
     assert len(page.table("Same learning")) == 5
@@ -248,7 +248,7 @@ def test_five_strategies_next(pages: dict[str, Page]) -> None:
     assert len(page.workloads) == 3
     setup = {row["condition"]: row for row in page.table("Set-up")}
     alike = [_without_name(setup[name]) for name in ("xl-zero3", "xl-zero3-recomputed")]
-    assert [row.pop("activation checkpointing") for row in alike] == ["no", "yes"]
+    assert [row.pop("activation_checkpointing") for row in alike] == ["no", "yes"]
     assert alike[0] == alike[1]
 
 
