@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
+from dscampaign.tests.support import LIGHT
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
 Output = pytest.CaptureFixture[str]
 
-SPEC = """\
+SPEC = f"""\
 name: fit
 ranks_per_node: 2
-slurm: {partition: h100, gpus_per_node: "h100:2", time: 5, mem: 6G}
-env: {DS_ACCELERATOR: cpu, OMP_NUM_THREADS: 1}
+slurm: {{partition: h100, gpus_per_node: "h100:2", time: 5, mem: 6G}}
+env: {{DS_ACCELERATOR: cpu, OMP_NUM_THREADS: 1, PYTHONPATH: {LIGHT}}}
 train:
-  model: {model_type: gpt2, n_layer: 1, n_embd: 32, n_head: 1}
+  model: {{model_type: gpt2, n_layer: 1, n_embd: 32, n_head: 1}}
   tokenizer: bytes
   dataset: text.txt
   seq_len: 32
