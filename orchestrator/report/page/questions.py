@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dscampaign.orchestrator.campaign.status import no_metrics
@@ -51,12 +52,17 @@ Column = Callable[[BaselineComparison], Cell]
 
 
 def questions(results: Results, details: GpuDetails, looks: Looks, first: Chart | None) -> Iterator[Section]:
-    """Yield the sections between the first screen, which shows the chart `first`, and the details."""
+    """Yield the sections between the first screen, whose chart `first` they leave out, and the details."""
+    for section in _questions(results, details, looks):
+        yield replace(section, charts=tuple(chart for chart in section.charts if not first or chart.name != first.name))
+
+
+def _questions(results: Results, details: GpuDetails, looks: Looks) -> Iterator[Section]:
     drawn = results.workloads[:MOST_WORKLOADS]
     yield _speed(results, looks, drawn)
-    yield _learning(results, looks, drawn, first)
+    yield _learning(results, looks, drawn)
     yield _memory(results, looks, drawn)
-    yield _settings(results, looks, first)
+    yield _settings(results, looks)
     yield _scaling(results, looks)
     yield _time_to_loss(results, looks)
     yield problems(results)
@@ -162,14 +168,14 @@ def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
     return curves_of(one, looks, 1 / min(several, MOST_WORKLOADS))
 
 
-def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults], first: Chart | None) -> Section:
+def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
     unit = " (nats)" if not any(one.condition.own_loss for one in results.comparisons) else ""
     found = {id(one): curves(one, looks, len(drawn)) for one in drawn}
     pictures = _charts(drawn, lambda one: charts.losses(found[id(one)], looks, unit))
     pictures += _charts(drawn, lambda one: charts.loss_differences(found[id(one)], looks, unit))
     shown = sorted((one for one in results.comparisons if one.condition.counted), key=_loss)
     if not shown:
-        return Section("Same learning?", charts=tuple(one for one in pictures if one.name != (first and first.name)))
+        return Section("Same learning?", charts=pictures)
     columns = {
         f"{shown[0].loss_is} loss": lambda one: metric(_compared_loss(one))(one),
         "Δ baseline": _apart,
@@ -183,11 +189,10 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults], 
         "held out": metric("held_out"),
     }
     margin = shown[0].loss.margin
-    said = f"Losses{unit}; equivalent: within {margin:g} of the baseline's, by two one-sided tests over repeats."
+    said = f"Losses{unit}; equivalent: within {margin:.2g} of the baseline's, by two one-sided tests over repeats."
     if thinned := [one.thinned_to for one in found.values() if one.thinned_to]:
         said = f"{said[:-1]}; curves are thinned to {min(thinned)} steps."
-    kept = tuple(one for one in pictures if one.name != (first and first.name))
-    return Section("Same learning?", said, kept, (conditions_table(results, looks, columns, shown, 6),))
+    return Section("Same learning?", said, pictures, (conditions_table(results, looks, columns, shown, 6),))
 
 
 def _compared_loss(one: BaselineComparison) -> str:
@@ -238,7 +243,7 @@ def _memory(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) ->
     return Section("Does it fit?", said, _charts(drawn, lambda one: charts.memories(one, looks)), (table,))
 
 
-def _settings(results: Results, looks: Looks, first: Chart | None) -> Section:
+def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
     rows, remarks, several = [], list[str](), len(results.workloads) > 1
     for one in results.workloads:
@@ -250,7 +255,7 @@ def _settings(results: Results, looks: Looks, first: Chart | None) -> Section:
             pairs = Cell(str(len(change.pairs)), len(change.pairs), tip=pair_names(change))
             rows.append((*([one.workload.name] if several else []), *row, pairs))
     header = (*(["workload"] if several else []), "change", "speed", "memory", "loss", "certainty", "pairs")
-    pictures = tuple(chart for chart in axis_charts(results, looks) if chart.name != (first and first.name))
+    pictures = tuple(axis_charts(results, looks))
     said = next(iter(remarks), "Over all pairs of conditions that differ in this alone, with 95 % intervals.")
     tables = (table_of(header, rows, "-" * (len(header) - 1) + "r"),) if rows else ()
     return Section("What does each setting do?", said, pictures, tables)

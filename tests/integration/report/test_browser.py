@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,19 @@ TIP = "document.querySelector('#vg-tooltip-element.visible')?.innerText ?? ''"
 CHARTS = "document.querySelectorAll('.chart svg').length"
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_of(folder: Path, conditions: Sequence[Planted]) -> Path:
     """The page of a report."""
-    folder = tmp_path_factory.mktemp("report")
     store = Store.open(f"sqlite:///{folder}/campaign.db", create=True)
-    plant(store, folder, CONDITIONS)
+    plant(store, folder, conditions)
     store.close()
     assert main(["report", "sweep", "--store", f"sqlite:///{folder}/campaign.db", "--output", str(folder / "out")]) == 0
     return folder / "out/report.html"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a report."""
+    return page_of(tmp_path_factory.mktemp("report"), CONDITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,22 @@ def test_charts_are_drawn_and_answer_the_pointer(opened: Browser, written: Path)
     opened.point(*middle(opened, "document.querySelector('#chart-loss svg')"))
     assert "step" in until(opened, TIP)
     assert opened.evaluate("document.images.length") == 0
+    assert opened.errors == []
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [Planted(name, held_out=(None, None, None)) for name in ("a", "b")],
+        [Planted(name, held_out=(None,), step_s=(0.1,), printed=True) for name in ("a", "b")],
+        [Planted("a", nan_from=1, held_out=(None, None, None)), Planted("b")],
+        [Planted("a", step_s=(0.1,), held_out=(3.0,))],
+    ],
+    ids=["no held-out losses", "printed", "diverged", "one run"],
+)
+def test_charts_are_drawn_from_little(opened: Browser, tmp_path: Path, conditions: Sequence[Planted]) -> None:
+    load(opened, page_of(tmp_path, conditions))
+    assert opened.evaluate(CHARTS) == opened.evaluate("document.querySelectorAll('.chart').length")
     assert opened.errors == []
 
 
