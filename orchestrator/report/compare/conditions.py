@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -312,7 +311,7 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     for group in grouped(runs, lambda run: run.params):
         repeats = sorted(group, key=lambda run: run.repeat)
         first = repeats[0]
-        name = re.sub(rf"-r{first.repeat}$", "", first.name) if first.repeat else first.name
+        name = first.name.removesuffix(f"-r{first.repeat}") if first.repeat else first.name
         groups[name] = tuple(repeats)
     titles = titles_of({name: repeats[0].params for name, repeats in groups.items()})
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]

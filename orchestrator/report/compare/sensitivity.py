@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from dscampaign.orchestrator.formatting import some
 
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
-from .statistics import Order, Sameness, contrast
+from .statistics import Estimate, Order, Sameness, contrast
 from .wording import loss_gap, times
 
 FIELDS: Final = (
@@ -156,26 +156,26 @@ def _word(value: Any) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
+def speed_change(change: Sensitivity) -> Estimate | None:
+    """Return the speed with the change as a multiple of that without: of several pairs their geometric mean."""
+    timed = [(before, after) for before, after in change.pairs if times_as_fast(after, before)]
+    if len(timed) < 2:
+        return times_as_fast(timed[0][1], timed[0][0]) if timed else None
+    share = 1.0 / len(timed)
+    cells = weights_of(cell for before, after in timed for cell in ((after, share), (before, -share)))
+    speeds, paired = by_round([one for one, _ in cells])
+    weights = [weight for _, weight in cells]
+    return contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, paired=paired)
+
+
 def speed_effect(change: Sensitivity) -> str:
     """Return `1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if unknown."""
-    found = [one for a, b in change.pairs if (one := times_as_fast(b, a))]
-    verdicts = {compare_speeds(after, before) for before, after in change.pairs}
-    values = sorted(one.value for one in found)
-    if verdicts == {Order.TIE}:
+    if {compare_speeds(after, before) for before, after in change.pairs} == {Order.TIE}:
         return "as fast"
-    if not found:
-        return ""
-    if len(values) > 1:
-        share = 1.0 / len(found)
-        timed = [(a, b) for a, b in change.pairs if times_as_fast(b, a)]
-        cells = weights_of(cell for a, b in timed for cell in ((b, share), (a, -share)))
-        speeds, paired = by_round([one for one, _ in cells])
-        weights = [weight for _, weight in cells]
-        mean = contrast(list(zip(speeds, weights, strict=True)), among=timed[0][0].among, paired=paired)
-        low, high = f"{values[0]:.2f}", f"{values[-1]:.2f}"
-        spread = f" ({low} to {high})" if low != high else ""
-        return f"{times(mean)} × the speed{spread}" if mean else ""
-    return f"{times(found[0])} × the speed"
+    mean = speed_change(change)
+    each = [f"{found.value:.2f}" for a, b in change.pairs if (found := times_as_fast(b, a))]
+    low, high = (min(each, key=float), max(each, key=float)) if each else ("", "")
+    return f"{times(mean)} × the speed{f' ({low} to {high})' if low != high else ''}" if mean else ""
 
 
 def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[BaselineComparison, float]]:
@@ -187,13 +187,15 @@ def weights_of(cells: Iterable[tuple[BaselineComparison, float]]) -> list[tuple[
     return list(found.values())
 
 
+def memory_change(change: Sensitivity) -> list[float]:
+    """Return the difference in reserved memory of each pair, in GB."""
+    both = [[one.condition.value("mem_reserved_gb") for one in pair] for pair in change.pairs]
+    return [after - before for before, after in both if before is not None and after is not None]
+
+
 def memory_effect(change: Sensitivity) -> str:
     """Return `+1.2 GB`; "" if unknown."""
-    saved = []
-    for before, after in change.pairs:
-        one, other = (each.condition.value("mem_reserved_gb") for each in (before, after))
-        if one is not None and other is not None:
-            saved.append(other - one)
+    saved = memory_change(change)
     if not saved:
         return ""
     if max(map(abs, saved)) < LEAST_GB:
@@ -203,18 +205,16 @@ def memory_effect(change: Sensitivity) -> str:
 
 
 def loss_effect(change: Sensitivity) -> str:
-    """How far the losses are apart; equal if that is shown of every pair."""
+    """Return how far the losses are apart; equal if that is shown of every pair."""
     tests = [compare_losses(after, before) for before, after in change.pairs]
     gaps = [test.difference.value for test in tests if test.difference]
     if not gaps:
         return ""
-    what = f"{change.pairs[0][0].loss_is} loss"
-    unit = change.pairs[0][0].loss_unit
+    what, unit = f"{change.pairs[0][0].loss_is} loss", change.pairs[0][0].loss_unit
     if all(test.verdict == Sameness.EQUIVALENT for test in tests):
         return f"equal {what}"
     low, high = (loss_gap(gap, unit) for gap in (min(gaps), max(gaps)))
-    gap = low if low == high else f"{low} to {high}"
-    return f"{what} {gap}{unit}"
+    return f"{what} {low if low == high else f'{low} to {high}'}{unit}"
 
 
 def pair_names(change: Sensitivity) -> str:
@@ -233,16 +233,18 @@ def doubt(change: Sensitivity) -> str:
 
 
 def effect_document(change: Sensitivity) -> dict[str, Any]:
-    """Return an effect as a row of data: the change, and its effects with their interval and certainty."""
+    """Return an effect as a row of data; differences of memory and of losses are of each pair."""
+    tests = [compare_losses(after, before) for before, after in change.pairs]
+    speed = speed_change(change)
     return {
         "field": change.field,
         "before": change.before,
         "after": change.after,
-        "speed": speed_effect(change),
-        "memory": memory_effect(change),
-        "loss": loss_effect(change),
-        "certainty": doubt(change) or "established",
         "pairs": [[before.condition.name, after.condition.name] for before, after in change.pairs],
+        "speed": asdict(speed) if speed else None,
+        "speed_certainty": doubt(change) or "established",
+        "mem_reserved_gb": memory_change(change),
+        "loss": [{**asdict(test), "difference": test.difference and asdict(test.difference)} for test in tests],
     }
 
 
