@@ -112,18 +112,12 @@ class Search:
         # Without any, the training begins as it would have without a search, and says itself what is wrong.
         chosen = best_size(trials) or size
         tried = [trial.micro_batch for trial in trials]
-        if trials:
-            if went_well or too_big:
-                self._keep(chosen, tried)
-            micro_batch, accumulation = found_before(self._payload) or (chosen, share // chosen)
-        else:
-            micro_batch, accumulation = chosen, share // chosen
-        result = {
-            "micro_batch": micro_batch,
-            "seconds": round(seconds, 1),
-            "tried": tried,
-            "did_not_fit": self._too_big,
-        }
+        if trials and (went_well or too_big):
+            self._keep(chosen, tried)
+        of_a_like_run = found_before(self._payload) if trials else None
+        micro_batch, accumulation = of_a_like_run or (chosen, share // chosen)
+        seconds = round(seconds, 1)
+        result = {"micro_batch": micro_batch, "seconds": seconds, "tried": tried, "did_not_fit": self._too_big}
         self._tell("micro_batch_search", reason=_in_words(result), **result)
         for line, trial in zip(lines, trials, strict=False):
             place = {name: line.get(name) for name in ("device", "torch")}

@@ -38,10 +38,6 @@ _KEY = "dscampaign.key"
 _ENDED = {FINISHED: "FINISHED", "stop": "KILLED", "signal": "KILLED", "superseded": "KILLED"}
 
 
-class NoServer(Exception):
-    """No tracking server is named."""
-
-
 class ToMlflow(Tool):
     """One MLflow run."""
 
@@ -54,15 +50,11 @@ class ToMlflow(Tool):
         self._run_id = state.run_id
 
     def open(self) -> Opened:
-        """Find the run or make one, and describe it.
-
-        Raises:
-            NoServer: neither the spec nor the environment names a tracking server.
-        """
+        """Find the run or make one, and describe it."""
         uri = self._options.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             hint = "write forward.mlflow.tracking_uri into the spec, or export MLFLOW_TRACKING_URI"
-            raise NoServer(f"no tracking server: {hint}")
+            raise MlflowException(f"no tracking server: {hint}")
         # Without the lock, runs that begin together would make the tables of a new SQLite file at the same time.
         with alone(Path(f"{uri.removeprefix(_SQLITE)}.lock")) if uri.startswith(_SQLITE) else nullcontext():
             self._client = MlflowClient(tracking_uri=uri)

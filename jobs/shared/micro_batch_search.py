@@ -90,21 +90,15 @@ def _pays(trials: Sequence[Trial]) -> bool:
     return min(trial.step_s for trial in trials[-2:]) < before_s * (1.0 - PAYS)
 
 
-def _expected_gb(trials: Sequence[Trial], size: int) -> float | None:
-    """Extrapolate the peak of a size from the last two; None if fewer are measured."""
-    measured = [trial for trial in trials if trial.peak_gb is not None][-2:]
-    if len(measured) < 2:
-        return None
-    low, high = measured
-    assert low.peak_gb is not None
-    assert high.peak_gb is not None
-    slope = max(0.0, (high.peak_gb - low.peak_gb) / (high.micro_batch - low.micro_batch))
-    return high.peak_gb + slope * (size - high.micro_batch)
-
-
 def _may_fit(trials: Sequence[Trial], size: int) -> bool:
-    expected_gb, usable_gb = _expected_gb(trials, size), trials[-1].usable_gb
-    return expected_gb is None or usable_gb is None or expected_gb <= FULL * usable_gb
+    """Extrapolate the peak of a size from the last two trials."""
+    usable_gb = trials[-1].usable_gb
+    peaks = [(trial.micro_batch, trial.peak_gb) for trial in trials if trial.peak_gb is not None][-2:]
+    if len(peaks) < 2 or usable_gb is None:
+        return True
+    (low, low_gb), (high, high_gb) = peaks
+    slope = max(0.0, (high_gb - low_gb) / (high - low))
+    return high_gb + slope * (size - high) <= FULL * usable_gb
 
 
 def _divisors(number: int) -> list[int]:

@@ -73,7 +73,7 @@ def _closed_files(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                mode, owner = entry.stat(follow_symlinks=False).st_mode, entry.stat(follow_symlinks=False).st_uid
-                if stat.S_ISREG(mode) and owner == os.geteuid() and not mode & stat.S_IRGRP:
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP:
                     files.append(Path(entry.path))
     return files
