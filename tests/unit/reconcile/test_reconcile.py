@@ -6,7 +6,6 @@ import json
 import math
 import os
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -120,24 +119,6 @@ def test_more_runs_than_an_array_may_have_are_several_arrays(world: World, monke
     assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in (1, 2, 3, 4, 5)]
 
 
-def test_what_is_written_is_for_the_user_alone(world: World) -> None:
-    world.record()
-    world.run_pass()
-    made = [path for path in world.paths.dir.rglob("*") if not path.name.endswith(".yaml")]
-    assert made
-    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
-
-
-def test_the_newest_generation_is_the_one_that_may_write(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    world.run_jobs("PREEMPTED", exit_code=None)
-    world.run_pass()
-    run = world.paths.run("depth-1")
-    assert json.loads(run.current.read_text()) == {"generation": 2}
-    assert [payload.generation for payload in world.cluster.payloads()] == [2]
-
-
 # -- a submission that breaks ------------------------------------------------------------------------------------
 
 
@@ -146,49 +127,6 @@ def raising(error: BaseException) -> Callable[..., None]:
         raise error
 
     return fail
-
-
-def test_an_unreachable_cluster_leaves_no_trace_of_the_attempt(world: World) -> None:
-    world.record()
-    world.cluster.on_submit = raising(Unreachable("sbatch is away"))
-    done = world.run_pass()
-    assert [str(trouble) for trouble in done.troubles] == ["sbatch is away"]
-    assert not done.settled
-    assert world.attempts("depth-1") == []
-    assert world.states() == {"depth-1": "pending", "depth-2": "pending"}
-    world.cluster.on_submit = lambda _: None
-    settle_all(world)
-    assert [a.generation for a in world.attempts("depth-1")] == [1]
-
-
-def test_what_sbatch_refuses_fails_with_its_words_and_is_not_tried_again(world: World) -> None:
-    world.record()
-    world.cluster.on_submit = raising(SubmissionRefused("invalid partition"))
-    settle_all(world)
-    assert {(run.state, run.reason) for run in world.runs().values()} == {
-        (RunState.FAILED, "sbatch refused it: invalid partition")
-    }
-    assert [a.failure_class for a in world.attempts("depth-1")] == ["refused"]
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_an_unclear_answer_is_looked_for_before_anything_else(world: World, taken: bool) -> None:
-    world.record()
-    error = SubmissionUnclear("Socket timed out")
-    if taken:
-        world.cluster.after_submit = raising(error)
-    else:
-        world.cluster.on_submit = raising(error)
-    assert "did not confirm the submission" in str(world.run_pass().troubles[0])
-    assert [event.message for event in world.events("submission.unclear")] == ["Socket timed out"] * 2
-    world.cluster.on_submit = world.cluster.after_submit = lambda _: None
-    settle_all(world)
-    assert set(world.states().values()) == {"completed"}
-    assert len(world.events("adopted")) == (2 if taken else 0)
-    assert [a.failure_class for a in world.attempts("depth-1")] == (["completed"] if taken else ["lost", "completed"])
-    assert len(world.ran) == 2
-    if not taken:
-        assert world.attempts("depth-1")[0].evidence["reason"] == "the submission led to no job: Socket timed out"
 
 
 def test_what_sbatch_objected_to_is_refused_once_the_queue_has_no_job(world: World) -> None:
@@ -258,13 +196,6 @@ def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
     settle_all(world)
     assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
     assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
-
-
-def test_a_site_without_job_arrays_is_an_end(world: World) -> None:
-    world.record()
-    world.cluster.on_submit = taking(world.cluster, 0, for_now=False)
-    settle_all(world)
-    assert {run.reason for run in world.runs().values()} == {"sbatch refused it: no"}
 
 
 def test_what_the_queue_has_no_room_for_waits_and_is_said_once(world: World) -> None:
@@ -448,18 +379,6 @@ def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) 
 
 
 # -- what the user wants -----------------------------------------------------------------------------------------
-
-
-def test_cancel_ends_jobs_and_settles(world: World) -> None:
-    world.record()
-    world.run_pass()
-    assert [run.name for run in campaigns.cancel(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
-    world.run_pass()
-    assert world.cluster.cancelled == ["1_0"]
-    settle_all(world)
-    assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
-    [attempt] = world.attempts("depth-1")
-    assert attempt.evidence["reason"] == "cancelled by you"
 
 
 def _as_pending(world: World) -> None:
