@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
+_MESSAGE: Final = re.compile(r"[\w`'\"{ ]")
 _BUDGETS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
@@ -33,20 +34,27 @@ def _lines() -> Iterator[str]:
 
 
 def _words() -> Iterator[str]:
-    text = " ".join(_docstrings())
-    total = len(text.split())
-    for pattern, budget in _BUDGETS["words"].items():
-        rate = 1000 * len(re.findall(rf"\b({pattern})\b", text, re.IGNORECASE)) / total
-        if rate > budget:
-            yield f"docstrings: {rate:.1f} of 1,000 words are {pattern.replace('|', ', ')}; budget {budget}"
+    for kind, texts in _texts().items():
+        text = " ".join(texts)
+        total = len(text.split())
+        for pattern, budget in _BUDGETS["words"].items():
+            rate = 1000 * len(re.findall(rf"\b({pattern})\b", text, re.IGNORECASE)) / total
+            if rate > budget:
+                yield f"{kind}: {rate:.1f} of 1,000 words are {pattern.replace('|', ', ')}; budget {budget}"
 
 
-def _docstrings() -> Iterator[str]:
+def _texts() -> dict[str, list[str]]:
+    """Return docstrings, and messages: other strings of four words and more."""
+    found: dict[str, list[str]] = {"docstrings": [], "messages": []}
     for folder in ("orchestrator", "jobs", "db", "files"):
         for file in (_ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                    yield ast.get_docstring(node) or ""
+            nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+            documented = (n for n in nodes if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef))
+            own = {text for node in documented if (text := ast.get_docstring(node, clean=False))}
+            texts = {n.value: None for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+            found["docstrings"] += own
+            found["messages"] += [t for t in texts if t not in own and len(t.split()) > 3 and _MESSAGE.match(t)]
+    return found
 
 
 if __name__ == "__main__":

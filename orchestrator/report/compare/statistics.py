@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 COVERAGE: Final = 0.95
 
 LEAST_REPEATS: Final = 3
-"""Fewer say nothing about how much repeats differ."""
+"""Fewer repeats do not show how much they differ."""
 
 TIE: Final = 0.02
 """Speeds that differ by less are equal, however narrow their intervals are."""

@@ -16,7 +16,7 @@ LEAST_SAMPLES: Final = 10
 """Of a GPU in the timed window: figures from fewer are flagged."""
 
 DIFFERS: Final = 0.02
-"""A whole peak that is higher by more than this share is worth a word."""
+"""A whole peak that is higher by more than this share is mentioned."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _SAID: Final = ("start", "speed", "memory")
 _SKIPPED: Final = "skipped_steps"
 _SEARCHED: Final = "script.micro_batch_search"
 _PRINTED_WITHIN_S: Final = 2.5
-"""Of lines that an earlier version has read, which does not say."""
+"""Of lines that an earlier version has read, without their source."""
 
 
 def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:

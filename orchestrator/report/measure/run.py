@@ -26,7 +26,7 @@ from .timing import Lines, Timing, lines_of, timing
 
 _SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers", "allocator")
 _CPU: Final = ("cpu",)
-"""Names of the devices of a run that says that it trained on CPUs."""
+"""Names of the devices of a run on CPUs."""
 
 
 @dataclass(frozen=True)

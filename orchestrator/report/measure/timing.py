@@ -28,10 +28,10 @@ LEAST_S: Final = 20.0
 """Figures of a window of fewer steps, or of less time, are flagged."""
 
 _FAR_APART: Final = 10
-"""Two times tell the steps between them if they are so many times farther apart than each may be wrong."""
+"""Two times measure the steps between them if they are so many times farther apart than each may be wrong."""
 
 _WELL_APART: Final = 100
-"""So far apart they are taken where enough of them are: the times tell ten times as well."""
+"""So far apart they are taken if there are enough: ten times as exact."""
 _ENOUGH: Final = 20
 
 _SHARES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
