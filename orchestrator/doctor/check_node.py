@@ -107,9 +107,7 @@ def files_check(missing: Sequence[str], at: At) -> Check:
 def _store(report: NodeReport, at: At) -> Iterator[Check]:
     """Nothing here is a problem: the reconciler takes in metrics that wait in files."""
     if report.store_offset_s is not None:
-        offset_s = report.store_offset_s
         yield at.ok("node.store", "reaches the database")
-        yield clock_check("node.store_clock", offset_s, offset_s, "the database's clock", "the node's", at)
     elif trouble := report.troubles.get("store_offset_s"):
         hint = "metrics arrive when the reconciler passes; let nodes reach it: firewall, ~/.pgpass, roles"
         yield at.warning("node.store", f"does not reach the database: {trouble}", hint)

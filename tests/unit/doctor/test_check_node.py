@@ -230,4 +230,3 @@ def test_clocks_files_and_the_store() -> None:
     assert away.verdict is Severity.WARNING  # metrics wait in files
     assert away.seen == "does not reach the database: no route"
     assert "node.store" not in verdicts(store_offset_s=None)
-    assert verdicts(store_offset_s=-40.0)["node.store_clock"].verdict is Severity.WARNING

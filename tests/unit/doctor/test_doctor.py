@@ -131,7 +131,7 @@ def test_postgresql_is_reached_from_here_and_from_the_node(
     capsys.readouterr()
     main([*words, "--on-node", "--set", "python=./python"])
     found = checks(capsys)
-    for about in ("store.reachable", "store.clock", "node.store", "node.store_clock"):
+    for about in ("store.reachable", "store.clock", "node.store"):
         assert found[about]["verdict"] == "ok", found[about]
     assert ", PostgreSQL " in found["store.reachable"]["seen"]
 
