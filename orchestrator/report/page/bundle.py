@@ -20,7 +20,7 @@ def vega_bundle() -> str:
             return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         pass
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg] # the stub requires an optional argument
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with whole_file(file) as stream:

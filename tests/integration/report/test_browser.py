@@ -48,7 +48,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-def load(opened: Browser, written: Path, width: int = 1400, height: int = 900, **media: str) -> None:
+def load(opened: Browser, written: Path, width: int = 1400, height: int = 900, **media: Any) -> None:
     opened.open(written, width, height, **media)
     until(opened, "document.documentElement.dataset.drawn")
 

@@ -125,7 +125,7 @@ def test_losses_that_are_the_same_have_no_chart_of_their_difference(planted_url:
 
 
 def test_failures_exclusions_and_remarks_are_grouped(planted_url: PlantStore) -> None:
-    lost = {"tries": (Try(ended="crash"),), "state": RunState.FAILED}
+    lost: dict[str, Any] = {"tries": (Try(ended="crash"),), "state": RunState.FAILED}
     results = results_at(
         planted_url(
             FAST,
