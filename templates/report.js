@@ -16,7 +16,7 @@ async function draw(name) {
   const spec = charts[name];
   const narrow = element.clientWidth < 480;
   const config = { ...spec.config, axisY: { labelLimit: Math.round(element.clientWidth * 0.36) } };
-  const height = typeof spec.height === "number" && narrow ? Math.min(spec.height, 220) : spec.height;
+  const height = typeof spec.height === "number" && narrow ? Math.min(spec.height, 190) : spec.height;
   views.get(name)?.finalize();
   const { view, finalize } = await vegaEmbed(element, { ...spec, height, config }, {
     ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: { disableDefaultStyle: true },
