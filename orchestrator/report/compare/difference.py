@@ -25,9 +25,6 @@ from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, circumstances, conditions_of
 from .wording import difference, loss_verdict
 
-FIRST: Final = "-r0"
-"""Names the first repeat by itself, whose own name stands for the whole condition."""
-
 MISSING: Final = "–"
 
 _COMPARED: Final = (
@@ -85,7 +82,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
         whole, part = sorted((left, right), key=lambda one: -len(one.runs))
         raise UserError(
             f"{whole.name} is all {len(whole.runs)} repeats, and {part.name} one of them",
-            f"{whole.name}{FIRST} is the first run by itself",
+            f"{whole.name}-r0 is the first run by itself",
         )
     return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
 

@@ -39,9 +39,8 @@ def _is_own(name: str) -> bool:
 
 def ignored(runs: Iterable[MeasuredRun]) -> list[str]:
     """Return the axes that change no digit of any loss, if all else and the seed are equal."""
-    known = [
-        (run, losses) for run in runs if run.completed and run.config.get("command") and (losses := losses_of(run))
-    ]
+    own = (run for run in runs if run.completed and run.config.get("command"))
+    known = [(run, losses) for run in own if (losses := losses_of(run))]
     axes = dict.fromkeys(name for run, _ in known for name in run.params if not _HOW.search(name.lower()))
     return [axis for axis in axes if _changes_nothing(axis, known)]
 

@@ -35,9 +35,6 @@ _FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
 
 LEAST_GB: Final = 0.1
 
-SAME_MEMORY: Final = "the same memory"
-"""To within what counts; not worth a word in a sentence."""
-
 NAMES_POINTS: Final = ("label", "strategy")
 """Axes that name a point of the matrix, or several fields at once: what they stand for is told instead."""
 
@@ -199,7 +196,7 @@ def memory_effect(change: Sensitivity) -> str:
     if not saved:
         return ""
     if max(map(abs, saved)) < LEAST_GB:
-        return SAME_MEMORY
+        return "the same memory"
     low, high = min(saved), max(saved)
     return f"{low:+.1f} GB" if high - low < LEAST_GB else f"{low:+.1f} to {high:+.1f} GB"
 
