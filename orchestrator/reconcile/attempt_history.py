@@ -94,13 +94,17 @@ def ending_attempt(finish: Finish) -> EndedAttempt:
     )
 
 
-def attempt_history(view: RunView) -> list[EndedAttempt]:
-    """Return the ended attempts that count for the next one, oldest first."""
-    ended = (ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
-    return [attempt for attempt in ended if counts(attempt, view.run)]
+def attempt_history(ended: Sequence[EndedAttempt], run: RunRow) -> list[EndedAttempt]:
+    """Return the ended attempts that count for the next one, oldest first, up to the first success.
+
+    A store that was restored to an earlier state may learn of a success and then of an attempt that had followed it.
+    """
+    counted = [attempt for attempt in ended if _counts(attempt, run)]
+    successes = (place for place, attempt in enumerate(counted) if attempt.kind is FailureClass.COMPLETED)
+    return counted[: next(successes, len(counted)) + 1]
 
 
-def counts(attempt: EndedAttempt, run: RunRow) -> bool:
+def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
 
     A success counts no more once the built-in training has more steps.

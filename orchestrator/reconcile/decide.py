@@ -29,7 +29,7 @@ from dscampaign.orchestrator.spec.model import RunConfig
 
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
-from .attempt_history import EndedAttempt, attempt_history, counts, ended_attempt, ending_attempt
+from .attempt_history import EndedAttempt, attempt_history, ended_attempt, ending_attempt
 from .attempt_state import follow_attempt, transitions
 from .node_exclusion import NodeEvidence, excluded
 from .origin import why_held
@@ -153,14 +153,13 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     latest = view.latest
     before = tuple(ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     if latest is None or not latest.active:
-        return _Seen(view, (), attempt_history(view), before)
+        return _Seen(view, (), attempt_history(before, view.run), before)
     found = tuple(transitions(view, latest, snapshot))
     finish = next((action for action in found if isinstance(action, Finish)), None)
     if finish is None:
         return _Seen(view, (*found, *follow_attempt(view, latest, found, snapshot)), None, before)
-    ended = ending_attempt(finish)
-    history = [*attempt_history(view), *([ended] if counts(ended, view.run) else [])]
-    return _Seen(view, found, history, (*before, ended))
+    ended = (*before, ending_attempt(finish))
+    return _Seen(view, found, attempt_history(ended, view.run), ended)
 
 
 def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:

@@ -102,6 +102,15 @@ def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -
         assert submit.generation == 2
 
 
+@pytest.mark.parametrize("kind", ["cancelled", "crash", "deterministic"])
+def test_a_success_stays_one_whatever_followed_it(kind: str) -> None:
+    """A restored store may learn late that an attempt had completed before another one began."""
+    submit, change = after(ended_row(1, "completed", last_step=20), ended_row(2, kind), run=run_row(generation=2))
+    assert submit is None
+    assert change is not None
+    assert change.state is RunState.COMPLETED
+
+
 PLACE = "builtins.RuntimeError at train.py:9 main"
 
 
