@@ -1,17 +1,23 @@
-"""The payloads of a job array in a single file: the fields that all tasks share, then a line for each task."""
+"""The payloads of a job array in a single file, of which each task reads only its own.
+
+The first line has the offset of each task's line; the second the fields that all tasks share, and the line of a task
+the others.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from io import BufferedReader, FileIO
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dscampaign.files.atomic_files import write_atomically
 
 from .payload import Payload
+
+_OFFSETS: Final = "offsets"
 
 
 def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
@@ -20,7 +26,11 @@ def write_payloads(path: Path, payloads: Sequence[Payload]) -> None:
     first = wholes[0]
     common = {name: value for name, value in first.items() if all(whole[name] == value for whole in wholes)}
     lines = [json.dumps({name: value for name, value in whole.items() if name not in common}) for whole in wholes]
-    write_atomically(path, "\n".join([json.dumps(common), *lines, ""]), closed=Payload.closed)
+    shared = json.dumps(common)
+    # offsets count from the end of the first line, whose own length would else have to be known
+    ends = accumulate((len(line) + 1 for line in lines), initial=len(shared) + 1)
+    text = "\n".join([json.dumps({_OFFSETS: list(ends)[:-1]}), shared, *lines, ""])
+    write_atomically(path, text, closed=Payload.closed)
 
 
 def read_payload(file: FileIO, path: Path, index: int) -> Payload:
@@ -30,15 +40,20 @@ def read_payload(file: FileIO, path: Path, index: int) -> Payload:
         OSError: it cannot be read.
         ValueError: it has no payload of this version for that task.
     """
-    raw = next(islice(read_array(file, path), index, None), None) if index >= 0 else None
-    if raw is None:
-        raise ValueError(f"{path}: nothing for task {index}")
-    return Payload.of(raw, path)
+    with BufferedReader(file) as lines:
+        offsets = _object(lines.readline(), path).get(_OFFSETS)
+        if not isinstance(offsets, list) or not 0 <= index < len(offsets) or type(offsets[index]) is not int:
+            raise ValueError(f"{path}: nothing for task {index}")
+        begin = lines.tell()
+        common = _object(lines.readline(), path)
+        lines.seek(begin + offsets[index])
+        return Payload.of({**common, **_object(lines.readline(), path)}, path)
 
 
 def read_array(file: FileIO, path: Path) -> Iterator[dict[str, Any]]:
     """Yield the payload of each task, in order, as written by any version. Raises as `read_payload`."""
     with BufferedReader(file) as lines:
+        _object(lines.readline(), path)
         common = _object(lines.readline(), path)
         yield from ({**common, **_object(line, path)} for line in lines)
 

@@ -898,8 +898,8 @@ def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
 
 def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) -> None:
     path = payloads_file(attempt.batch)
-    shared, own = path.read_text().splitlines()
-    path.write_text("\n".join([shared, json.dumps({**json.loads(own), "frobnicate": 1})]))
+    first, shared, own = path.read_text().splitlines()
+    path.write_text("\n".join([first, shared, json.dumps({**json.loads(own), "frobnicate": 1})]))
     process = attempt.start()
     assert process.wait(HANGS_S) == 1
     assert process.stdout is not None
