@@ -220,13 +220,22 @@ def pair_names(change: Sensitivity) -> str:
     return f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
 
 
-def doubt(change: Sensitivity) -> str:
-    """Return the doubt about the speeds of a pair; "" if there is none."""
-    repeats = min(len(one.speeds or one.losses) for pair in change.pairs for one in pair)
-    if repeats == 1:
-        return "one repeat"
-    timed = [(a, b) for a, b in change.pairs if a.speeds and b.speeds]
-    return "inconclusive" if any(compare_speeds(b, a) == Order.INCONCLUSIVE for a, b in timed) else ""
+def certainties(change: Sensitivity) -> dict[str, str]:
+    """Return `established`, or the doubt, for the effect on speed and on the loss, if there is one."""
+    timed = [(before, after) for before, after in change.pairs if before.speeds and after.speeds]
+    tests = [test for before, after in change.pairs if (test := compare_losses(after, before)).difference]
+    found = {}
+    if timed:
+        unclear = any(compare_speeds(after, before) == Order.INCONCLUSIVE for before, after in timed)
+        found["speed"] = _certainty(min(len(one.speeds) for pair in timed for one in pair), unclear=unclear)
+    if tests:
+        unclear = any(test.verdict == Sameness.INCONCLUSIVE for test in tests)
+        found["loss"] = _certainty(min(len(one.losses) for pair in change.pairs for one in pair), unclear=unclear)
+    return found
+
+
+def _certainty(repeats: int, *, unclear: bool) -> str:
+    return "one repeat" if repeats == 1 else "inconclusive" if unclear else "established"
 
 
 def effect_document(change: Sensitivity) -> dict[str, Any]:
@@ -239,7 +248,7 @@ def effect_document(change: Sensitivity) -> dict[str, Any]:
         "after": change.after,
         "pairs": [[before.condition.name, after.condition.name] for before, after in change.pairs],
         "speed": asdict(speed) if speed else None,
-        "speed_certainty": doubt(change) or "established",
+        "certainty": certainties(change),
         "mem_reserved_gb": memory_change(change),
         "loss": [{**asdict(test), "difference": test.difference and asdict(test.difference)} for test in tests],
     }

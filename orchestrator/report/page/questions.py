@@ -17,9 +17,9 @@ from dscampaign.orchestrator.report.compare.reasons import grouped_reasons, reas
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import (
+    certainties,
     change_in_words,
     confounded,
-    doubt,
     loss_effect,
     memory_effect,
     pair_names,
@@ -250,7 +250,9 @@ def _settings(results: Results, looks: Looks) -> Section:
         changes = sensitivities(one.comparisons)
         remarks += confounded(one.comparisons, changes)
         for change in changes:
-            certainty = doubt(change) or ("established" if speed_effect(change) else "")
+            sure = certainties(change)
+            alike = len(set(sure.values())) == 1
+            certainty = next(iter(sure.values())) if alike else ", ".join(f"{name} {how}" for name, how in sure.items())
             row = (change_in_words(change), speed_effect(change), memory_effect(change), loss_effect(change), certainty)
             pairs = Cell(str(len(change.pairs)), len(change.pairs), tip=pair_names(change))
             rows.append((*([one.workload.name] if several else []), *row, pairs))

@@ -238,7 +238,7 @@ def test_zero_and_offload(pages: dict[str, Page]) -> None:
     assert all(one["recommendation"]["sentence"] for one in page.workloads)
     assert {row["host (GB)"] for row in page.table("Does it fit")} == {"12.0"}
     effects = [effect for one in page.workloads for effect in one["effects"]]
-    assert {effect["speed_certainty"] for effect in effects if effect["speed"]["low"]} <= {
+    assert {effect["certainty"]["speed"] for effect in effects if effect["speed"]["low"]} <= {
         "established",
         "inconclusive",
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import certainties, sensitivities
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted
@@ -117,6 +117,15 @@ def test_any_axis_has_its_effects_on_loss_speed_and_memory(planted: Plant) -> No
         "lr 0.01 → 0.1: as fast, held-out loss -0.500 nats (lr-0.01 → lr-0.1).",
         "lr 0.1 → 1: 0.50 [0.50, 0.50] × the speed, held-out loss +1.500 nats (lr-0.1 → lr-1).",
     ]
+
+
+def test_an_effect_on_the_loss_needs_repeats_that_differ(planted: Plant) -> None:
+    """Three repeats with the same losses are one; their speeds are three."""
+    runs = planted(varied("a", 0.1, 3.0, lr=0.1), varied("b", 0.2, 2.0, lr=0.2))
+    first = {run.params["label"]: run.curve for run in reversed(runs)}
+    conditions = conditions_of([replace(run, curve=first[run.params["label"]]) for run in runs])
+    (change,) = sensitivities(compare_to_baseline(conditions, conditions[0]))
+    assert certainties(change) == {"speed": "established", "loss": "one repeat"}
 
 
 def test_the_effects_of_a_word_are_told_from_the_first_of_the_matrix(planted: Plant) -> None:
