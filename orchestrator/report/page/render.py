@@ -143,6 +143,7 @@ def _render(
         replace(section, tables=tuple(table.without_empty_columns() for table in section.tables))
         for section in sections
     ]
+    first = replace(first, table=first.table.without_empty_columns())
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
