@@ -33,7 +33,7 @@ class CampaignTotals(NamedTuple):
         counts: runs by state.
         shown: the same, with runs that are being cancelled by themselves.
         early: completed runs that did so before their target step.
-        rank_seconds: of all attempts until now, by the resources of their runs.
+        rank_seconds: of all attempts until the last look, by the resources of their runs.
         active_s: when a run changed or an attempt last reported; None for never.
     """
 
@@ -44,8 +44,8 @@ class CampaignTotals(NamedTuple):
     active_s: float | None
 
 
-def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]:
-    """Return the totals of every campaign that has runs, by its id. Reads no step."""
+def campaign_totals(conn: Connection, looked_s: Mapping[int, float]) -> dict[int, CampaignTotals]:
+    """Return the totals of every campaign that has runs, by its id, given when each last looked at its jobs."""
     run, attempt = schema.run.c, schema.attempt.c
     counts: dict[int, dict[RunState, int]] = defaultdict(Counter)
     shown: dict[int, dict[str, int]] = defaultdict(Counter)
@@ -59,7 +59,7 @@ def campaign_totals(conn: Connection, now_s: float) -> dict[int, CampaignTotals]
     heard = select(run.campaign_id, func.max(attempt.heartbeat_s)).join(schema.attempt)
     for campaign_id, heard_s in conn.execute(heard.group_by(run.campaign_id)):
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
-    seconds = _rank_seconds(conn, now_s)
+    seconds = _rank_seconds(conn, looked_s)
     early = _completed_early(conn)
     return {
         key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
@@ -75,7 +75,7 @@ def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
     return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
 
 
-def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float]]:
+def _rank_seconds(conn: Connection, looked_s: Mapping[int, float]) -> dict[int, dict[Asked, float]]:
     run, attempt = schema.run.c, schema.attempt.c
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
     asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
@@ -89,7 +89,8 @@ def _rank_seconds(conn: Connection, now_s: float) -> dict[int, dict[Asked, float
     began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
     for campaign_id, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
-        seconds[campaign_id][Asked(gpus, gres, ranks)] += world_size * running_s(started_s, created_s, now_s)
+        used_s = world_size * running_s(started_s, created_s, looked_s[campaign_id])
+        seconds[campaign_id][Asked(gpus, gres, ranks)] += used_s
     return seconds
 
 

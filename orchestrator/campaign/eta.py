@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from dscampaign.db.records import RunStatus
-from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState, Stage
 
 LEAST_STEPS, LEAST_S = 5, 5.0
 """Fewer steps, or less time, show no pace: the first steps are slow, and evaluations come every so often."""
@@ -26,7 +26,7 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
     Args:
         since: an earlier step of its newest attempt, and its time by the clock of the node.
     """
-    if run.state is not RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
+    if run.shown != RunState.RUNNING or since is None or None in (run.step, run.target_step, run.ts_s):
         return None
     step, target, ts_s = run.step or 0, run.target_step or 0, run.ts_s or 0.0
     steps, took_s, silent_s = step - since[0], ts_s - since[1], max(0.0, now_s - ts_s)
@@ -41,14 +41,14 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
 def campaign_left_s(
     runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
 ) -> float | None:
-    """Return the seconds until all runs are over, with as many at once as now; None if unknown.
+    """Return the seconds until all runs not being cancelled are over, as many at once as now; None if unknown.
 
     Args:
         runs: all of the campaign.
         left_s: by run id, the estimates of running runs.
         spent_s: by run id, the seconds of its ended attempts.
     """
-    unsettled = [run for run in runs if run.state in UNSETTLED_RUN]
+    unsettled = [run for run in runs if run.state in UNSETTLED_RUN and run.shown != CANCELLING]
     running = [run for run in unsettled if run.state is RunState.RUNNING]
     if not running or not all(run.target_step for run in unsettled):
         return None

@@ -7,9 +7,11 @@ from typing import Any
 
 from dscampaign.db import queries
 from dscampaign.db.campaigns import Asked, CampaignTotals, campaign_totals
+from dscampaign.db.leases import lease_ends
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.reconcile.lease import lease_name
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .counts import RunCounts
@@ -35,7 +37,7 @@ class CampaignOverview:
 
     @property
     def device_hours(self) -> float:
-        """The hours of its attempts until now: of GPUs, or of ranks without any."""
+        """The hours of its attempts until the last look at its jobs: of GPUs, or of ranks without any."""
         used = self.totals.rank_seconds.items()
         return sum(seconds * _devices_per_rank(self.campaign.executor, asked) for asked, seconds in used) / 3600
 
@@ -49,7 +51,9 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     """Return all campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
-        found, totals = queries.list_campaigns(conn), campaign_totals(conn, now_s)
+        found, ends = queries.list_campaigns(conn), lease_ends(conn)
+        looked_s = {one.id: min(now_s, ends.get(lease_name(one.id), now_s)) for one in found}  # as the report
+        totals = campaign_totals(conn, looked_s)
     rows = []
     for campaign in found:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))

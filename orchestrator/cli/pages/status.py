@@ -191,7 +191,7 @@ def _left_text(status: CampaignStatus) -> str:
     """`about 3 h 20 min left with 4 at once`; "" if nobody knows."""
     if status.all_left_s is None:
         return ""
-    return f"about {duration(status.all_left_s)} left with {status.counts[RunState.RUNNING]} at once"
+    return f"about {duration(status.all_left_s)} left with {status.shown_counts[RunState.RUNNING]} at once"
 
 
 def steps_line(status: CampaignStatus) -> str:

@@ -57,7 +57,8 @@ class Table:
         used = [i for i in range(len(self.header)) if i == 0 or any(row[i].text for row in self.rows if len(row) > 1)]
         right = self.right.ljust(len(self.header), "-")
         rows = tuple(
-            tuple(replace(row[i], text=clean(row[i].text)) for i in (used if len(row) > 1 else [0])) for row in self.rows
+            tuple(replace(row[i], text=clean(row[i].text)) for i in (used if len(row) > 1 else [0]))
+            for row in self.rows
         )
         main = sum(i < self.main for i in used) if self.main < len(self.header) else len(used)
         return replace(

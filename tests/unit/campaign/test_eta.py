@@ -15,6 +15,7 @@ NOW_S = 10_000.0
 
 def run(run_id: int = 1, state: RunState = RunState.RUNNING, **values: Any) -> RunStatus:
     known = {"name": f"lr-{run_id}", "target_step": 1000, "step": 400, "ts_s": NOW_S, "started_s": NOW_S - 900}
+    known["desired"] = "run"
     blank = dict.fromkeys(RunStatus._fields)
     return RunStatus(**{**blank, "run_id": run_id, "state": state, "reason": "", **known, **values})
 
@@ -30,6 +31,7 @@ def test_a_run_goes_on_at_the_pace_of_its_second_half() -> None:
     [
         ({}, None),
         ({"state": RunState.QUEUED}, (200, NOW_S - 400)),
+        ({"desired": "cancel"}, (200, NOW_S - 400)),
         ({"target_step": None}, (200, NOW_S - 400)),
         ({"step": 1000}, (500, NOW_S - 400)),  # it evaluates, or saves: for how long nobody knows
         ({"step": 203}, (200, NOW_S - 400)),
@@ -42,6 +44,12 @@ def test_a_run_goes_on_at_the_pace_of_its_second_half() -> None:
 )
 def test_nothing_is_said_of_a_run_whose_pace_is_not_known(values: dict[str, Any], since: tuple[int, float]) -> None:
     assert run_left_s(run(**values), since, NOW_S) is None
+
+
+def test_runs_that_are_being_cancelled_take_no_time() -> None:
+    cancelled = [run(2, desired="cancel"), waiting(3, desired="cancel")]
+    assert campaign_left_s(cancelled, {}, {1: 2000.0}, NOW_S) is None
+    assert campaign_left_s([done(1), run(4), *cancelled], {4: 10.0}, {1: 2000.0}, NOW_S) == 10.0
 
 
 def waiting(run_id: int, **values: Any) -> RunStatus:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
+from dscampaign.db.leases import acquire_lease
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.overview import read_overview
+from dscampaign.orchestrator.reconcile.lease import lease_name
 
 ON_CPUS = {"slurm": {"gpus_per_node": "0"}, "ranks_per_node": 2}
 
@@ -51,6 +53,15 @@ def test_what_counts_is_the_gpus_that_attempts_held(
     record(store, "ended", config, ranks, state=AttemptState.COMPLETED, gpu_seconds=3600.0 * ranks)
     record(store, "running", config, ranks, state=AttemptState.RUNNING, started_s=-3600, created_s=-3600)
     assert [one.device_hours for one in read_overview(store)] == pytest.approx([hours, hours], rel=0.01)
+
+
+def test_a_job_counts_until_the_last_look_at_it(store: Store) -> None:
+    record(store, "left", {}, 1, state=AttemptState.RUNNING, started_s=-4 * 86_400, created_s=-4 * 86_400)
+    with store.write() as conn:
+        (campaign,) = queries.list_campaigns(conn)
+        acquire_lease(conn, lease_name(campaign.id), "host:1:a", 3600.0 - 4 * 86_400)
+    (found,) = read_overview(store)
+    assert found.device_hours == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.parametrize("clock_s", [-3 * 86_400, 3600])
