@@ -80,8 +80,8 @@ def _row(row: Row, score: str) -> tuple[str, ...]:
 
 
 def _speed(row: Row) -> str:
-    if row.verdict is Verdict.BEST:
-        return "1.00 ×"
+    if row.verdict in (Verdict.BEST, Verdict.FIRST):
+        return "1.00 ×" if row.beside_best else ""
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 

@@ -49,10 +49,14 @@ class Verdict(StrEnum):
     """A condition beside the best one."""
 
     BEST = "best"
+    FIRST = "first"
+    """In front, and no other is proven to be behind."""
     FASTEST = "fastest"
     """The fastest, if another learns better and no objective is set."""
     LEARNS_BEST = "learns_best"
     EQUAL = "equal"
+    SLOWER = "slower"
+    """The loss leads and is the same, but it is slower."""
     BEHIND = "behind"
     OPEN = "not_proven"
     OUT = "out"
@@ -151,6 +155,10 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
+    if few_repeats([chosen.condition], losses=lead is Objective.LOSS) or {row.verdict for row in rows[1:]} == {
+        Verdict.OPEN
+    }:
+        rows[0] = replace(rows[0], verdict=Verdict.FIRST)
     if undecided:
         apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LEARNS_BEST}
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
@@ -258,6 +266,9 @@ def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison)
         return Verdict.BEST
     if lead is Objective.LOSS:
         test = compare_losses(own, best).verdict
+        slower = compare_speeds(own, best) is Order.SLOWER and not unlike(own.condition, best.condition)
+        if slower and test is Sameness.EQUIVALENT:
+            return Verdict.SLOWER
         return {Sameness.WORSE: Verdict.BEHIND, Sameness.EQUIVALENT: Verdict.EQUAL}.get(test, Verdict.OPEN)
     if unlike(own.condition, best.condition):
         return Verdict.OPEN
@@ -323,15 +334,12 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
 
 def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric) -> str:
     title = chosen.condition.title
-    few = few_repeats([chosen.condition], losses=lead is Objective.LOSS)
-    start = f"{title} ranks first" if few else f"Use {title}"
+    start = f"{title} ranks first" if rows[0].verdict is Verdict.FIRST else f"Use {title}"
     tied = [row.comparison for row in rows if row.verdict is Verdict.EQUAL]
     if len(rows) == 1:
         return f"{start}: no alternative qualifies"
     if lead is Objective.LOSS:
-        lowest = min((row.comparison for row in rows), key=median_loss)
-        which = f"lowest {chosen.loss_is} loss"
-        return f"{start}: {which if lowest is chosen else f'fastest with the {which}'}"
+        return f"{start}: {_loss_claim(chosen, rows)}"
     if lead is not Objective.SPEED:
         return f"{start}: least {figure.label}, {rows[0].figure}"
     if tied:
@@ -341,6 +349,15 @@ def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], fig
         return f"{start}: the fastest of {len(rows)}"
     same = ", same loss" if chosen.loss.verdict is Sameness.EQUIVALENT else ""
     return f"{start}: {chosen.times_baseline.value:.2f} × the baseline's speed{same}"
+
+
+def _loss_claim(chosen: BaselineComparison, rows: Sequence[Row]) -> str:
+    if chosen.times_baseline and chosen.order is Order.FASTER and chosen.loss.verdict is Sameness.EQUIVALENT:
+        return f"{chosen.times_baseline.value:.2f} × the baseline's speed, same loss"
+    if min((row.comparison for row in rows), key=median_loss) is chosen:
+        return f"lowest {chosen.loss_is} loss"
+    same = sum(row.verdict in (Verdict.EQUAL, Verdict.SLOWER) for row in rows)
+    return f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
 
 
 def _undecided(fastest: BaselineComparison, learner: BaselineComparison) -> str:

@@ -19,7 +19,7 @@ from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
 _HEADER: Final = ("condition", "speed", "memory", "Δ loss", "verdict")
-_GOOD: Final = (Verdict.BEST, Verdict.FASTEST, Verdict.LEARNS_BEST)
+_GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LEARNS_BEST)
 
 
 @dataclass(frozen=True)

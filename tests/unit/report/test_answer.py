@@ -66,7 +66,7 @@ def test_of_equal_speeds_the_least_memory_is_first(planted: Plant) -> None:
 def test_without_repeats_there_is_a_ranking(planted: Plant) -> None:
     found = answered(planted(Planted("base", (0.2,), (3.0,)), Planted("fast", (0.1,), (3.0,))))
     assert found.sentence == "fast ranks first: 2.00 × the baseline's speed; only 1 run each."
-    assert (shown(found), codes(found)) == ([("fast", "best"), ("base", "not_proven")], [Why.FEW_RUNS])
+    assert (shown(found), codes(found)) == ([("fast", "first"), ("base", "not_proven")], [Why.FEW_RUNS])
     assert found.doubts[0].text == "only 1 run each; set `repeats: 3`"
 
 
@@ -74,7 +74,7 @@ def test_where_an_axis_changes_the_learning_loss_leads(planted: Plant) -> None:
     found = answered(planted(*(replace(one, config=SCRIPT) for one in SWEEP)))
     assert found.lead is Objective.LOSS
     assert found.sentence == "lr 1e-3 · 12 layers ranks first: lowest held-out loss; only 1 run each."
-    assert shown(found) == [("b", "best"), ("c", "not_proven"), ("a", "not_proven")]
+    assert shown(found) == [("b", "first"), ("c", "not_proven"), ("a", "not_proven")]
     assert [row.condition.title for row in found.rows][1:] == ["lr 1e-3 · 1 layer", "lr 3e-4 · 12 layers"]
 
 
@@ -227,9 +227,16 @@ def test_a_loss_that_is_not_proven_better_decides_nothing(planted: Plant, condit
 def test_of_those_that_learn_best_the_fastest_is_chosen(planted: Plant) -> None:
     other = Planted("other", (0.3,) * 3, (2.4995, 2.501, 2.499))
     found = answered(planted(QUICK, other, Planted("middling", held_out=(2.8, 2.801, 2.799)), LEARNER), Objective.LOSS)
-    assert found.sentence == "Use learner: fastest with the lowest held-out loss."
-    assert shown(found) == [("learner", "best"), ("other", "equal"), ("middling", "behind"), ("quick", "behind")]
+    assert found.sentence == "Use learner: fastest of 2 with equally low loss."
+    assert shown(found) == [("learner", "best"), ("other", "slower"), ("middling", "behind"), ("quick", "behind")]
     assert found.established
+
+
+def test_where_loss_leads_and_is_the_same_the_speed_is_the_claim(planted: Plant) -> None:
+    points = (Planted("base"), Planted("fused", (0.07,) * 3, (3.001, 3.002, 3.0)), Planted("eager", (0.1,) * 3))
+    found = answered(planted(*points), Objective.LOSS)
+    assert found.sentence == "Use fused: 1.43 × the baseline's speed, same loss."
+    assert shown(found) == [("fused", "best"), ("base", "slower"), ("eager", "slower")]
 
 
 @pytest.mark.parametrize(
