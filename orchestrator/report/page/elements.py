@@ -56,10 +56,7 @@ class Table:
         """The table without columns that are empty in every row; the first, and rows of a single cell, always stay."""
         used = [i for i in range(len(self.header)) if i == 0 or any(row[i].text for row in self.rows if len(row) > 1)]
         right = self.right.ljust(len(self.header), "-")
-        rows = tuple(
-            tuple(replace(row[i], text=clean(row[i].text)) for i in (used if len(row) > 1 else [0]))
-            for row in self.rows
-        )
+        rows = tuple(tuple(replace(row[i], text=clean(row[i].text)) for i in used[: len(row)]) for row in self.rows)
         main = sum(i < self.main for i in used) if self.main < len(self.header) else len(used)
         return replace(
             self,

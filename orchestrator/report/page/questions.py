@@ -132,7 +132,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         return Section("How fast?")
     columns = {
         shown[0].speed_unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
-        "95 % interval": text(lambda one: span(one.speed)),
+        "interval": text(lambda one: span(one.speed)),
         "× baseline": lambda one: _estimate(one.times_baseline, times),
         "verdict": text(lambda one: "" if one.is_baseline else str(one.order)),
         "step (ms)": metric("step_s"),
@@ -153,7 +153,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     }
     beside = [f"{looks[one.workload.baseline.name].title} ({one.workload.because})" for one in results.workloads]
     over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
-    said = f"Medians after the warm-up, with intervals over {over}; the baseline is {some(beside, 3)}."
+    said = (
+        f"Medians after the warm-up; × baseline is of geometric means over {over}; the baseline is {some(beside, 3)}."
+    )
     table = conditions_table(results, looks, columns, shown)
     return Section("How fast?", said, _charts(drawn, lambda one: charts.speeds(one, looks)), (table,))
 
@@ -258,7 +260,7 @@ def _settings(results: Results, looks: Looks) -> Section:
             rows.append((*([one.workload.name] if several else []), *row, pairs))
     header = (*(["workload"] if several else []), "change", "speed", "memory", "loss", "certainty", "pairs")
     pictures = tuple(axis_charts(results, looks))
-    said = next(iter(remarks), "Over all pairs of conditions that differ in this alone, with 95 % intervals.")
+    said = next(iter(remarks), "Over all pairs that differ in this alone: [95 % interval], (range over pairs).")
     tables = (table_of(header, rows, "-" * (len(header) - 1) + "r"),) if rows else ()
     return Section("What does each setting do?", said, pictures, tables)
 

@@ -9,7 +9,7 @@ from typing import Final
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.report.compare.answer import Row, Verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.wording import difference
+from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
@@ -18,7 +18,7 @@ from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
-_HEADER: Final = ("condition", "speed", "memory", "Δ loss", "verdict")
+_HEADER: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
 _GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LEARNS_BEST)
 
 
@@ -40,9 +40,9 @@ def summary(results: Results, looks: Looks) -> Summary:
         if several:
             lines.append((Cell(f"{one.workload.name}: {one.answer.sentence}", mark="group"),))
         lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)))
-    more = len(results.workloads) - len(shown)
+    more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     said = f"{len(results.workloads)} workloads, each with its own answer." if several else shown[0].answer.sentence
-    table = Table(_HEADER, tuple(lines), "--rr-", more=more, file="report.json")
+    table = Table(_HEADER, tuple(lines), "--rr-", more=more, file="the tables below")
     return Summary(said, table, _chart(results, looks))
 
 
@@ -64,7 +64,9 @@ def _row(row: Row, looks: Looks, last: float) -> tuple[Cell, ...]:
     loss = None if one.is_baseline else one.loss.difference
     return (
         named(one, looks),
-        Cell(f"{speed.value:.2f} ×", bar=bar, colour=looks[row.condition.name].colour) if speed else Cell(""),
+        Cell(f"{speed.value:.2f} ×", bar=bar, colour=looks[row.condition.name].colour, tip=times(speed))
+        if speed
+        else Cell(""),
         Cell(row.condition.text("mem_reserved_gb")),
         Cell(difference(loss.value, one.loss_unit) if loss else "–" if one.is_baseline else ""),
         Cell(words(row.why.code if row.why else row.verdict), mark="best" if row.verdict in _GOOD else ""),
