@@ -7,7 +7,7 @@ objective is set. If the fastest learns worse than another and no objective is s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -148,7 +148,9 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     remarks = tuple(_remarks(comparisons))
     if not left:
         none = tuple(_out_row(one, None, out) for one in comparisons)
-        return Answer(lead, _nothing(list(out.values())), none, remarks=remarks)
+        return Answer(
+            lead, _nothing({one.condition.title: out[one.condition.name] for one in comparisons}), none, remarks=remarks
+        )
     standing = [one for one in standing if one.condition.name in measured]
     chosen = _chosen(lead, left, standing, if_close=loss_leads)
     fastest = fastest_of([one for one in left if one.speed] or left)
@@ -164,10 +166,14 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
-    claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure)
+    claim = _claim(lead, chosen, rows, figure, doubts)
+    if undecided:
+        claim = _undecided(fastest, learner)
+    elif doubts and doubts[0].code is Why.VARIES:
+        claim = f"{chosen.condition.title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
     return Answer(
         lead=lead,
-        sentence=_sentence(claim, doubts),
+        sentence=_sentence(claim, [one for one in doubts if not (undecided and one.code is Why.VARIES)]),
         rows=(*rows, *(_out_row(one, chosen, out) for one in comparisons if one.condition.name in out)),
         chosen=None if undecided else chosen.condition,
         fastest=fastest.condition if fastest.speed else None,
@@ -290,12 +296,15 @@ def _doubts(
         yield Reason(Why.DIFFERENT_CODE, detail=code)
     if waiting := [one.condition.title for one in comparisons if is_unfinished(one.condition)]:
         yield Reason(Why.PROVISIONAL, tuple(waiting))
-    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing)
+    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(lead, chosen, left, standing)
     yield from circumstances(chosen.condition, [one.condition for one in left])
 
 
 def _speed_doubts(
-    chosen: BaselineComparison, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
+    lead: Objective,
+    chosen: BaselineComparison,
+    left: Sequence[BaselineComparison],
+    standing: Sequence[BaselineComparison],
 ) -> Iterator[Reason]:
     if few := few_repeats([one.condition for one in left], losses=False):
         yield few
@@ -309,14 +318,18 @@ def _speed_doubts(
     best = next(one for one in standing if one.condition is chosen.condition)
     unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Order.INCONCLUSIVE]
     if unclear:
-        yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear))
+        yield Reason(
+            Why.VARIES,
+            tuple(one.condition.title for one in unclear),
+            detail="fast" if lead is Objective.SPEED else "good",
+        )
 
 
 def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[Reason]:
     unclear = [one.condition for one in left if one is not chosen and is_unclear(one, chosen)]
     if unclear:
         few = few_repeats([chosen.condition, *unclear], losses=True)
-        yield few or Reason(Why.VARIES, tuple(one.title for one in unclear))
+        yield few or Reason(Why.VARIES, tuple(one.title for one in unclear), detail="good")
 
 
 def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
@@ -332,9 +345,12 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
         yield Reason(Why.IGNORED, (axis,))
 
 
-def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric) -> str:
+def _claim(
+    lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric, doubts: Sequence[Reason]
+) -> str:
     title = chosen.condition.title
-    start = f"{title} ranks first" if rows[0].verdict is Verdict.FIRST else f"Use {title}"
+    unlike_code = bool(doubts) and doubts[0].code is Why.DIFFERENT_CODE
+    start = title if unlike_code else f"{title} ranks first" if doubts else f"Use {title}"
     tied = [row.comparison for row in rows if row.verdict is Verdict.EQUAL]
     if len(rows) == 1:
         return f"{start}: no alternative qualifies"
@@ -368,17 +384,20 @@ def _sentence(claim: str, doubts: Sequence[Reason]) -> str:
     if not doubts:
         return f"{claim}."
     if doubts[0].code is Why.DIFFERENT_CODE:
-        return f"Code differs: {claim.removeprefix('Use ')}."
+        return f"Code differs: {claim}."
     return f"{claim}; {reasons_text(doubts[:1], short=True)}."
 
 
-def _nothing(reasons: Sequence[Reason]) -> str:
-    codes = {reason.code for reason in reasons}
+def _nothing(reasons: Mapping[str, Reason]) -> str:
+    codes = {reason.code for reason in reasons.values()}
     if not codes:
         return "No run has results yet."
+    left = {title: reason for title, reason in reasons.items() if reason.code is Why.NOT_MEASURED}
+    if len(left) == 1 and codes == {Why.NOT_MEASURED, Why.ENDED}:
+        return "".join(f"{title} is the only one that completed; its {why.text}." for title, why in left.items())
     if len(codes) > 1:
         return "Nothing can be recommended; each condition has a reason against it."
-    return f"Nothing can be recommended: {_WITHOUT.get(reasons[0].code) or reasons_text(reasons)}."
+    return f"Nothing can be recommended: {_WITHOUT.get(*codes) or reasons_text([*reasons.values()])}."
 
 
 _WITHOUT: Final = {

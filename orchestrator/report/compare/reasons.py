@@ -94,7 +94,7 @@ _SHORT: Final[Mapping[Why, str]] = {
     Why.IDENTICAL: "identical repeats count once",
     Why.FEW_COUNT: "too few repeats count",
     Why.NO_LOSSES: "no losses were found",
-    Why.VARIES: "repeats vary too much",
+    Why.VARIES: "{names} may be as {detail}",
     Why.LOSS_VARIES: "same loss not proven",
     Why.DEVICES: "devices differ",
     Why.VARIABLES: "environments differ",
@@ -111,7 +111,7 @@ def reasons_text(reasons: Sequence[Reason], *, short: bool = False) -> str:
     details = list(dict.fromkeys(reason.detail for reason in reasons if reason.detail))
     return (_SHORT if short else _TEXTS)[first.code].format(
         number=" to ".join(ends) + first.unit,
-        names=some(first.names, 3),
+        names=" and ".join(first.names) if len(first.names) == 2 else some(first.names, 2 if short else 3),
         detail=details[0] + (", and others" if len(details) > 1 else "") if details else "",
     )
 

@@ -125,7 +125,7 @@ def test_different_code_comes_first(planted: Plant) -> None:
 @pytest.mark.parametrize(
     ("conditions", "code", "end"),
     [
-        ([Planted("base", (0.05, 0.06, 0.12)), Planted("b", (0.09, 0.10, 0.11))], Why.VARIES, "repeats vary too much"),
+        ([Planted("base", (0.05, 0.06, 0.12)), Planted("b", (0.09, 0.10, 0.11))], Why.VARIES, "b may be as fast"),
         ([Planted("base"), Planted("b", (0.05,) * 3, (3.0, 3.4, 2.6))], Why.LOSS_VARIES, "same loss not proven"),
         (
             [Planted("base"), Planted("b", (0.2,) * 3), Planted("c", state=RunState.RUNNING, tries=(Try(ended=None),))],
@@ -255,6 +255,12 @@ def test_by_loss_no_speed_is_needed(planted: Plant) -> None:
     assert answered(runs).sentence == "Nothing can be recommended: speed was not measured."
     found = answered(runs, Objective.LOSS)
     assert (found.chosen and found.chosen.name, found.fastest, found.established) == ("learner", None, True)
+
+
+def test_the_only_one_that_completed_is_named(planted: Plant) -> None:
+    runs = [replace(run, timing=None) for run in planted(Planted("good"), Planted("bad", held_out=(None,) * 3))]
+    found = answered([replace(run, state=RunState.FAILED) if run.params["label"] == "bad" else run for run in runs])
+    assert found.sentence == "good is the only one that completed; its speed was not measured."
 
 
 @pytest.mark.parametrize("unit", [1e-5, 0.001, 1000.0, 1e6])
