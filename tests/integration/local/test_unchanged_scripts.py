@@ -54,7 +54,7 @@ def test_an_event_says_where_they_come_from(done: Observed) -> None:
     messages = sorted(event.message for event in done.events() if event.kind == "script.metrics_source")
     begin = "the script does not report metrics; they are read from "
     sources = [message.removeprefix(begin).partition(", for example")[0] for message in messages]
-    assert sources == ["lines of the output", "the script's output, by the spec's patterns", "the Trainer's output"]
+    assert sources == ["lines of the output", "the Trainer's output", "the script's output, by the spec's patterns"]
 
 
 def test_the_report_shows_their_losses(done: Observed, tmp_path: Path) -> None:
