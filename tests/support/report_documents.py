@@ -14,7 +14,7 @@ SECTIONS: Final = {
         "condition | tokens/s | × baseline | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
         "p99 (ms) | tokens/s of a rank | samples/s | tokens/s per GB | repeats | steps timed | window | warm-up"
     ),
-    "Same learning?": _columns("condition | held-out loss | final | first | reduction | best step"),
+    "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),
     "Does it fit?": _columns(
         "condition | reserved (GB) | of usable | allocated (GB) | on the device (GB) | host (GB) | usable (GB)"
     ),

@@ -394,10 +394,12 @@ def _nothing(reasons: Mapping[str, Reason]) -> str:
         return "No run has results yet."
     left = {title: reason for title, reason in reasons.items() if reason.code is Why.NOT_MEASURED}
     if len(left) == 1 and codes == {Why.NOT_MEASURED, Why.ENDED}:
-        return "".join(f"{title} is the only one that completed; its {why.text}." for title, why in left.items())
+        [(title, why)] = left.items()
+        return f"{title} is the only one that completed; its {reasons_text([why], short=True)}."
     if len(codes) > 1:
         return "Nothing can be recommended; each condition has a reason against it."
-    return f"Nothing can be recommended: {_WITHOUT.get(*codes) or reasons_text([*reasons.values()])}."
+    against = _WITHOUT.get(*codes) or reasons_text([*reasons.values()], short=Why.NOT_MEASURED in codes)
+    return f"Nothing can be recommended: {against}."
 
 
 _WITHOUT: Final = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dscampaign.db.states import UNSETTLED_RUN, RunState
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
@@ -20,13 +21,19 @@ MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
 
 _ENDS: Final = {
-    RunState.COMPLETED: "completed early",
+    RunState.COMPLETED: "ended early",
     RunState.FAILED: "failed",
     RunState.HELD: "held",
     RunState.CANCELLED: "cancelled",
     RunState.SCREENED: "screened out",
 }
 """How a run that is settled and of no use ended."""
+
+_FAILED: Final[Mapping[str, str]] = {
+    FailureClass.CRASH: "crashed",
+    FailureClass.DETERMINISTIC: "crashed",
+    FailureClass.DIVERGED: "diverged",
+}
 
 
 def unfit(one: BaselineComparison, lead: Objective = Objective.SPEED) -> Reason | None:
@@ -44,18 +51,21 @@ def infeasible(condition: Condition) -> Reason | None:
     if failed:
         kinds = tuple(dict.fromkeys(run.failures[-1].kind for run in failed if run.failures))
         cause = f": {failed[0].reason}" if failed[0].reason else ""
-        return Reason(Why.ENDED, kinds, detail=_ends(failed, len(condition.runs)) + cause)
+        end = _ends(failed, len(condition.runs))
+        return Reason(Why.ENDED, kinds, detail=end + cause, end=end)
     if changed := [run for run in condition.runs if run.changed]:
         return Reason(Why.CHANGED, detail=_change(changed[0]))
     return _strained(condition)
 
 
 def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
-    """How runs ended that are of no use: `failed`, `2 of 3 repeats failed, 1 cancelled`."""
+    """How runs ended that are of no use: `crashed`, `2 of 3 repeats crashed, 1 cancelled`."""
     parts: list[str] = []
-    for state, number in Counter(run.state for run in failed).items():
+    kinds = {run.name: run.failures[-1].kind for run in failed if run.state is RunState.FAILED and run.failures}
+    ends = Counter(_FAILED.get(kinds.get(run.name, ""), _ENDS[run.state]) for run in failed)
+    for end, number in ends.items():
         who = "" if repeats == 1 else f"{number} " if parts else f"{number} of {count(repeats, 'repeat')} "
-        parts.append(f"{who}{_ENDS[state]}")
+        parts.append(f"{who}{end}")
     return ", ".join(parts)
 
 

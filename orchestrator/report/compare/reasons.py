@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.formatting import some, words
 
 from .wording import loss_gap
 
@@ -49,6 +49,7 @@ class Reason:
         number: a share, a difference of losses, or a number of runs.
         unit: follows the number.
         detail: a name or a text from outside, as an error message.
+        end: how the runs of a condition ended, without the cause.
     """
 
     code: Why
@@ -56,6 +57,12 @@ class Reason:
     number: float | None = None
     unit: str = ""
     detail: str = ""
+    end: str = ""
+
+    @property
+    def label(self) -> str:
+        """The reason in a few words."""
+        return self.end or (self.text if self.code in (Why.UNFINISHED, Why.NOT_MEASURED) else words(self.code))
 
     @property
     def text(self) -> str:
@@ -74,7 +81,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.LOSS_NOT_FINITE: "a loss is not finite",
     Why.LOSS_WORSE: "{detail} loss is higher by {number}",
     Why.LOSS_UNPROVEN: "{detail} loss looks higher by {number}; not proven",
-    Why.NOT_MEASURED: "{detail} was not measured",
+    Why.NOT_MEASURED: "{detail} not measured",
     Why.DIFFERENT_CODE: "{detail} This may explain differences.",
     Why.PROVISIONAL: "provisional: {names} not finished",
     Why.FEW_RUNS: "only {number} each; set `repeats: 3`",
@@ -89,6 +96,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.IGNORED: "{names} changes no digit of any loss: does the script read it?",
 }
 _SHORT: Final[Mapping[Why, str]] = {
+    Why.NOT_MEASURED: "{detail} was not measured",
     Why.PROVISIONAL: "others are not finished",
     Why.FEW_RUNS: "only {number} each",
     Why.IDENTICAL: "identical repeats count once",

@@ -81,8 +81,10 @@ def _points(run: MeasuredRun) -> Iterator[tuple[str, str]]:
 def _timing(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     timing, quality = run.timing, run.quality
     if timing and timing.short:
-        limits = f"at least {LEAST_STEPS} steps and {LEAST_S:.0f} s are recommended"
-        yield "few steps timed", f"only {count(timing.steps, 'step')} ({timing.window_s:,.1f} s) timed; {limits}"
+        missed = {count(timing.steps, "step"): f"{LEAST_STEPS} steps"} if timing.steps < LEAST_STEPS else {}
+        missed |= {f"{timing.window_s:,.1f} s": f"{LEAST_S:.0f} s"} if timing.window_s < LEAST_S else {}
+        limits = f"at least {' and '.join(missed.values())} are recommended"
+        yield "few steps timed", f"only {' and '.join(missed)} timed; {limits}"
     if timing and timing.mfu is not None and timing.mfu > 1.0:
         wrong = "the peak of the device, the number of parameters or the tokens of a step are wrong"
         yield "impossible MFU", f"an MFU of {timing.mfu:.0%} is impossible: {wrong}"

@@ -133,7 +133,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     columns = {
         shown[0].speed_unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
         "interval": text(lambda one: span(one.speed)),
-        "× baseline": lambda one: _estimate(one.times_baseline, times),
+        "× baseline": lambda one: _estimate(None if one.is_baseline else one.times_baseline, times),
         "verdict": text(lambda one: "" if one.is_baseline else str(one.order)),
         "step (ms)": metric("step_s"),
         "MFU": metric("mfu"),
@@ -187,7 +187,7 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
         "final": metric("final_loss"),
         "first": metric("first_loss"),
         "reduction": metric("loss_reduction"),
-        "best step": metric("best_loss"),
+        "lowest loss": metric("best_loss"),
         "held out": metric("held_out"),
     }
     margin = shown[0].loss.margin

@@ -69,7 +69,7 @@ def _row(row: Row, looks: Looks, last: float) -> tuple[Cell, ...]:
         else Cell(""),
         Cell(row.condition.text("mem_reserved_gb")),
         Cell(difference(loss.value, one.loss_unit) if loss else "–" if one.is_baseline else ""),
-        Cell(words(row.why.code if row.why else row.verdict), mark="best" if row.verdict in _GOOD else ""),
+        Cell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
     )
 
 

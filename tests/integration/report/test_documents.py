@@ -187,7 +187,7 @@ def test_loss_verification(pages: dict[str, Page]) -> None:
     assert {row["repeats"] for row in page.table("How fast")} == {"3"}
     assert page.markdown.startswith("# Use ")
     for row in learned:
-        assert float(row["best step"]) < float(row["final"]) < float(row["first"])
+        assert float(row["lowest loss"]) < float(row["final"]) < float(row["first"])
         share = 1 - float(row["final"]) / float(row["first"])
         assert float(row["reduction"].removesuffix("%")) == pytest.approx(100 * share, abs=0.2)
 

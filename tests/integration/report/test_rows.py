@@ -18,7 +18,7 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
     "Same learning": {
         "first": ("first_loss.value", 1, 1e-4),
         "final": ("final_loss.value", 1, 1e-4),
-        "best step": ("best_loss.value", 1, 1e-4),
+        "lowest loss": ("best_loss.value", 1, 1e-4),
     },
     "How fast": {
         "step (ms)": ("step_s.value", 1e3, 1e-3),

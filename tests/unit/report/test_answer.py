@@ -158,7 +158,7 @@ def test_reasons_are_grouped_by_their_codes_and_classes(planted: Plant) -> None:
     )
     groups = [(names, reasons_text(reasons)) for names, reasons in grouped_reasons(found.excluded.items())]
     assert groups == [
-        (("a", "b"), "failed: KeyError: 'a' at step 7, and others"),
+        (("a", "b"), "crashed: KeyError: 'a' at step 7, and others"),
         (("worse", "worst"), "held-out loss is higher by 0.065 to 0.190 nats"),
         (("c",), "failed: out of memory"),
     ]
@@ -316,7 +316,7 @@ def test_what_completed_early_or_ended_is_out_with_how_it_ended(planted: Plant) 
     assert baseline_of(conditions_of(runs))[0].name == "base"
     out = {name: reason.text for name, reason in answered(runs).excluded.items()}
     assert baseline_of(conditions_of(runs))[1] == "the first that ran as configured"
-    assert out == {"early": "completed early", "lost": "2 of 3 repeats failed, 1 cancelled"}
+    assert out == {"early": "ended early", "lost": "2 of 3 repeats failed, 1 cancelled"}
 
 
 def test_the_baseline_is_one_whose_loss_is_a_number(planted: Plant) -> None:
