@@ -74,7 +74,7 @@ def _row(row: Row, score: str) -> tuple[str, ...]:
         row.figure if score else "",
         _speed(row),
         row.condition.text("mem_reserved_gb"),
-        "baseline" if one.is_baseline else difference(loss.value, one.loss_unit) if loss else "",
+        "baseline" if one.is_baseline else difference(loss.value, one.loss, one.loss_unit) if loss else "",
         clean(row.why.text) if row.why else words(row.verdict),
     )
 

@@ -136,11 +136,10 @@ def verdict(one: Comparison) -> list[str]:
         shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
     shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
     shown += _clock_remarks(one)
-    apart = (
-        f"{difference(result.loss.difference.value, result.loss_unit)}{result.loss_unit}: "
-        if result.loss.difference
-        else ""
-    )
+    apart = ""
+    if (gap := result.loss.difference) and gap.value:
+        by = difference(abs(gap.value), result.loss, result.loss_unit, "")
+        apart = f"{right} is {'lower' if gap.value < 0 else 'higher'} by {by}{result.loss_unit}: "
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
 

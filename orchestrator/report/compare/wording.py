@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number
 
 from .statistics import Estimate, LossTest
+
+_MOST_DECIMALS: Final = 8
 
 
 def times(found: Estimate) -> str:
@@ -34,9 +38,10 @@ def deviation(found: Estimate | None, scale: float = 1.0) -> str:
     return short_number(std) if std >= 1000 else figure(std, 3)
 
 
-def difference(value: float, unit: str, sign: str = "+") -> str:
-    """Return a difference of losses, in detail, without their unit; a difference that rounds to zero has no sign."""
-    return loss_gap(value, unit, sign, decimals=4)
+def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
+    """Return a difference of losses without their unit; all with the same margin have the same decimals."""
+    fine = 4 if unit else 1 - math.floor(math.log10(test.margin)) if test.margin > 0 else _MOST_DECIMALS + 1
+    return loss_gap(value, unit, sign, max(4, fine) if fine <= _MOST_DECIMALS else None)
 
 
 def loss_margin(margin: float) -> str:
@@ -44,13 +49,14 @@ def loss_margin(margin: float) -> str:
     return loss_gap(margin, "", "")
 
 
-def loss_gap(value: float, unit: str, sign: str = "+", decimals: int = 3) -> str:
+def loss_gap(value: float, unit: str, sign: str = "+", decimals: int | None = None) -> str:
     """Return the difference of losses, without their unit; a script's own may be tiny, or huge."""
-    if not unit and abs(value) < 0.001:
+    if decimals is None and not unit and abs(value) < 0.001:
         return f"{value:{sign}.1g}"
     if abs(value) >= LARGE_LOSS:
         return figure(value, sign=sign)
-    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"
+    places = decimals or 3
+    return f"{round(value, places) + 0.0:{sign}.{places}f}"
 
 
 def loss_verdict(test: LossTest) -> str:

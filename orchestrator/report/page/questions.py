@@ -209,14 +209,14 @@ def _loss(one: BaselineComparison) -> float:
 
 def _apart(one: BaselineComparison) -> Cell:
     found = None if one.is_baseline else one.loss.difference
-    return _estimate(found, lambda known: difference(known.value, one.loss_unit))
+    return _estimate(found, lambda known: difference(known.value, one.loss, one.loss_unit))
 
 
 def _loss_interval(one: BaselineComparison) -> str:
     found = one.loss.difference
     if one.is_baseline or not found or found.low is None or found.high is None:
         return ""
-    return f"{difference(found.low, one.loss_unit)} to {difference(found.high, one.loss_unit)}"
+    return f"{difference(found.low, one.loss, one.loss_unit)} to {difference(found.high, one.loss, one.loss_unit)}"
 
 
 def _memory(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:

@@ -68,7 +68,7 @@ def _row(row: Row, looks: Looks, last: float) -> tuple[Cell, ...]:
         if speed
         else Cell(""),
         Cell(row.condition.text("mem_reserved_gb")),
-        Cell(difference(loss.value, one.loss_unit) if loss else "–" if one.is_baseline else ""),
+        Cell(difference(loss.value, one.loss, one.loss_unit) if loss else "–" if one.is_baseline else ""),
         Cell(row.why.label if row.why else words(row.verdict), mark="best" if row.verdict in _GOOD else ""),
     )
 

@@ -18,6 +18,7 @@ from dscampaign.orchestrator.report.compare.difference import (
     verdict,
 )
 from dscampaign.orchestrator.report.compare.statistics import Sameness
+from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
@@ -52,7 +53,10 @@ def test_how_well_step_times_are_known_that_are_only_seen_is_said(planted: Plant
 
 def test_the_loss_of_a_script_of_ones_own_has_no_unit(planted: Plant) -> None:
     runs = planted(*(Planted(name, (1.0,) * 3, (None,) * 3, printed=True, floor=floor) for name, floor in FLOORS))
-    assert not any("nats" in sentence for sentence in verdict(compare(*conditions_of(runs))))
+    one = compare(*conditions_of(runs))
+    assert not any("nats" in sentence for sentence in verdict(one))
+    assert verdict(one)[-1].startswith("Final training loss: b is higher by 0.")
+    assert [difference(gap, one.result.loss, "") for gap in (6e-5, 3e-4)] == ["+0.0001", "+0.0003"]
     assert not any("nats" in remark for run in runs for remark in flags_of(run))
 
 
