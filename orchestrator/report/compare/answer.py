@@ -49,14 +49,12 @@ class Verdict(StrEnum):
     """A condition beside the best one."""
 
     BEST = "best"
-    FIRST = "first"
-    """In front, and no other is proven to be behind."""
+    FIRST = "first"  # in front, and no other is proven to be behind
     FASTEST = "fastest"
     """The fastest, if another learns better and no objective is set."""
     LEARNS_BEST = "learns_best"
     EQUAL = "equal"
-    SLOWER = "slower"
-    """The loss leads and is the same, but it is slower."""
+    SLOWER = "slower"  # with the same loss, which leads
     BEHIND = "behind"
     OPEN = "not_proven"
     OUT = "out"
@@ -148,9 +146,8 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     remarks = tuple(_remarks(comparisons))
     if not left:
         none = tuple(_out_row(one, None, out) for one in comparisons)
-        return Answer(
-            lead, _nothing({one.condition.title: out[one.condition.name] for one in comparisons}), none, remarks=remarks
-        )
+        against = {one.condition.title: out[one.condition.name] for one in comparisons}
+        return Answer(lead, _nothing(against), none, remarks=remarks)
     standing = [one for one in standing if one.condition.name in measured]
     chosen = _chosen(lead, left, standing, if_close=loss_leads)
     fastest = fastest_of([one for one in left if one.speed] or left)
@@ -166,11 +163,11 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
-    claim = _claim(lead, chosen, rows, figure, doubts)
-    if undecided:
-        claim = _undecided(fastest, learner)
-    elif doubts and doubts[0].code is Why.VARIES:
-        claim = f"{chosen.condition.title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
+    doubt, title = doubts[0].code if doubts else None, chosen.condition.title
+    start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
+    claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)
+    if doubt is Why.VARIES and not undecided:
+        claim = f"{title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
     return Answer(
         lead=lead,
         sentence=_sentence(claim, [one for one in doubts if not (undecided and one.code is Why.VARIES)]),
@@ -273,9 +270,8 @@ def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison)
     if lead is Objective.LOSS:
         test = compare_losses(own, best).verdict
         slower = compare_speeds(own, best) is Order.SLOWER and not unlike(own.condition, best.condition)
-        if slower and test is Sameness.EQUIVALENT:
-            return Verdict.SLOWER
-        return {Sameness.WORSE: Verdict.BEHIND, Sameness.EQUIVALENT: Verdict.EQUAL}.get(test, Verdict.OPEN)
+        equal = Verdict.SLOWER if slower else Verdict.EQUAL
+        return {Sameness.WORSE: Verdict.BEHIND, Sameness.EQUIVALENT: equal}.get(test, Verdict.OPEN)
     if unlike(own.condition, best.condition):
         return Verdict.OPEN
     return {Order.SLOWER: Verdict.BEHIND, Order.TIE: Verdict.EQUAL}.get(compare_speeds(own, best), Verdict.OPEN)
@@ -296,15 +292,12 @@ def _doubts(
         yield Reason(Why.DIFFERENT_CODE, detail=code)
     if waiting := [one.condition.title for one in comparisons if is_unfinished(one.condition)]:
         yield Reason(Why.PROVISIONAL, tuple(waiting))
-    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(lead, chosen, left, standing)
+    yield from _loss_doubts(chosen, left) if lead is Objective.LOSS else _speed_doubts(chosen, left, standing)
     yield from circumstances(chosen.condition, [one.condition for one in left])
 
 
 def _speed_doubts(
-    lead: Objective,
-    chosen: BaselineComparison,
-    left: Sequence[BaselineComparison],
-    standing: Sequence[BaselineComparison],
+    chosen: BaselineComparison, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
 ) -> Iterator[Reason]:
     if few := few_repeats([one.condition for one in left], losses=False):
         yield few
@@ -318,11 +311,8 @@ def _speed_doubts(
     best = next(one for one in standing if one.condition is chosen.condition)
     unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Order.INCONCLUSIVE]
     if unclear:
-        yield Reason(
-            Why.VARIES,
-            tuple(one.condition.title for one in unclear),
-            detail="fast" if lead is Objective.SPEED else "good",
-        )
+        good = "fast" if best is chosen else "good"  # others have scores
+        yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear), detail=good)
 
 
 def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison]) -> Iterator[Reason]:
@@ -345,12 +335,7 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
         yield Reason(Why.IGNORED, (axis,))
 
 
-def _claim(
-    lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric, doubts: Sequence[Reason]
-) -> str:
-    title = chosen.condition.title
-    unlike_code = bool(doubts) and doubts[0].code is Why.DIFFERENT_CODE
-    start = title if unlike_code else f"{title} ranks first" if doubts else f"Use {title}"
+def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric, start: str) -> str:
     tied = [row.comparison for row in rows if row.verdict is Verdict.EQUAL]
     if len(rows) == 1:
         return f"{start}: no alternative qualifies"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dscampaign.db.states import UNSETTLED_RUN, RunState
-from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.objective import Objective
@@ -28,12 +27,7 @@ _ENDS: Final = {
     RunState.SCREENED: "screened out",
 }
 """How a run that is settled and of no use ended."""
-
-_FAILED: Final[Mapping[str, str]] = {
-    FailureClass.CRASH: "crashed",
-    FailureClass.DETERMINISTIC: "crashed",
-    FailureClass.DIVERGED: "diverged",
-}
+_FAILED: Final = {"crash": "crashed", "deterministic": "crashed", "diverged": "diverged"}
 
 
 def unfit(one: BaselineComparison, lead: Objective = Objective.SPEED) -> Reason | None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final
 
 from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number
 
 from .statistics import Estimate, LossTest
-
-_MOST_DECIMALS: Final = 8
 
 
 def times(found: Estimate) -> str:
@@ -40,8 +37,8 @@ def deviation(found: Estimate | None, scale: float = 1.0) -> str:
 
 def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
     """Return a difference of losses without their unit; all with the same margin have the same decimals."""
-    fine = 4 if unit else 1 - math.floor(math.log10(test.margin)) if test.margin > 0 else _MOST_DECIMALS + 1
-    return loss_gap(value, unit, sign, max(4, fine) if fine <= _MOST_DECIMALS else None)
+    fine = 4 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))
+    return loss_gap(value, unit, sign, fine)
 
 
 def loss_margin(margin: float) -> str:
@@ -55,8 +52,7 @@ def loss_gap(value: float, unit: str, sign: str = "+", decimals: int | None = No
         return f"{value:{sign}.1g}"
     if abs(value) >= LARGE_LOSS:
         return figure(value, sign=sign)
-    places = decimals or 3
-    return f"{round(value, places) + 0.0:{sign}.{places}f}"
+    return f"{round(value, decimals or 3) + 0.0:{sign}.{decimals or 3}f}"
 
 
 def loss_verdict(test: LossTest) -> str:
