@@ -6,15 +6,19 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import repeat
+from itertools import groupby, repeat
+from operator import itemgetter
+from statistics import median
 from typing import Any, Final
 
-from sqlalchemy import Connection, CursorResult, Integer, Select, bindparam, func, select
+from sqlalchemy import Connection, CursorResult, Integer, Select, and_, bindparam, case, func, select
 
 from .records import METRIC_COLUMNS
-from .schema import PRESENT, attempt, metric_extra, run, run_latest, run_metric, step_metric
+from .rows import pieces
+from .schema import NEWEST, PRESENT, attempt, events, metric_extra, run, run_latest, run_metric, step_metric
 from .states import RunState
 
 _COLUMNS: Final = tuple(METRIC_COLUMNS.values())
@@ -25,6 +29,9 @@ _FIGURES: Final = (
 
 FINAL_SHARE: Final = 0.05
 """The share of the last steps over which the final loss is the mean."""
+
+SPEED, SPEED_STEPS = "script.speed", 400
+"""Kind of the event with an attempt's own speed; and the most steps of whose speeds the median replaces it."""
 
 _BLOCK: Final = 20_000
 """Rows fetched at a time."""
@@ -127,6 +134,32 @@ def final_losses(conn: Connection, campaign_id: int) -> dict[int, float]:
     query = query.where(run.c.campaign_id == campaign_id, run.c.state == RunState.COMPLETED, last.loss.is_not(None))
     rows = conn.execute(query.where(line.step > (1.0 - FINAL_SHARE) * last.step))
     return {run_id: float(loss) for run_id, loss in rows if loss is not None}
+
+
+def final_speeds(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return `tokens_per_s` and `mfu` of completed runs, by id, as reported by the newest attempt for all its steps.
+
+    Of `run_ids` without a report, they are the medians of the last half of its lines.
+    """
+    said, last, line, found = events.c, run_latest.c, step_metric.c, {}
+    completed = and_(run.c.campaign_id == campaign_id, run.c.state == RunState.COMPLETED)
+    of_attempt = and_(said.run_id == run.c.id, said.attempt_id == attempt.c.id, said.kind == SPEED)
+    query = select(run.c.id, *(said.data[name].as_string() for name in ("tokens_per_s", "mfu")))
+    query = query.join(attempt, NEWEST).join(events, of_attempt).where(completed).order_by(said.id)
+    for run_id, tokens, mfu in conn.execute(query):
+        with suppress(TypeError, ValueError):  # a script may report anything
+            if math.isfinite(float(tokens)):
+                found[run_id] = {"tokens_per_s": float(tokens), "mfu": None if mfu is None else float(mfu)}
+    since = case((last.step > 2 * SPEED_STEPS, last.step - SPEED_STEPS), else_=0.5 * last.step)
+    query = select(run.c.id, line.tokens_per_s, line.mfu).join(run_latest, last.run_id == run.c.id)
+    query = query.join(step_metric, and_(line.attempt_id == last.attempt_id, line.step > since))
+    query = query.where(completed, line.tokens_per_s.is_not(None)).order_by(run.c.id)
+    silent = pieces([run_id for run_id in run_ids if run_id not in found])
+    rows = (row for some in silent for row in conn.execute(query.where(run.c.id.in_(some))))
+    for run_id, own in groupby(rows, itemgetter(0)):
+        _, tokens, mfu = zip(*own, strict=True)
+        found[run_id] = {"tokens_per_s": median(tokens), "mfu": None if None in mfu else median(mfu)}
+    return found
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:

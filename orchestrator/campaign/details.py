@@ -22,7 +22,7 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths, RunPaths
 
-from .status import CampaignStatus, read_status
+from .status import CampaignStatus, read_status, with_final_figures
 
 RECENT_EVENTS = 20
 
@@ -74,7 +74,7 @@ def campaign_details(store: Store, campaign: CampaignRow) -> CampaignDetails:
 
 def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
     """Read the details of a run."""
-    status = read_status(store, campaign)
+    status = with_final_figures(store, read_status(store, campaign))
     with store.read() as conn:
         attempts = tuple(queries.attempts(conn, campaign.id, run.id))
         used = (queries.attempt_gpus(conn, attempt.id) for attempt in attempts)

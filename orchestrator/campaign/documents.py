@@ -11,6 +11,7 @@ from typing import Any, Final
 from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus, j_per_token, total
 from dscampaign.db.records import OPENED_ELSEWHERE, AttemptRow, CampaignRow, EventRow, Lease, RunRow, RunStatus
+from dscampaign.db.series import SPEED
 from dscampaign.db.states import CANCELLING
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
@@ -19,7 +20,7 @@ from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 from .code_text import codes_text
 from .details import CampaignDetails, RunDetails
 from .selection import Selection
-from .status import CampaignStatus, read_status
+from .status import CampaignStatus, read_status, with_final_figures
 
 SCHEMA_VERSION: Final = 1
 """Of every JSON document that the command prints."""
@@ -33,7 +34,6 @@ _ATTEMPT: Final = (
 """The fields of an attempt in the status of a campaign; there may be ten thousand."""
 
 _MEMORY: Final = ("after_init_gb", "per_sample_gb", "usable_gb", "peak_allocated_gb", "peak_reserved_gb")
-_SPEED: Final = "script.speed"
 
 
 def finite(value: Any) -> Any:
@@ -76,7 +76,7 @@ class Documents(Sequence[dict[str, Any]]):
 
 def status_document(store: Store, campaign: CampaignRow, chosen: Selection | None = None) -> dict[str, Any]:
     """Return the status of a campaign, with all its runs or the chosen ones."""
-    status = read_status(store, campaign)
+    status = with_final_figures(store, read_status(store, campaign))
     with store.read() as conn:
         runs = {run.id: run for run in queries.runs(conn, campaign.id)}
         attempts = queries.attempts_by_run(conn, campaign.id)
@@ -167,7 +167,7 @@ def forwards_document(events: Sequence[EventRow]) -> dict[str, dict[str, str]]:
 
 def speed_document(events: Sequence[EventRow], attempt_id: int) -> dict[str, float] | None:
     """Return the attempt's reported figures of speed, None without any. A script may report anything."""
-    reports = [event.data for event in events if event.kind == _SPEED and event.attempt_id == attempt_id]
+    reports = [event.data for event in events if event.kind == SPEED and event.attempt_id == attempt_id]
     figures = {name: float(value) for name, value in reports[-1].items() if _is_number(value)} if reports else {}
     return figures if "tokens_per_s" in figures else None
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from dscampaign.db import campaigns, queries
 from dscampaign.db.campaigns import MetricsSource
 from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
-from dscampaign.db.series import final_losses
+from dscampaign.db.series import final_losses, final_speeds
 from dscampaign.db.states import UNSETTLED_RUN, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
@@ -25,8 +25,8 @@ from .eta import campaign_left_s, run_left_s
 from .selection import Selection
 from .titles import titles_of
 
-MOST_FINAL: Final = 2000
-"""Runs whose last steps are read for a status."""
+MOST_FINAL, MOST_WATCHED = 2000, 200
+"""Runs whose last steps are read for a status, and again and again for a watched one."""
 
 LOOKED_S = 120.0
 """The age up to which the activities that a reconciler saw are shown as present."""
@@ -176,13 +176,17 @@ def _rank(state: RunState) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
-def with_final_losses(store: Store, status: CampaignStatus) -> CampaignStatus:
-    """Return the status with the final loss of completed runs in place of their newest, as in a report."""
-    if len(status.runs) > MOST_FINAL:
-        return status
+def with_final_figures(store: Store, status: CampaignStatus, most: int = MOST_FINAL) -> CampaignStatus:
+    """Return the status with the final loss and the speed of completed runs in place of those of their newest step.
+
+    With more runs than `most`, steps are not read: they get only the speeds that their scripts reported.
+    """
+    few = len(status.runs) <= most
     with store.read() as conn:
-        losses = final_losses(conn, status.campaign.id)
-    return replace(status, runs=tuple(run._replace(loss=losses.get(run.run_id, run.loss)) for run in status.runs))
+        losses = final_losses(conn, status.campaign.id) if few else {}
+        speeds = final_speeds(conn, status.campaign.id, [run.run_id for run in status.runs if few])
+    own = ((run, losses.get(run.run_id, run.loss), speeds.get(run.run_id, {})) for run in status.runs)
+    return replace(status, runs=tuple(run._replace(loss=loss, **speed) for run, loss, speed in own))
 
 
 def with_titles(store: Store, status: CampaignStatus) -> CampaignStatus:

@@ -37,7 +37,7 @@ def status(
     """Show the status of a campaign.
 
     NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. Loss and speed are
-    those of the last step that the reconciler has read; a completed run has its final loss, as in a report. If runs do
+    those of the last step that the reconciler has read; a completed run has its final loss and speed. If runs do
     not fit on the screen, or all have ended, shows conditions (all repeats of a point) with medians, the worst first; a
     file or a pipe gets every run.
 
@@ -49,7 +49,7 @@ def status(
     """
     from dscampaign.orchestrator.campaign.documents import status_document
     from dscampaign.orchestrator.campaign.lookup import open_selection
-    from dscampaign.orchestrator.campaign.status import read_status, with_final_losses, with_titles
+    from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_titles
 
     from .pages.status import status_page
 
@@ -67,7 +67,7 @@ def status(
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
-        shown = with_final_losses(opened, with_titles(opened, shown) if height else shown)
+        shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
         echo_screen(status_page(shown, page, height, seen if chosen else None))
     return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
 

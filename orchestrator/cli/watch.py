@@ -16,7 +16,7 @@ from dscampaign.db.states import CANCELLING, UNSETTLED_RUN
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.documents import status_document
 from dscampaign.orchestrator.campaign.selection import Selection
-from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
+from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, duration
@@ -129,7 +129,7 @@ def interrupted(status: CampaignStatus | None, name: str) -> str:
 def status_if_any(store: Store, campaign: CampaignRow) -> CampaignStatus | None:
     """The status; None while the store is away, which the next pass reports."""
     try:
-        return read_status(store, campaign)
+        return with_final_figures(store, read_status(store, campaign), MOST_WATCHED)
     except AWAY:
         return None
 
@@ -167,7 +167,7 @@ def watch_status(store: Store, campaign: CampaignRow, chosen: Selection) -> None
     """Refreshes the status until every run is settled; only reads."""
     with display(sys.stderr) as shown:
         while not (status := read_status(store, campaign)).settled:
-            shown.update(status.of(chosen))
+            shown.update(with_final_figures(store, status.of(chosen), MOST_WATCHED))
             time.sleep(STATUS_POLL_S)
 
 
@@ -213,6 +213,7 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
     page = page_for(sys.stdout)
     troubled = bool(status.silent) or any(run.state in ("failed", "held") for run in status.runs)
     whole = troubled or not brief
+    status = with_final_figures(store, status)
     echo_page(status_page(status, page, screen_height(sys.stdout)) if whole else headline(status, page))
     return whole
 

@@ -117,11 +117,11 @@ def _run_pairs(facts: RunDetails, page: Page) -> dict[str, str]:
         **_forwards(facts.events),
     }
     if latest:
+        now, when = facts.now, "" if run.state is RunState.COMPLETED else " at the last step"
         held_out = f"held out {figure(latest.eval_loss)}" if latest.eval_loss is not None else ""
-        pairs["loss"] = ", ".join(part for part in (figure(latest.loss), held_out) if part)
-        mfu = f", MFU {latest.mfu:.1%}" if latest.mfu is not None else ""
-        speed = f"{short_number(latest.tokens_per_s)} tokens/s{mfu} at the last step"
-        pairs["speed"] = speed if latest.tokens_per_s else ""
+        pairs["loss"] = ", ".join(part for part in (figure(now.loss), held_out) if part)
+        mfu = f", MFU {now.mfu:.1%}" if now.mfu is not None else ""
+        pairs["speed"] = f"{short_number(now.tokens_per_s)} tokens/s{mfu}{when}" if now.tokens_per_s else ""
         pairs["memory"] = f"{latest.mem_reserved_gb:.1f} GB reserved" if latest.mem_reserved_gb else ""
     if facts.checkpoints:
         newest = facts.checkpoints[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from dscampaign.db.series import Series, extra_highest, run_series
+from dscampaign.db import queries
+from dscampaign.db.series import Series, extra_highest, final_speeds, run_series
+from dscampaign.db.states import RunState
 from dscampaign.tests.support.worlds import World
 
 
@@ -63,3 +65,17 @@ def test_steps_of_an_earlier_configuration_do_not_count(world: World) -> None:
     world.ingest(2)
     found = series(world)
     assert (list(found.step), list(found.generation), list(found.figures["loss"])) == ([1, 2], [1, 1], [5.0, 4.0])
+
+
+def test_a_completed_run_without_a_report_has_the_median_speed_of_its_last_half(world: World) -> None:
+    world.write(
+        *({"step": step, "tokens_per_s": 100.0 if step < 10 else 1.0 * step, "mfu": 0.25} for step in range(20))
+    )
+    world.ingest()
+    with world.store.write() as conn:
+        assert final_speeds(conn, world.campaign_id, [world.run_id]) == {}
+        queries.update_run(conn, world.run_id, state=RunState.COMPLETED)
+        assert final_speeds(conn, world.campaign_id, []) == {}
+        assert final_speeds(conn, world.campaign_id, [world.run_id]) == {
+            world.run_id: {"tokens_per_s": 14.5, "mfu": 0.25}
+        }

@@ -7,15 +7,17 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.series import final_loss
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.status import read_status, with_final_losses
+from dscampaign.orchestrator.campaign.status import read_status, with_final_figures
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export.rows import columns_and_rows
+from dscampaign.orchestrator.formatting import figure
 from dscampaign.orchestrator.report.compare.statistics import Sameness
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.losses import Loss
@@ -105,12 +107,29 @@ def test_status_export_and_report_have_the_same_final_loss(planted_url: PlantSto
     with store.read() as conn:
         campaign = queries.campaign_by_name(conn, "sweep")
     assert campaign
-    shown = with_final_losses(store, read_status(store, campaign))
+    shown = with_final_figures(store, read_status(store, campaign))
     assert {run.name: run.loss for run in shown.runs} == pytest.approx(expected)
     with columns_and_rows(store, campaign, "runs") as (columns, rows):
         exported = {row[columns.index("name")]: row[columns.index("final_loss")] for row in rows}
     assert exported == pytest.approx(expected)
     store.close()
+
+
+def test_a_completed_run_has_the_speed_of_its_attempt_everywhere(
+    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_end = Planted("told", (0.1,), speed={"tokens_per_s": 6500.0, "mfu": 0.5})
+    odd: Any = {"tokens_per_s": "many"}
+    url = planted_url(slow_end, Planted("odd", (0.1,), speed=odd))
+    assert main(["status", "sweep", "--store", url, "--json"]) == 0
+    told, unclear = json.loads(capsys.readouterr().out)["runs"]
+    assert (told["tokens_per_s"], told["mfu"]) == (6500.0, 0.5)
+    assert unclear["tokens_per_s"] > 0
+    for words in (["status", "sweep"], ["explain", "sweep", "told"]):
+        assert main([*words, "--store", url]) == 0
+        out = capsys.readouterr().out
+        assert "6.5k" in out
+        assert figure(told["loss"]) in out
 
 
 def test_a_final_loss_is_of_the_last_twentieth_of_the_steps() -> None:
