@@ -11,7 +11,7 @@ def _columns(text: str) -> frozenset[str]:
 
 SECTIONS: Final = {
     "How fast?": _columns(
-        "condition | tokens/s | × baseline | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
+        "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
         "p99 (ms) | tokens/s of a rank | samples/s | tokens/s per GB | repeats | steps timed | window | warm-up"
     ),
     "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),

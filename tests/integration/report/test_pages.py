@@ -214,7 +214,7 @@ def test_recommend_names_one_and_says_why_not_the_others(
     sentence, _, table = page.partition("\n\n")
     assert sentence.startswith("Use <fast>: 1.98 × ")
     assert [line.split()[0] for line in table.splitlines()] == ["condition", "<fast>", "back", "base", "wild"]
-    assert re.search(r"^wild .* failed$", page, re.MULTILINE)
+    assert re.search(r"^wild .* diverged$", page, re.MULTILINE)
     assert main(["recommend", "--store", url, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
