@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, and_, delete, func, select
@@ -44,7 +44,7 @@ class CampaignTotals(NamedTuple):
     active_s: float | None
 
 
-def campaign_totals(conn: Connection, looked_s: Mapping[int, float]) -> dict[int, CampaignTotals]:
+def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[int, CampaignTotals]:
     """Return the totals of every campaign that has runs, by its id, given when each last looked at its jobs."""
     run, attempt = schema.run.c, schema.attempt.c
     counts: dict[int, dict[RunState, int]] = defaultdict(Counter)
@@ -75,7 +75,7 @@ def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
     return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
 
 
-def _rank_seconds(conn: Connection, looked_s: Mapping[int, float]) -> dict[int, dict[Asked, float]]:
+def _rank_seconds(conn: Connection, looked_s: Callable[[int], float]) -> dict[int, dict[Asked, float]]:
     run, attempt = schema.run.c, schema.attempt.c
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
     asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
@@ -89,7 +89,7 @@ def _rank_seconds(conn: Connection, looked_s: Mapping[int, float]) -> dict[int, 
     began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
     for campaign_id, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
-        used_s = world_size * running_s(started_s, created_s, looked_s[campaign_id])
+        used_s = world_size * running_s(started_s, created_s, looked_s(campaign_id))
         seconds[campaign_id][Asked(gpus, gres, ranks)] += used_s
     return seconds
 

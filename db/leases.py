@@ -64,11 +64,6 @@ def read_lease(conn: Connection, name: str) -> Lease | None:
     return None if row is None else Lease(*row)
 
 
-def lease_ends(conn: Connection) -> dict[str, float]:
-    """Return when each lease runs out or ran out, by its name."""
-    return dict(conn.execute(select(lease.c.name, lease.c.expires_s)).all())
-
-
 def release_lease(conn: Connection, name: str, epoch: int, after_s: float = 0.0) -> bool:
     """Let a lease run out, at once or in so many seconds; return False if it belongs to another holder by now."""
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)

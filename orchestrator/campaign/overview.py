@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from dscampaign.db import queries
 from dscampaign.db.campaigns import Asked, CampaignTotals, campaign_totals
-from dscampaign.db.leases import lease_ends
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.reconcile.lease import lease_name
+from dscampaign.orchestrator.reconcile.lease import looked_s
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .counts import RunCounts
@@ -51,9 +51,7 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     """Return all campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
-        found, ends = queries.list_campaigns(conn), lease_ends(conn)
-        looked_s = {one.id: min(now_s, ends.get(lease_name(one.id), now_s)) for one in found}  # as the report
-        totals = campaign_totals(conn, looked_s)
+        found, totals = queries.list_campaigns(conn), campaign_totals(conn, cache(partial(looked_s, conn, now_s)))
     rows = []
     for campaign in found:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))

@@ -210,10 +210,9 @@ def print_end(status: CampaignStatus, store: Store, as_json: bool, *, brief: boo
     if as_json:
         echo_json(status_document(store, status.campaign))
         return False
-    page = page_for(sys.stdout)
+    page, status = page_for(sys.stdout), with_final_figures(store, status)
     troubled = bool(status.silent) or any(run.state in ("failed", "held") for run in status.runs)
     whole = troubled or not brief
-    status = with_final_figures(store, status)
     echo_page(status_page(status, page, screen_height(sys.stdout)) if whole else headline(status, page))
     return whole
 

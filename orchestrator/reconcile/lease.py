@@ -48,6 +48,12 @@ def lease_name(campaign_id: int) -> str:
     return f"reconciler:{campaign_id}"
 
 
+def looked_s(conn: Connection, now_s: float, campaign_id: int) -> float:
+    """Return the time of the last look at running jobs: now while a reconciler holds the lease, else its end."""
+    lease = queries.read_lease(conn, lease_name(campaign_id))
+    return now_s if lease is None else min(now_s, lease.expires_s)
+
+
 @dataclass(frozen=True)
 class LeaseHolder:
     """A process that reconciles, kept by the store as `host:pid:id`; the id is unique where a pid is reused."""

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Connection
-
 from dscampaign.db import queries
 from dscampaign.db.campaigns import METRICS_SOURCE
 from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
 from dscampaign.db.series import extra_highest, run_series
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.progress import counted
-from dscampaign.orchestrator.reconcile.lease import lease_name
+from dscampaign.orchestrator.reconcile.lease import looked_s
 
 from .run import MeasuredRun, RunData, measured_run
 
@@ -31,7 +29,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     """The figures of every run, in the order of the matrix."""
     measured = []
     with store.read() as conn:
-        until_s = _looked_s(conn, store, campaign)
+        until_s = looked_s(conn, store.now(conn), campaign.id)
         by_run = groupby(queries.attempts(conn, campaign.id), lambda attempt: attempt.run_id)
         attempts = {run_id: list(own) for run_id, own in by_run}
         events = queries.events(conn, campaign.id)
@@ -71,13 +69,6 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
 def _seconds(data: Mapping[str, Any]) -> float:
     seconds = data.get("seconds")
     return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < math.inf else 0.0
-
-
-def _looked_s(conn: Connection, store: Store, campaign: CampaignRow) -> float:
-    """Return the time of the last look at running jobs: now while a reconciler holds the lease, else its end."""
-    now_s = store.now(conn)
-    lease = queries.read_lease(conn, lease_name(campaign.id))
-    return now_s if lease is None else min(now_s, lease.expires_s)
 
 
 def _lines_within_s(events: Sequence[EventRow]) -> dict[int | None, float]:
