@@ -154,9 +154,8 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
-    if few_repeats([chosen.condition], losses=lead is Objective.LOSS) or {row.verdict for row in rows[1:]} == {
-        Verdict.OPEN
-    }:
+    nothing_proven = {row.verdict for row in rows[1:]} == {Verdict.OPEN}
+    if nothing_proven or few_repeats([chosen.condition], losses=lead is Objective.LOSS):
         rows[0] = replace(rows[0], verdict=Verdict.FIRST)
     if undecided:
         apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LEARNS_BEST}
