@@ -1,6 +1,6 @@
 # make demo    a small campaign on this machine, from spec to report, under demo/
 # make check   format, lint, types, import rules and the pure tests, without torch, Slurm or a database
-# make test    one proof of each promise, in four processes that often wait; installs the servers that the tests need
+# make test    one proof of each promise, in six processes that often wait; installs the servers that the tests need
 #              (Debian, root). SKIP="cluster postgres nvme browser" leaves groups out
 # make test-all  these and the nightly tests: grids of strategies, thousands of histories of faults, long examples
 # make lint    format, lint, types, import rules
@@ -45,7 +45,7 @@ test-all: export STRATEGY_STEPS ?= 50
 test test-all: $(STAMP)
 	SKIP="$(SKIP) $(if $(filter test,$@),nvme)" scripts/test_dependencies.sh
 	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(if $(filter test-all,$@),$(filter-out $(SKIP),nvme)))
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_LANE) $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(PYTEST_LANE) $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 # Needs no torch: a small environment does, and the full one will do.
 check: $(if $(wildcard $(STAMP)),$(STAMP),$(SMALL))

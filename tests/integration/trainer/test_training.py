@@ -342,7 +342,7 @@ train.main()
     assert "OSError: [Errno 27] File too large for a checkpoint: " in output
     assert [path for path in attempt.checkpoints.rglob("*") if path.is_file()] == []
     checkpoint_retention.remove_drafts(attempt.checkpoints, attempt.generation + 1)  # as the agent does then
-    assert [path.name for path in attempt.checkpoints.iterdir()] == ["g0001-step00000002"]  # its size is the measure
+    assert list(attempt.checkpoints.iterdir()) == []
     assert list(attempt.values("loss")) == [1, 2]
 
 
