@@ -42,7 +42,7 @@ def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | No
     yield page.paint(clean(answer.sentence), Style.BOLD)
     yield ""
     score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
-    header = ("condition", score, "speed", "memory", "Δ loss", "verdict")
+    header = ("condition", score, "speed vs best", "memory", "loss vs baseline", "verdict")
     yield from table(page, header, (_row(row, score) for row in answer.rows[:_ROWS]), "-rrrrw", capitals=False)
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
