@@ -20,3 +20,8 @@ def too_long(text: str) -> bool:
     """Return whether no file can have the path: to ask the system for it would be an error."""
     parts = [part.encode(errors="replace") for part in text.split("/")]
     return max(map(len, parts)) > _NAME_BYTES or sum(len(part) + 1 for part in parts) > _PATH_BYTES
+
+
+def cache_folder() -> Path:
+    """Return the folder for results that can be made again; it need not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or expanded("~/.cache")) / "dscampaign"

@@ -18,6 +18,7 @@ from dscampaign.files.ownership import Distrusted, distrust, trusted_bytes
 from dscampaign.files.private_files import make_private
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.user_paths import cache_folder
 
 from .interpreter import answer
 
@@ -158,8 +159,7 @@ def _finding(part: str, item: Mapping[str, Any]) -> Finding:
 
 
 def _cache_file(content: Any) -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dscampaign"
-    return folder / f"options-{sha256(_json(content).encode()).hexdigest()[:32]}.json"
+    return cache_folder() / f"options-{sha256(_json(content).encode()).hexdigest()[:32]}.json"
 
 
 def _json(value: Any) -> str:

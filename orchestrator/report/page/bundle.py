@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
 import vl_convert
 
-from dscampaign.orchestrator.output_files import whole_file
+from dscampaign.files.atomic_files import write_atomically
+from dscampaign.files.ownership import Distrusted, trusted_bytes
+from dscampaign.files.private_files import make_private
+from dscampaign.orchestrator.user_paths import cache_folder
 
 
 def vega_bundle() -> str:
-    """Return the bundle; bundling takes seconds, so that the user's cache keeps it."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "dscampaign"
-    file = folder / f"vega-{version('vl-convert-python')}.js"
-    try:
-        if file.lstat().st_uid == os.geteuid():
-            return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        pass
+    """Return the bundle from the user's cache if nobody else can have written it; else make it, which takes seconds."""
+    file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, ValueError, Distrusted):
+        return trusted_bytes(file).decode()
     bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg] # the stub requires an optional argument
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with whole_file(file) as stream:
-            stream.write(bundle)
-    except OSError:  # it is bundled again next time
-        pass
+    with suppress(OSError):
+        make_private(file.parent)
+        write_atomically(file, bundle, closed=True)
     return bundle
