@@ -7,7 +7,9 @@ from typing import Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 
+from .errors import StoreError
 from .schema import HEAD
 from .store import Store, create_tables, read_version
 
@@ -20,6 +22,7 @@ def upgrade(store: Store) -> tuple[str | None, str]:
     The store is opened with `check_schema=False`.
 
     Raises:
+        StoreError: another version made it, and this one has no migration from there.
         StoreUnreachable: the database broke off; it is as it was before.
     """
     with store.write() as conn:
@@ -31,7 +34,11 @@ def upgrade(store: Store) -> tuple[str | None, str]:
         else:
             config = migrations()
             config.attributes["connection"] = conn
-            command.upgrade(config, "head")
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                message = f"this version cannot upgrade a store of schema {found}"
+                raise StoreError(message, "use the version that made it, or a new store: `--store`") from error
     return found, HEAD
 
 

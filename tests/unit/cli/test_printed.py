@@ -130,7 +130,7 @@ def test_hints_of_errors_carry_it_too(folder: Path, capsys: Output) -> None:
 def test_a_store_of_another_version_is_upgraded_where_it_is(folder: Path, capsys: Output) -> None:
     store = Store.open(f"sqlite:///{folder}/campaign.db")
     with store.write() as conn:
-        conn.execute(text("update alembic_version set version_num = '0001'"))
+        conn.execute(text("update alembic_version set version_num = '0004'"))
     store.close()
     assert main(["status", "--dir", str(folder)]) == 2
     assert f"hint: `campaign db upgrade --dir '{folder}'`\n" in capsys.readouterr().err

@@ -6,18 +6,15 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import SchemaMismatch, StoreError
 from dscampaign.db.schema import HEAD
-from dscampaign.db.states import Cause, CauseCode
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import migrations, upgrade
 from dscampaign.tests.support.worlds import new_campaign
-from dscampaign.tests.unit.db import schema_0001
 
 
 def _unmade(url: str) -> Store:
@@ -34,80 +31,28 @@ def test_the_head_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(migrations()).get_current_head() == HEAD
 
 
-def _first_release(store: Store) -> None:
-    """Makes the tables as the first release made them."""
-    with store.write() as conn:
-        context = MigrationContext.configure(conn)
-        with Operations.context(context):
-            schema_0001.create()
-        context.stamp(ScriptDirectory.from_config(migrations()), schema_0001.REVISION)
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_an_upgrade_makes_the_tables_that_the_program_knows(empty_url: str, *, first: bool) -> None:
+def test_an_upgrade_makes_the_tables_that_the_program_knows(empty_url: str) -> None:
     store = _unmade(empty_url)
-    if first:
-        _first_release(store)
-    assert upgrade(store) == (schema_0001.REVISION if first else None, HEAD)
-    with store.read() as conn:
-        assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
-        assert inspect(conn).get_view_names() == ["run_metric"]
-        assert list(queries.metrics(conn, 1)) == []
+    assert upgrade(store) == (None, HEAD)
+    _require_tables(store)
     Store.open(empty_url).close()
     assert upgrade(store) == (HEAD, HEAD)
 
 
-MISSING = "set where this campaign was submitted, not where it is reconciled"
-REASONS = {
-    "two": (
-        "held",
-        f"HF_HOME, HF_TOKEN were {MISSING}: set them and reconcile",
-        Cause(CauseCode.MISSING_VARIABLES, ("HF_HOME", "HF_TOKEN")),
-    ),
-    "one": (
-        "held",
-        f"HF_HOME was {MISSING}: set it and reconcile",
-        Cause(CauseCode.MISSING_VARIABLES, ("HF_HOME",)),
-    ),
-    "lost": (
-        "held",
-        "no such file · the other runs continue; a retry starts this one again",
-        Cause(CauseCode.UNREADABLE),
-    ),
-    "hours": ("held", "limits.gpu_hours = 2 is used up", None),
-    "refused": ("failed", "sbatch refused it: Invalid partition", Cause(CauseCode.REFUSED)),
-    "crashed": ("failed", "KeyError: 'x'", None),
-    "stuck": (
-        "queued",
-        "will not start: its QOS is not valid (InvalidQOS); change the spec",
-        Cause(CauseCode.NEVER_STARTS),
-    ),
-    "older": ("queued", "InvalidQOS", Cause(CauseCode.NEVER_STARTS)),
-    "waits": ("queued", "waiting: other jobs come first (Priority)", None),
-}
-
-
-def test_causes_are_read_once_from_the_reasons_that_earlier_versions_wrote(empty_url: str) -> None:
-    store = _unmade(empty_url)
-    _first_release(store)
-    rest = {"campaign_id": 1, "params": "{}", "config": "{}", "config_hash": "h", "repeat": 0, "desired": "run"}
-    rest |= {"generation": 0, "retry_epoch": 0, "updated_s": 1.0}
-    with store.write() as conn:
-        conn.exec_driver_sql(
-            "INSERT INTO campaign (name, spec, spec_hash, dir, executor, desired, provenance, created_s)"
-            " VALUES ('c', '', '', '/c', 'local', 'run', '{}', 1.0)"
-        )
-        for ordinal, (name, (state, reason, _)) in enumerate(REASONS.items()):
-            values = {"name": name, "state": state, "reason": reason, "ordinal": ordinal, **rest}
-            conn.execute(text(f"INSERT INTO run ({', '.join(values)}) VALUES (:{', :'.join(values)})"), values)
-    upgrade(store)
+def _require_tables(store: Store) -> None:
     with store.read() as conn:
-        assert {run.name: run.cause for run in queries.runs(conn, 1)} == {name: one[2] for name, one in REASONS.items()}
-        assert queries.lacking_variables(conn) == {1}
+        assert compare_metadata(MigrationContext.configure(conn), schema.metadata) == []
+        assert inspect(conn).get_view_names() == ["run_metric"]
+        assert list(queries.metrics(conn, 1)) == []
+
+
+def test_the_oldest_schema_that_is_upgraded_becomes_the_newest(url: str) -> None:
+    store = Store.open(url)
     with store.write() as conn:
-        [first, *_] = queries.runs(conn, 1)
-        queries.update_run(conn, first.id, reason="another")
-        assert queries.run_by_id(conn, first.id).cause is None
+        conn.exec_driver_sql("ALTER TABLE run DROP COLUMN cause")
+        conn.exec_driver_sql("UPDATE alembic_version SET version_num = '0004'")
+    assert upgrade(store) == ("0004", HEAD)
+    _require_tables(store)
 
 
 NEXT = """
@@ -182,6 +127,8 @@ def test_a_database_of_another_version_is_not_used(url: str) -> None:
     assert caught.value.found == "9999"
     with pytest.raises(SchemaMismatch):
         Store.open(url, create=True)
+    with pytest.raises(StoreError, match="cannot upgrade a store of schema 9999"):
+        upgrade(store)
     assert store.version() == "9999"
 
 
