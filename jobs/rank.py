@@ -2,7 +2,7 @@
 
 The launcher reports the first dead child that it polls, and a rank that dies by a signal reports nothing at all. So
 every rank leaves a record of its own: its identity, and, unless a signal killed it, its exit code or its exception with
-a time. The earliest error over all ranks is the root cause.
+a time. The earliest error over all ranks is the root cause. Its output goes to a log of its own.
 
 Runs by file path in the training script's own interpreter, hence: standard library only, Python 3.8 syntax.
 Usage: rank.py SCRIPT [ARGUMENT...] | rank.py -m MODULE [ARGUMENT...]
@@ -35,6 +35,7 @@ SOURCE_LIMIT = 160
 
 def main(argv: List[str]) -> None:
     """Run ``argv`` as ``python argv...`` would, with a record in ``CAMPAIGN_ATTEMPT_DIR/ranks``."""
+    _open_log()
     record = _Record()
     _take_place()
     _restore_visible_devices()
@@ -68,7 +69,7 @@ class _Record:
             os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"),
             os.environ.get("CAMPAIGN_PROGRESS_DIR"),
         )
-        self._identity = {"rank": _int("RANK"), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+        self._identity = {"rank": _rank(), "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
         self._identity["limits"] = _limits()
         _write({**self._identity, "state": "running"}, *self._folders)
 
@@ -312,6 +313,17 @@ def _watch_config() -> Callable[[], bool]:
     return lambda: bool(opened)
 
 
+def _open_log() -> None:
+    """Write to a log of this rank; without a folder for it, as in a batch script, to the launcher's output."""
+    logs = os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "logs")
+    with suppress(OSError):
+        name = "%s_rank%d.log" % (time.strftime("%Y%m%d%H%M%S"), _rank())
+        log = os.open(os.path.join(logs, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+
+
 def _take_place() -> None:
     """Set Slurm's variables to this rank's place: libraries read those first, and Slurm's own task is the agent."""
     if os.environ.get("SLURM_JOB_ID"):
@@ -390,6 +402,11 @@ def _replace(path: str, record: Dict[str, Any]) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(record, file)
     os.replace(temporary, path)
+
+
+def _rank() -> int:
+    """Return the rank of this process; without a launcher, the node's."""
+    return _int("CAMPAIGN_RANK") or _int("RANK")
 
 
 def _int(name: str) -> int:

@@ -265,15 +265,21 @@ class _Stop:
         return False
 
 
+def _rank() -> int:
+    """Return the rank of this process; a script that starts its ranks itself may name only their place on a node."""
+    names = ("RANK", "LOCAL_RANK", "CAMPAIGN_RANK")
+    return int(next(filter(None, map(os.environ.get, names)), 0))
+
+
 def _open_spool() -> Optional[_Spool]:
     path = os.environ.get("CAMPAIGN_METRICS_FILE")
-    return _Spool(path) if path and os.environ.get("RANK", "0") == "0" else None
+    return _Spool(path) if path and _rank() == 0 else None
 
 
 def _open_record() -> Optional[_Record]:
     folder = os.environ.get("CAMPAIGN_PROGRESS_DIR")
     try:
-        return _Record(os.path.join(folder, "rank-%d" % int(os.environ.get("RANK", "0")))) if folder else None
+        return _Record(os.path.join(folder, "rank-%d" % _rank())) if folder else None
     except (OSError, ValueError):  # as in a container that does not see the folder
         return None
 

@@ -39,17 +39,20 @@ def clear_build_locks(folder: Path) -> list[Path]:
     return left
 
 
-def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
-    """End processes that this node's ranks left in sessions of their own; return their commands.
+def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
+    """End processes of an attempt that outlived their launcher; return the commands of those in sessions of their own.
 
     Slurm ends them with the job only if it tracks processes by cgroup; otherwise they would keep memory and ports of
     the node. Their environment identifies them: no process of another agent has it.
+
+    Args:
+        ranks: processes of ranks. torchrun gives each a session, in which its loader workers are no surprise.
     """
-    marks = {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
+    marks = _marks(attempt_dir)
     ended: dict[int, str] = {}
     for number in (0, signal.SIGTERM, signal.SIGKILL):  # some are just about to leave
         left = _with_environment(marks)
-        ended |= left if number else {}
+        ended |= {pid: command for pid, command in left.items() if number and _session(pid) not in ranks}
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, number)
@@ -57,6 +60,24 @@ def end_left_processes(attempt_dir: Path, grace_s: float) -> list[str]:
         while _with_environment(marks) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
     return list(ended.values())
+
+
+def is_of(attempt_dir: Path, pid: int) -> bool:
+    """Return whether a process is of this agent's attempt; in a container, a pid may be another's on the node."""
+    try:
+        return _marks(attempt_dir) <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:  # it has ended, or is somebody else's
+        return False
+
+
+def _marks(attempt_dir: Path) -> AbstractSet[bytes]:
+    return {f"CAMPAIGN_ATTEMPT_DIR={attempt_dir}".encode(), f"CAMPAIGN_AGENT_PID={os.getpid()}".encode()}
+
+
+def _session(pid: int) -> int:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return 0
 
 
 def _with_environment(marks: AbstractSet[bytes]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""The `deepspeed` command line, hostfile and environment of a node. Pure."""
+"""The command line, hostfile and environment of a node's launcher."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
+from . import launchers
 from .node import Node
 
 _OF_A_TASK = re.compile(
@@ -24,30 +25,31 @@ RANK_SCRIPT = str(Path(__file__).parents[1] / "rank.py")
 
 def command(
     payload: Payload,
-    paths: AttemptPaths,
     hostfile: Path,
     node_rank: int,
     address: str,
     port: int,
     copy: CodeCopy | None = None,
 ) -> list[str]:
-    """Return the launcher's command line.
+    """Return the launcher's command line, with `rank.py` and the script."""
+    sizes = payload.nodes, payload.ranks_per_node
+    place = launchers.Place(payload.python, *sizes, node_rank, address, port, str(hostfile))
+    line, options = [*payload.command], options_of(payload)
+    if copy:
+        folder = Path(payload.code)
+        line = [*in_copy(line, _workdir(payload), copy, folder)]
+        options = [*in_copy(("", *options), _workdir(payload), copy, folder)][1:]
+    return [*launchers.command(payload.launcher, place, options), RANK_SCRIPT, *line]
 
-    ``--no_ssh`` starts only this node's ranks: every node has an agent of its own, so no node needs ssh to another.
-    A single node has a hostfile too; without it the launcher would count the machine's devices, not the job's.
-    """
-    launcher = launcher_command(payload.python, hostfile, node_rank, address, port)
-    script = in_copy(payload.command, _workdir(payload), copy, Path(payload.code)) if copy else payload.command
-    return [*launcher, "--no_local_rank", "--enable_each_rank_log", str(paths.logs), RANK_SCRIPT, *script]
 
-
-def launcher_command(python: str, hostfile: Path, node_rank: int, address: str, port: int) -> list[str]:
-    """Return DeepSpeed's launcher for the ranks of a node; its other options and the script follow."""
-    return [
-        *(python, "-u", "-m", "deepspeed.launcher.runner"),
-        *("--hostfile", str(hostfile), "--no_ssh", "--node_rank", str(node_rank)),
-        *("--master_addr", address, "--master_port", str(port)),
-    ]
+def options_of(payload: Payload) -> list[str]:
+    """Return the launcher's options with an absolute path of its file: the launcher starts in another folder."""
+    words = list[str]()
+    for option, value in zip(("", *payload.launcher_options), payload.launcher_options, strict=False):
+        name, equals, same = value.rpartition("=")
+        is_file = (name or option) == "--config_file"
+        words.append(f"{name}{equals}{Path(_workdir(payload), same)}" if is_file else value)
+    return words
 
 
 def hostfile_text(nodes: int, ranks_per_node: int) -> str:
@@ -87,7 +89,7 @@ def environment(
 
 def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
     """Return the sizes that Slurm would give ranks as its own tasks; `rank.py` adds the place of each."""
-    if not base.get("SLURM_JOB_ID"):
+    if not base.get("SLURM_JOB_ID") or payload.launcher == "python":
         return {}
     world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)
     several = f"{each}(x{payload.nodes})" if payload.nodes > 1 else each

@@ -1,4 +1,4 @@
-"""Start this node's ranks under DeepSpeed's launcher, follow them to their end, and leave nothing of them behind."""
+"""Start this node's ranks under their launcher, follow them to their end, and leave nothing of them behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import signal_group
 
-from . import cleanup, launch, node_cache
+from . import cleanup, launch, launchers, node_cache
 from .node import Node, Start
 from .progress import RankWatch
 from .watch import LINGER_S, LINGERS, TERM_GRACE_S, Watch
@@ -70,7 +70,7 @@ class Launcher:
         self.facts = {"allocator": allocator.setting(env), "variables": digests}
         for lock in cleanup.clear_build_locks(Path(caches[_BUILDS])) if _BUILDS in caches else ():
             print(f"{lock} was removed: its build has ended", file=sys.stderr, flush=True)
-        line = launch.command(payload, paths, hostfile, rank, start.address, start.port, self._copy)
+        line = launch.command(payload, hostfile, rank, start.address, start.port, self._copy)
         with open(paths.launcher_log(rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],
@@ -83,7 +83,7 @@ class Launcher:
             )
         ended_by = self._watch.follow(launcher, paths, start, collector)
         signal_group(launcher.pid)  # ranks and loader workers that outlived their launcher
-        if left := cleanup.end_left_processes(paths.dir, TERM_GRACE_S):
+        if left := cleanup.end_left_processes(paths.dir, TERM_GRACE_S, self._watch.rank_pids()):
             first = f"{left[0]}{f', and {len(left) - 1} more' if len(left) > 1 else ''}"
             message = f"the script left processes in sessions of their own, which were ended: {first}"
             self.tell("left_processes", message=message, commands=left[:_NAMED_COMMANDS])
@@ -92,4 +92,4 @@ class Launcher:
             minutes = LINGER_S / 60
             print(f"ranks that had ended well {minutes:.0f} minutes ago were still there: killed", file=sys.stderr)
             return 0, "stop" if self._watch.stop_asked else ""
-        return launcher.wait(), ended_by
+        return launchers.exit_code(launcher.wait(), paths.launcher_log(rank)), ended_by

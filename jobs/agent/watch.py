@@ -20,6 +20,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import terminate_group
 
+from .cleanup import is_of
 from .evidence import RESTORED, RankRecord
 from .node import Node, Start
 from .progress import RankWatch
@@ -83,7 +84,7 @@ class Watch:
             self._progress.look()
             self._beat()
             if self.stop_asked:
-                self._pass_on_stop(launcher)
+                self._pass_on_stop()
             if reason := self._reason_to_end():
                 self.ending_s = self.ending_s or time.time()
                 terminate_group(launcher, TERM_GRACE_S)
@@ -133,6 +134,10 @@ class Watch:
         outcomes = (read_json(self._paths.outcome(n)) for n in others)
         return any(o is not None and o.get("launcher_exit") != 0 for o in outcomes)
 
+    def rank_pids(self) -> set[int]:
+        """Return the processes of this launch's ranks, as far as they are known."""
+        return {record.pid for record in self._rank_records().values() if record and record.pid}
+
     def _rank_records(self) -> _Records:
         first = self._node.rank * self._payload.ranks_per_node
         ranks = range(first, first + self._payload.ranks_per_node)
@@ -144,7 +149,7 @@ class Watch:
             self.gone_s.setdefault(rank, time.time())
         return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
-    def _pass_on_stop(self, launcher: subprocess.Popen[bytes]) -> None:
+    def _pass_on_stop(self) -> None:
         """Repeat the request: a rank that is still importing has no handler yet and would miss the only signal.
 
         Only ranks get it: processes that they have started to save, such as an upload, would die of it.
@@ -156,10 +161,9 @@ class Watch:
             if planted(self._running.stop) or not self._running.stop.exists():
                 write_atomically(self._running.stop, json.dumps({"ts": time.time()}))
         for record in self._rank_records().values():
-            if record and record.pid:
-                with contextlib.suppress(OSError):  # it has ended; in a container, pids are not those of the node
-                    if os.getpgid(record.pid) == launcher.pid:
-                        os.kill(record.pid, signal.SIGUSR2)
+            if record and record.pid and is_of(self._running.dir, record.pid):
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.kill(record.pid, signal.SIGUSR2)
 
     def _on_usr2(self, _signum: int, _frame: FrameType | None) -> None:
         self.stop_asked = True

@@ -22,7 +22,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.disk_space import try_writing
 from dscampaign.files.file_systems import file_system
 from dscampaign.files.ownership import distrust
-from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
@@ -116,8 +116,8 @@ class _Examination:
     def _collective(self) -> Collective | None:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
-        launcher = launch.launcher_command(question.python, hostfile, 0, "127.0.0.1", free_port())
-        command = [*launcher, "--no_local_rank", str(_TRAINER / "all_reduce.py"), str(output)]
+        place = launchers.Place(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
+        command = [*launchers.command("deepspeed", place), str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
         children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))

@@ -122,7 +122,7 @@ class AttemptPaths:
         return self.dir / f"outcome-{node_rank}.json"
 
     def launcher_log(self, node_rank: int) -> Path:
-        """Output of the ``deepspeed`` launcher on that node."""
+        """Output of the launcher on that node."""
         return self.logs / f"launcher-{node_rank}.log"
 
 

@@ -27,6 +27,7 @@ class Payload(Document):
 
     Attributes:
         command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
+        launcher, launcher_options: the program that starts the ranks, see `launchers`, and options for it.
         store: URL without a password, or None if agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
         steps_decide: True if exit 0 before ``target_step`` is not success (the built-in trainer).
@@ -86,6 +87,8 @@ class Payload(Document):
     retry_epoch: int = 0
     changes: str = ""
     recorded_s: float = 0.0
+    launcher: str = "deepspeed"
+    launcher_options: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:

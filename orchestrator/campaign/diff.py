@@ -19,7 +19,7 @@ from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE, MEASURES
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 
-_EXPERIMENT = ("train.", "deepspeed.", "command", "python", "ranks_per_node", "slurm.nodes", "env.")
+_EXPERIMENT = ("train.", "deepspeed.", "command", "launcher", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")
 _STEPS = "train.steps:"
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)

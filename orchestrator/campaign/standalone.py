@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared import allocator
 from dscampaign.jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
@@ -41,6 +41,7 @@ def render_run(submission: Submission, run: Run) -> str:
         "attempt_dir": paths.dir,
         "ranks_per_node": payload.ranks_per_node,
         "python": payload.python,
+        "launcher": [_launcher(payload)],
         "training": [shlex.join([launch.RANK_SCRIPT, *payload.command])],
     }
     return render("run.sbatch", values)
@@ -103,6 +104,18 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
             yield f"{name}={shlex.quote(value)}"
 
 
+def _launcher(payload: Payload) -> str:
+    """Return the launcher's command line with the script's variables."""
+    variables = {f"@{name}@": f'"${name}"' for name in ("address", "port", "hostfile")}
+    address, port, hostfile = variables
+    sizes = payload.nodes, payload.ranks_per_node
+    place = launchers.Place(payload.python, *sizes, "@node@", address, port, hostfile)
+    line = shlex.join(launchers.command(payload.launcher, place, launch.options_of(payload)))
+    for mark, variable in variables.items():
+        line = line.replace(mark, variable)
+    return line
+
+
 def _allocator(payload: Payload) -> Iterator[str]:
     """Yield the settings that an agent adds if neither the spec nor the set-up has chosen."""
     if added := launch.allocator_default(payload, payload.env):
@@ -114,7 +127,7 @@ def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     """Yield shell lines that write the configuration files, so that the script needs no other file."""
     again = f"{paths.dir} holds an earlier run of this script: move it away to train again"
     yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
-    folders = (paths.dir, paths.logs, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
+    folders = (paths.dir, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
     yield f"(umask 077 && mkdir -p {shlex.join(str(folder) for folder in folders)})"
     yield f"chmod 700 {shlex.quote(payload.run_dir)}"  # an access control list that is handed down heeds no umask
     yield from _here_document(paths.ds_config, payload.ds_config)

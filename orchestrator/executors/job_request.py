@@ -104,6 +104,8 @@ def payload(
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
         search=search,
+        launcher=config.launcher or "deepspeed",
+        launcher_options=config.launcher_options,
     )
 
 

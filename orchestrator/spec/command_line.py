@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,30 +14,33 @@ from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.user_paths import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
+from .launch_line import LaunchLine, launch_line
 from .variables import dollar_form
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
-_LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|deepspeed|torchrun|accelerate)")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
-_START: Final = "start with a Python script or `-m MODULE`, which deepspeed launches; shell lines belong in `setup`"
+_START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
 _HEAD: Final = 256
 """Bytes that distinguish a program from a script."""
 
 
-def words_of(value: Any) -> Any:
+def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
     """Return the arguments of a command; a text is split as a shell does.
 
+    Args:
+        data: The fields around it, if they are known.
+
     Raises:
-        Hint: It has none, it needs a shell, or it starts with a program that deepspeed replaces.
+        Hint: It has none, it needs a shell, or it starts with a launcher that contradicts the fields around it.
     """
     words = split(value) if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not words or words[0] == "":
         raise Hint("names no script", "write the script and its arguments")
     first = str(words[0])
-    if _LAUNCHER.fullmatch(first):
-        raise Hint(f"starts with {first}", "start with the script, which deepspeed launches; see also `python`")
+    if data is not None:
+        _launched(words, data)
     if variable := _ASSIGNMENT.fullmatch(first):
         raise Hint(f"starts with {first}, but no shell reads it", f"write `env: {{{variable[1]}: {variable[2]}}}`")
     if first.startswith("-") and first != "-m":
@@ -45,6 +48,67 @@ def words_of(value: Any) -> Any:
     if first == "-m" and len(words) == 1:
         raise Hint("names no module", "write `-m MODULE` and its arguments")
     return words
+
+
+def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a run with the parts of a command that starts with a launcher, each in its field.
+
+    A wrong command stays as it is: its validator, `words_of`, raises the error.
+    """
+    try:
+        words = words_of(data["command"])
+        line = _launched(words, data)
+    except Hint:
+        return data
+    if line is None:
+        return data
+    given = data.get("launcher_options") or ()
+    options = (*line.options, *given) if isinstance(given, list | tuple) else given
+    launcher = data.get("launcher") or line.launcher
+    parts = {"command": list(line.script), "launcher": launcher, "launcher_options": options}
+    parts |= {"python": line.python} if line.python and not data.get("python") else {}
+    ranks = line.ranks_per_node(_nodes(data))
+    return {
+        **data,
+        **{name: value for name, value in parts.items() if value},
+        **({"ranks_per_node": ranks} if ranks else {}),
+    }
+
+
+def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> LaunchLine | None:
+    """Return the parts of a command that starts with a launcher.
+
+    Raises:
+        Hint: It contradicts the fields around it, or has options that cannot be used.
+    """
+    line, first = launch_line([str(word) for word in words]), str(words[0])
+    if line is None:
+        return None
+    launcher, ranks, nodes = data.get("launcher"), line.ranks_per_node(_nodes(data)), line.sizes.get("nodes")
+    if line.launcher == "python" and launcher is None:
+        hint = "start with the script, which deepspeed launches, or write `launcher: python`; see also `python`"
+        raise Hint(f"starts with {first}", hint)
+    if launcher not in (None, line.launcher) and line.launcher != "python":
+        raise Hint(f"starts with {line.launcher}, but launcher is {launcher}", "start with the script")
+    if line.refused:
+        option, hint = next(iter(line.refused.items()))
+        raise Hint(f"{option} cannot be used here", hint)
+    if nodes not in (None, _nodes(data)):
+        raise Hint(
+            f"starts on {nodes} nodes, but slurm.nodes is {_nodes(data)}", "leave the number out, and write `nodes`"
+        )
+    if ranks and data.get("ranks_per_node") not in (None, ranks):
+        hint = "leave the number out"
+        raise Hint(f"starts {ranks} processes per node, but ranks_per_node is {data['ranks_per_node']}", hint)
+    if line.python and data.get("python") not in (None, line.python):
+        raise Hint(f"starts with {first}, but python is {data['python']}", "start with the script")
+    return line
+
+
+def _nodes(data: Mapping[str, Any]) -> int:
+    slurm = data.get("slurm") or {}
+    nodes = slurm.get("nodes", 1) if isinstance(slurm, Mapping) else slurm.nodes
+    return nodes if isinstance(nodes, int) and nodes > 0 and data.get("executor") != "local" else 1
 
 
 def split(text: str) -> list[str]:
@@ -83,7 +147,7 @@ def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None
     A node of a cluster may have the file of an absolute path, though this machine does not.
     """
     first = str(words[0])
-    if first == "-m" or "{" in first or _LAUNCHER.fullmatch(first):
+    if first == "-m" or "{" in first:
         return None
     if too_long(first):
         return TOO_LONG, _START

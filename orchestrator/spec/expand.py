@@ -252,6 +252,8 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
     experiment: dict[str, Any] = {
         "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
         "command": config.command,
+        "launcher": config.launcher,
+        "launcher_options": config.launcher_options,
         "python": config.python,
         "deepspeed": config.deepspeed,
         "varied": varied,
@@ -286,7 +288,7 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 
 def _used(config: RunConfig) -> dict[str, FieldPath]:
     texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
-    texts += [(("command",), text) for text in config.command or ()]
+    texts += [(("command",), text) for text in (*config.launcher_options, *(config.command or ()))]
     found = {short_name(name): place for place, text in texts for name in PLACEHOLDER.findall(text)}
     return {name: place for name, place in found.items() if name != _OF_A_RANK}
 
@@ -313,7 +315,7 @@ def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
 def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
     if config.command is None:
         return config
-    findings = [*_unknown(("command",), config.command, values)]
+    findings = [*_unknown(("command",), (*config.launcher_options, *config.command), values)]
     for variable, text in config.env.items():
         findings += _unknown(("env", variable), [text], values)
     if findings:
@@ -322,9 +324,9 @@ def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
     def fill(text: str) -> str:
         return PLACEHOLDER.sub(lambda match: env_text(values[match[1]]), text)
 
-    command = tuple(fill(word) for word in config.command)
+    command, options = (tuple(map(fill, words)) for words in (config.command, config.launcher_options))
     env = {variable: fill(text) for variable, text in config.env.items()}
-    return config.model_copy(update={"command": command, "env": env})
+    return config.model_copy(update={"command": command, "launcher_options": options, "env": env})
 
 
 def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from . import secrets
 from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
+from .launch_line import launch_line
 from .matrix import field_path, near_field
 from .model import Spec
 from .variables import filled, names_in, unexpanded
@@ -312,19 +313,25 @@ class _Prepared:
     def _command(self, value: Any, place: FieldPath) -> Any:
         try:
             words = words_of(value)
+            line = launch_line([str(word) for word in words])
         except Hint:
             return value  # the model has the error
         if not isinstance(words[0], str):
             return value
-        if wrong := shell_word(words):
+        if wrong := shell_word([*line.options, *line.script] if line else words):
             self.findings.append(Finding((place,), *wrong))
             return value
         words = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in words]
-        if problem := script_problem(words, self.folder):
+        at = line.at if line else 0
+        if line and line.python:
+            words[0] = _absolute(self.folder / expanded(words[0]))
+        if line and line.script[0] == "-m":
+            return words
+        if problem := script_problem(words[at:], self.folder):
             self.findings.append(Finding((place,), *problem))
             return value
-        script = self.folder / expanded(words[0])
-        return [_absolute(script), *words[1:]] if script.exists() else words
+        script = self.folder / expanded(words[at])
+        return [*words[:at], _absolute(script), *words[at + 1 :]] if script.exists() else words
 
 
 def _absolute(path: Path) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationInfo, field_validator, model_validator
 
 from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
-from .command_line import Word, words_of
+from .command_line import Word, taken_apart, words_of
 from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
 from .forward_section import Forward, ForwardConfig
+from .launch_line import Launcher
 from .objective import Objective
 from .sections import DeepSpeedSection, Metrics, PruneConfig, RetentionConfig, RetryConfig, ScreenConfig
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
@@ -268,10 +270,20 @@ class RunConfig(SpecSection):
     """How runs share this machine when `executor: local`."""
     train: TrainConfig = TrainConfig()
     """The experiment."""
+    ranks_per_node: Positive | None = None
+    """Processes per node. Default: its number of GPUs, or 1; with `launcher: python` 1. The built-in training has no
+    more than that on GPUs."""
+    launcher: Launcher | None = None
+    """Program that starts the ranks of a `command`: `deepspeed`, `torchrun`, `accelerate`; `srun` for a script that
+    reads Slurm's variables, `python` for a single process per node. Default: the launcher with which the command
+    starts, or deepspeed ([launchers](own-scripts.md#launchers))."""
+    launcher_options: tuple[Word, ...] = ()
+    """Options of the launcher, such as `[--mixed_precision, bf16]`. Default: those of the command."""
     command: tuple[Word, ...] | None = None
-    """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`, or
-    `-m package.module`. `{name}` stands for a matrix parameter or a field of train; `--local_rank={local_rank}` is
-    for scripts that want the argument which the launcher would add, others read LOCAL_RANK."""
+    """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`,
+    `-m package.module`, or with its launcher: `torchrun train.py`. `{name}` stands for a matrix parameter or a field
+    of train; `--local_rank={local_rank}` is for scripts that want the argument which the launcher would add, others
+    read LOCAL_RANK."""
     code: Literal["copy", "live"] = "copy"
     """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
     copied once per content, and every attempt runs from its copy
@@ -280,8 +292,6 @@ class RunConfig(SpecSection):
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
     env: dict[Variable, EnvText] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
-    ranks_per_node: Positive | None = None
-    """Processes per node. Default: its number of GPUs, or 1. The built-in training has no more than that on GPUs."""
     deepspeed: DeepSpeedSection = Field(default={})  # type: ignore[assignment]
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
@@ -307,10 +317,16 @@ class RunConfig(SpecSection):
             raise Hint(f"is below {MIN_TELEMETRY_S} s", "write 0 to disable it")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _launched(cls, data: Any) -> Any:
+        """Take a command apart that starts with a launcher."""
+        return taken_apart(data) if isinstance(data, Mapping) and data.get("command") else data
+
     @field_validator("command", mode="before")
     @classmethod
-    def _words(cls, value: Any) -> Any:
-        return words_of(value)
+    def _words(cls, value: Any, info: ValidationInfo) -> Any:
+        return words_of(value, info.data)
 
     @property
     def nodes(self) -> int:
@@ -324,7 +340,7 @@ class RunConfig(SpecSection):
             local_gpus: GPUs of this machine, for `executor: local`.
         """
         gpus = local_gpus if self.executor == "local" else self.slurm.gpus
-        return self.ranks_per_node or gpus or 1
+        return self.ranks_per_node or (gpus if self.launcher != "python" else 0) or 1
 
     def world_size(self, local_gpus: int = 0) -> int:
         """Processes of a run; arguments as `ranks`."""

@@ -82,6 +82,12 @@ def _seeds(spec: Spec) -> Iterator[str]:
 
 
 def _rules(config: RunConfig) -> Iterator[Finding]:
+    for field in ("launcher", "launcher_options"):
+        if getattr(config, field) and config.command is None:
+            yield Finding(((field,),), "is for a script of your own", "leave it out: deepspeed launches", at_key=True)
+    if config.launcher == "python" and (config.ranks_per_node or 1) > 1:
+        hint = "leave it out: a script without a launcher starts its processes itself"
+        yield Finding((("ranks_per_node",), ("launcher",)), "launcher python starts one process per node", hint)
     if config.metrics and config.command is None:
         hint = "leave it out: the built-in training reports its metrics"
         yield Finding((("metrics",),), "is for a script of your own", hint, at_key=True)

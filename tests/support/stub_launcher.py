@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Stands in for a training environment's Python: understands the launcher's arguments and starts ranks as it does.
 
-Like the real one it gives every rank a log of its own, ends all ranks as soon as one fails, and exits with that one's
-code. Without torch and DeepSpeed it starts in a twentieth of a second.
+Like the real one it ends all ranks as soon as one fails, and exits with that one's code.
+Without torch and DeepSpeed it starts in a twentieth of a second.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> int:
 
 def _arguments(argv: "list[str]") -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in ("hostfile", "master_addr", "enable_each_rank_log"):
+    for name in ("hostfile", "master_addr"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("node_rank", "master_port"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -46,8 +46,7 @@ def _arguments(argv: "list[str]") -> argparse.Namespace:
 def _start(args: argparse.Namespace, rank: int, local: int, world: int) -> "subprocess.Popen[bytes]":
     env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(local), "WORLD_SIZE": str(world)}
     env |= {"MASTER_ADDR": args.master_addr, "MASTER_PORT": str(args.master_port), "CUDA_VISIBLE_DEVICES": str(local)}
-    with open(f"{args.enable_each_rank_log}/20250101_rank{rank}.log", "w") as log:  # noqa: PTH123
-        return subprocess.Popen([sys.executable, "-u", args.script, *args.args], env=env, stdout=log, stderr=log)
+    return subprocess.Popen([sys.executable, "-u", args.script, *args.args], env=env)
 
 
 def _wait() -> int:

@@ -31,6 +31,7 @@ RUN: dict[str, sbatch.Value] = {
     "attempt_dir": Path("/shared/a b"),
     "ranks_per_node": 8,
     "python": Path("/opt/python"),
+    "launcher": ['/opt/python -m torch.distributed.run --node_rank @node@ --master_port "$port"'],
     "training": [shlex.join(["train.py", "--name", "two words"])],
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign import sbatch
+from dscampaign.jobs.agent import launchers
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
 from dscampaign.tests.support.waiting import wait_until
@@ -55,9 +56,9 @@ def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp
     chosen = re.search(r"--master_port\|(\d+)", log.read_text())
     assert chosen, log.read_text()
     assert port < int(chosen[1]) < port + 20
-    address = f"--master_addr|gpu001|--master_port|{chosen[1]}|--no_ssh|--no_local_rank"
-    common = f"7|-u|-m|deepspeed.launcher.runner|--hostfile|{tmp_path}/attempt/hostfile|{address}"
-    lines = [f"{common}|--node_rank|{node}|train.py|--name|two words|" for node in (0, 1)]
+    address = f"--master_addr|gpu001|--master_port|{chosen[1]}|--no_local_rank"
+    common = f"7|-u|-m|deepspeed.launcher.runner|--hostfile|{tmp_path}/attempt/hostfile|--no_ssh|--node_rank"
+    lines = [f"{common}|{node}|{address}|train.py|--name|two words|" for node in (0, 1)]
     assert sorted(log.read_text().splitlines()) == lines
     assert (tmp_path / "attempt/hostfile").read_text() == "node-0 slots=4\nnode-1 slots=4\n"
 
@@ -71,8 +72,12 @@ def _run(folder: Path, python: Path) -> dict[str, sbatch.Value]:
     values: dict[str, sbatch.Value] = {"name": "by-hand", "nodes": 2, "log": folder / "log", "python": python}
     shell: dict[str, sbatch.Value] = {"options": ["--time=5"], "prologue": sbatch.prologue(), "setup": []}
     environment: dict[str, sbatch.Value] = {"environment": ["SEED=7"], "ranks_per_node": 4}
+    place = launchers.Place(str(python), 2, 4, "@node@", '"$address"', '"$port"', '"$hostfile"')
+    launcher = [" ".join(launchers.command("deepspeed", place))]
     training = [shlex.join(["train.py", "--name", "two words"])]
-    return values | shell | environment | {"attempt_dir": folder / "attempt", "training": training}
+    return (
+        values | shell | environment | {"attempt_dir": folder / "attempt", "launcher": launcher, "training": training}
+    )
 
 
 def test_jobs_of_others_are_diagnosed_by_number_as_long_as_slurm_knows_them(

@@ -21,12 +21,10 @@ def environment(payload: Payload, node: Node | None = None, base: dict[str, str]
 
 def test_every_node_starts_its_own_ranks_and_nobody_needs_ssh(tmp_path: Path) -> None:
     payload = make_payload(tmp_path, nodes=2)
-    paths = AttemptPaths(Path(payload.attempt_dir))
-    line = launch.command(payload, paths, Path("/h"), 1, "10.0.0.1", 4000)
+    line = launch.command(payload, Path("/h"), 1, "10.0.0.1", 4000)
     assert line[:4] == [payload.python, "-u", "-m", "deepspeed.launcher.runner"]
     assert " ".join(line[4:13]) == "--hostfile /h --no_ssh --node_rank 1 --master_addr 10.0.0.1 --master_port 4000"
-    assert line[13:16] == ["--no_local_rank", "--enable_each_rank_log", str(paths.logs)]
-    assert line[16:] == [launch.RANK_SCRIPT, *payload.command]
+    assert line[13:] == ["--no_local_rank", launch.RANK_SCRIPT, *payload.command]
     assert Path(launch.RANK_SCRIPT).is_file()
 
 

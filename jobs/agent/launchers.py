@@ -1,0 +1,139 @@
+"""The programs that start the ranks of a node, each with a command line for `rank.py` and the script."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
+
+_DEADLY: Final = re.compile(r"^ *exitcode +: -(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>", re.MULTILINE)
+_REPORT_BYTES: Final = 20_000
+_CHOOSES: Final = ("--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
+_ALONE: Final = ("NO", "MULTI_CPU", "MPI")
+"""Types of training in accelerate's configuration for which it starts a single process, or needs MPI."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node's part in a launch. A batch script writes variables for the texts.
+
+    Attributes:
+        address, port: where the ranks meet.
+        hostfile: for DeepSpeed, which would count the machine's devices without it.
+    """
+
+    python: str
+    nodes: int
+    ranks_per_node: int
+    node_rank: int | str
+    address: str
+    port: int | str
+    hostfile: str
+
+
+def command(launcher: str, place: Place, options: Sequence[str] = ()) -> list[str]:
+    """Return the command line that starts a node's ranks; `rank.py` and the script follow.
+
+    Args:
+        options: the user's own, which do not change the place.
+    """
+    return _LAUNCHERS[launcher](place, options)
+
+
+def _deepspeed(place: Place, options: Sequence[str]) -> list[str]:
+    """``--no_ssh`` starts only this node's ranks: every node has an agent of its own."""
+    return [
+        *(place.python, "-u", "-m", "deepspeed.launcher.runner", *options),
+        *("--hostfile", place.hostfile, "--no_ssh", "--node_rank", str(place.node_rank)),
+        *("--master_addr", place.address, "--master_port", str(place.port), "--no_local_rank"),
+    ]
+
+
+def _torchrun(place: Place, options: Sequence[str]) -> list[str]:
+    """The rendezvous is static, for only then ranks follow from the node's rank."""
+    return [
+        *(place.python, "-u", "-m", "torch.distributed.run", *options, "--nnodes", str(place.nodes)),
+        *("--nproc_per_node", str(place.ranks_per_node), "--node_rank", str(place.node_rank), "--max_restarts", "0"),
+        *("--master_addr", place.address, "--master_port", str(place.port)),
+    ]
+
+
+def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
+    world = place.nodes * place.ranks_per_node
+    if world == 1:
+        options = [option for option in options if option != "--multi_gpu"]
+    elif not any(option in _CHOOSES for option in options) and _type_in(_configuration(options)) in _ALONE:
+        options = ["--multi_gpu", *options]
+    return [
+        *(place.python, "-u", "-m", "accelerate.commands.launch", *options, "--num_processes", str(world)),
+        *("--num_machines", str(place.nodes), "--machine_rank", str(place.node_rank), "--max_restarts", "0"),
+        *("--main_process_ip", place.address, "--main_process_port", str(place.port)),
+        *("--rdzv_backend", "static", "--deepspeed_multinode_launcher", "standard"),
+    ]
+
+
+def _configuration(options: Sequence[str]) -> Path:
+    """Return accelerate's configuration file: the one that its options name, or its default."""
+    for option, value in zip(options, (*options[1:], ""), strict=True):
+        name, equals, same = option.partition("=")
+        if name == "--config_file":
+            return Path(same if equals else value)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    home = Path(os.environ.get("HF_HOME") or f"{cache}/huggingface", "accelerate")
+    found = [path for name in ("json", "yaml") if (path := home / f"default_config.{name}").is_file()]
+    return found[0] if found else home / "default_config.yaml"
+
+
+def _type_in(configuration: Path) -> str:
+    """Return the type of training in the file; a file that cannot be read is accelerate's to report."""
+    try:
+        content = yaml.safe_load(configuration.read_bytes())
+    except (OSError, ValueError, yaml.YAMLError):
+        content = None
+    return str(content.get("distributed_type", "NO")) if isinstance(content, Mapping) else "NO"
+
+
+def _srun(place: Place, _options: Sequence[str]) -> list[str]:
+    """Without Slurm's own `srun`, which cannot start a step inside that of the agents, nor in a container."""
+    sizes = (place.node_rank, place.nodes, place.ranks_per_node, place.address, place.port)
+    return [place.python, "-u", TASKS, *map(str, sizes)]
+
+
+def _python(place: Place, _options: Sequence[str]) -> list[str]:
+    """A single process, with the variables from which a script starts others, and not those of a rank."""
+    return [
+        *("env", f"MASTER_ADDR={place.address}", f"MASTER_PORT={place.port}"),
+        *(f"NODE_RANK={place.node_rank}", f"CAMPAIGN_RANK={place.node_rank}", place.python, "-u"),
+    ]
+
+
+_LAUNCHERS: Final[Mapping[str, Callable[[Place, Sequence[str]], list[str]]]] = {
+    "deepspeed": _deepspeed,
+    "torchrun": _torchrun,
+    "accelerate": _accelerate,
+    "srun": _srun,
+    "python": _python,
+}
+
+
+def exit_code(code: int, log: Path) -> int:
+    """Return the code with which a launcher ended, as DeepSpeed's would: 256 less the signal that killed a rank first.
+
+    torchrun and accelerate exit with 1, and name the signal in their log.
+    """
+    if code != 1:
+        return code
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _REPORT_BYTES))
+            report = _DEADLY.search(file.read().decode(errors="replace"))
+    except OSError:  # the shared folder is away
+        return code
+    return 256 - int(report["number"] or report["only"]) if report else code

@@ -1,0 +1,118 @@
+"""A command may start with its launcher: each part goes to its field, and no option is lost in silence."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.spec.launch_line import launch_line
+from dscampaign.orchestrator.spec.load import load_runs
+from dscampaign.tests.unit.spec.test_mistakes import problems
+
+OWN = "name: x\nexecutor: local\n"
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher", "options", "script", "sizes"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes=2 t.py -m x", "torchrun", "", "t.py -m x", {"ranks": 8, "nodes": 2}),
+        ("torchrun --standalone --nproc-per-node=gpu -m a.b --c", "torchrun", "", "-m a.b --c", {}),
+        ("torchrun --rdzv-backend c10d --role r --max_restarts=3 t.py", "torchrun", "--role r", "t.py", {}),
+        ("python -u -m torch.distributed.run -t 3 -- t.py", "torchrun", "", "t.py", {}),
+        ("python -m torch.distributed.launch --use_env t.py a", "torchrun", "", "t.py a", {}),
+        ("python3 -m torch.distributed.launch t.py a", "torchrun", "", "t.py --local_rank={local_rank} a", {}),
+        (
+            "accelerate launch --config_file a.yaml --multi_gpu --num_processes 8 --machine_rank $R t.py --debug",
+            *("accelerate", "--config_file a.yaml --multi_gpu", "t.py --debug", {"world": 8}),
+        ),
+        ("accelerate launch -m a.b", "accelerate", "", "-m a.b", {}),
+        (
+            "deepspeed --num_gpus 4 t.py --deepspeed",
+            "deepspeed",
+            "",
+            "t.py --local_rank={local_rank} --deepspeed",
+            {"ranks": 4},
+        ),
+        ("deepspeed --no_local_rank --bind_cores_to_rank t.py", "deepspeed", "--bind_cores_to_rank", "t.py", {}),
+        ("srun -n4 -N 2 -l python -u t.py x", "srun", "", "t.py x", {"world": 4, "nodes": 2}),
+        ("srun --ntasks-per-node=1 torchrun --nproc_per_node 8 t.py", "torchrun", "", "t.py", {"ranks": 8}),
+        ("python -m a.b --c", "python", "", "-m a.b --c", {}),
+    ],
+)
+def test_parts(line: str, launcher: str, options: str, script: str, sizes: dict[str, int]) -> None:
+    found = launch_line(shlex.split(line))
+    assert found is not None
+    assert (found.launcher, " ".join(found.options), " ".join(found.script)) == (launcher, options, script)
+    assert (found.sizes, found.refused) == (sizes, {})
+    assert shlex.split(line)[found.at] in found.script
+
+
+def test_a_script_is_no_launch_line() -> None:
+    assert launch_line(["train.py", "torchrun"]) is None
+
+
+def test_each_part_goes_to_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    line = f"{tmp_path}/bin/torchrun --nproc_per_node 2 --rdzv_id $ID --role {{lr}} train.py --lr {{lr}}"
+    path.write_text(f"{OWN}command: {line}\nmatrix: {{lr: [1]}}\n")
+    (run,) = load_runs(path)[1]
+    config = run.config
+    assert (config.launcher, config.launcher_options) == ("torchrun", ("--role", "1"))
+    assert config.command == (str(tmp_path / "train.py"), "--lr", "1")
+    assert (config.python, run.ranks_per_node) == (f"{tmp_path}/bin/python", 2)
+
+
+def test_only_a_launcher_that_is_named_changes_the_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    hashes = []
+    for text in ("command: train.py", "command: train.py\nlauncher: torchrun", "command: torchrun train.py"):
+        path.write_text(f"{OWN}{text}\n")
+        hashes.append(load_runs(path)[1][0].config_hash)
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
+def test_launchers_are_an_axis(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{OWN}matrix: {{command: [deepspeed --no_local_rank train.py, torchrun train.py]}}\n")
+    assert [run.config.launcher for run in load_runs(path)[1]] == ["deepspeed", "torchrun"]
+    path.write_text(f"{OWN}command: python train.py\nmatrix: {{launcher: [python, srun]}}\nlauncher: python\n")
+    assert [run.config.launcher for run in load_runs(path)[1]] == ["python", "srun"]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ("command: python train.py", "command", "starts with python"),
+        ("command: accelerate train.py", "command", "starts with accelerate train.py"),
+        ("command: torchrun --nnodes 2 train.py", "command", "starts on 2 nodes, but slurm.nodes is 1"),
+        ("command: torchrun --nproc_per_node 2 train.py\nranks_per_node: 4", "command", "starts 2 processes per node"),
+        ("command: torchrun train.py\nlauncher: srun", "command", "starts with torchrun, but launcher is srun"),
+        ("command: torchrun --no_python train.py", "command", "--no_python cannot be used here"),
+        ("command: torchrun --nproc_per_node 2", "command", "launches no script"),
+        ("command: torchrun --role $ROLE train.py", "command", "$ROLE is not expanded"),
+        ("command: torchrun missing.py", "command", "no such script"),
+        ("command: torchrun data.txt", "command", "data.txt is not a Python script"),
+        ("command: srun --gres=gpu:1 python train.py", "command", "--gres cannot be used here"),
+        ("command: python -O train.py\nlauncher: python", "command", "-O cannot be used here"),
+        ("command: train.py\nlauncher: mpirun", "launcher", "expected"),
+        (
+            "command: train.py\nlauncher: python\nranks_per_node: 2",
+            "ranks_per_node",
+            "launcher python starts one process",
+        ),
+        (
+            "launcher: torchrun\ntrain: {model: gpt2, dataset: a, global_batch: 1, steps: 1}",
+            "launcher",
+            "is for a script",
+        ),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, field: str, message: str) -> None:
+    (problem,) = problems(tmp_path, f"{OWN}{text}\n")
+    assert problem.field == field
+    assert problem.message.startswith(message)
