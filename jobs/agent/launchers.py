@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
 _DEADLY: Final = re.compile(r"^ *exitcode +: -(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>", re.MULTILINE)
+_TYPE: Final = re.compile(r"""^[{ ]*["']?distributed_type["']?\s*:\s*["']?(\w+)""", re.MULTILINE)
 _REPORT_BYTES: Final = 20_000
 _CHOOSES: Final = ("--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
 _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
@@ -94,10 +93,10 @@ def _configuration(options: Sequence[str]) -> Path:
 def _type_in(configuration: Path) -> str:
     """Return the type of training in the file; a file that cannot be read is accelerate's to report."""
     try:
-        content = yaml.safe_load(configuration.read_bytes())
-    except (OSError, ValueError, yaml.YAMLError):
-        content = None
-    return str(content.get("distributed_type", "NO")) if isinstance(content, Mapping) else "NO"
+        found = _TYPE.search(configuration.read_text(errors="replace"))
+    except OSError:
+        found = None
+    return found[1] if found else "NO"
 
 
 def _srun(place: Place, _options: Sequence[str]) -> list[str]:

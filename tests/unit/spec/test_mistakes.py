@@ -321,7 +321,7 @@ def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, fie
         ("command: cd a && b.py", "command", "contains &&", "write `workdir: a`, and start the command with"),
         ("command: b.py; a", "command", "contains b.py;", "lines to run before the script belong in `setup`"),
         ("command: OMP_NUM_THREADS=1 b.py", "command", "starts with OMP_", "write `env: {OMP_NUM_THREADS: 1}`"),
-        ("command: torchrun b.py", "command", "starts with torchrun", "start with the script"),
+        ("command: mpirun b.py", "command", "mpirun is not a Python script", "start with a Python script"),
     ],
 )
 def test_mistakes_of_a_first_day(tmp_path: Path, text: str, field: str, message: str, hint: str) -> None:

@@ -159,7 +159,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("retry: {rules: [{match: '\\w', action: stop}]}", 7, "retry.rules[0].match", "matches nearly every line"),
         ("env: {CAMPAIGN_RUN: x}", 7, "env.CAMPAIGN_RUN", "set by this program"),
         ("env: {a b: x}", 7, "env.a b", "not a valid variable name"),
-        ("command: python train.py", 7, "command", "deepspeed launches"),
+        ("command: python -m train", 7, "command", "deepspeed launches"),
         ("command: ./train.py", 7, "command", "no such script"),
         ("code: none", 7, "code", "copy"),
         ("workdir: gone", 7, "workdir", "no such file or folder"),
