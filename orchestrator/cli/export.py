@@ -49,7 +49,7 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
       campaign export sweep --output steps.parquet
     """
     from dscampaign.orchestrator.campaign.lookup import open_campaign
-    from dscampaign.orchestrator.export.parquet import require_pyarrow, write_parquet
+    from dscampaign.orchestrator.export.arrow import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
     named = output.suffix.removeprefix(".") if output else ""

@@ -113,15 +113,19 @@ def _runs(documents: Sequence[dict[str, Any]], final: Mapping[str, float]) -> tu
 
 
 def _attempts(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
-    names = _names(conn, campaign_id)
-    rows = ((names[row.run_id], asdict(row)) for row in queries.attempts(conn, campaign_id))
-    return ("run", *_ATTEMPT_COLUMNS), ((name, *(values[c] for c in _ATTEMPT_COLUMNS)) for name, values in rows)
+    return _with_run(conn, campaign_id, _ATTEMPT_COLUMNS, queries.attempts(conn, campaign_id))
 
 
 def _events(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:
+    return _with_run(conn, campaign_id, _EVENT_COLUMNS, queries.events(conn, campaign_id))
+
+
+def _with_run(
+    conn: Connection, campaign_id: int, columns: Sequence[str], rows: Iterable[AttemptRow | EventRow]
+) -> tuple[Sequence[str], Iterable[Row]]:
     names = _names(conn, campaign_id)
-    rows = ((names.get(row.run_id or 0, ""), asdict(row)) for row in queries.events(conn, campaign_id))
-    return ("run", *_EVENT_COLUMNS), ((name, *(values[c] for c in _EVENT_COLUMNS)) for name, values in rows)
+    found = ((names.get(row.run_id or 0, ""), asdict(row)) for row in rows)
+    return ("run", *columns), ((name, *(values[c] for c in columns)) for name, values in found)
 
 
 def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:

@@ -11,7 +11,7 @@ import pytest
 
 import dscampaign
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.export import columns
+from dscampaign.orchestrator.export import arrow
 from dscampaign.tests.support.cli_world import World, make_world
 
 
@@ -61,7 +61,7 @@ def test_all_tables_are_there_also_the_empty_ones() -> None:
 @pytest.mark.usefixtures("world")
 def test_many_rows_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dscampaign.load().steps
-    monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(arrow, "ROWS_A_BATCH", 2)
     pd.testing.assert_frame_equal(dscampaign.load().steps, whole)
 
 

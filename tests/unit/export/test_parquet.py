@@ -18,8 +18,7 @@ import dscampaign
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.export import columns, parquet
-from dscampaign.orchestrator.export.columns import Dtype
+from dscampaign.orchestrator.export import arrow
 from dscampaign.tests.support.cli_world import World, make_world
 
 TABLES = ("steps", "runs", "attempts", "gpus", "events")
@@ -135,7 +134,7 @@ def test_what_was_not_reported_is_null_and_nan_is_nan() -> None:
 
 @pytest.mark.usefixtures("world")
 def test_many_rows_are_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(arrow, "ROWS_A_BATCH", 2)
     assert exported("steps").num_rows == 5
     assert pq.ParquetFile("steps.parquet").num_row_groups == 3
 
@@ -143,15 +142,15 @@ def test_many_rows_are_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("world")
 def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     exported("steps")
-    before, stored = Path("steps.parquet").read_bytes(), parquet._stored
+    before, stored = Path("steps.parquet").read_bytes(), arrow._text
 
-    def fail_at_the_fourth_row(value: Any, kind: Dtype) -> Any:
-        if value == 2.5:
+    def fail_at_the_fourth_row(value: Any) -> str:
+        if value == "small":
             raise ValueError("a broken row")
-        return stored(value, kind)
+        return stored(value)
 
-    monkeypatch.setattr(columns, "ROWS_A_GROUP", 2)
-    monkeypatch.setattr(parquet, "_stored", fail_at_the_fourth_row)
+    monkeypatch.setattr(arrow, "ROWS_A_BATCH", 2)
+    monkeypatch.setattr(arrow, "_text", fail_at_the_fourth_row)
     assert main(["export", "--format", "parquet", "--output", "steps.parquet"]) == 70
     assert Path("steps.parquet").read_bytes() == before
     assert [path.name for path in Path().glob(".*")] == []
