@@ -12,6 +12,8 @@ import time
 from typing import Any
 
 POLL_S = 0.1
+GRACE_S = 1.0
+"""The agent sees which rank was first."""
 
 
 def main(argv: list[str]) -> int:
@@ -30,6 +32,7 @@ def main(argv: list[str]) -> int:
         if not failed:
             failed = next((task.returncode for task in tasks if task.returncode), 0)
             if failed:
+                time.sleep(GRACE_S)
                 end()
         time.sleep(POLL_S)
     failed = failed or next((task.returncode for task in tasks if task.returncode), 0)

@@ -11,8 +11,12 @@ from typing import Final
 
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
-_DEADLY: Final = re.compile(r"^ *exitcode +: -(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>", re.MULTILINE)
+_DEADLY: Final = re.compile(
+    r"^ *exitcode +: -(?!15 )(?P<number>\d+)|died with <Signals\.\w+: (?P<only>\d+)>", re.MULTILINE
+)
 _TYPE: Final = re.compile(r"""^[{ ]*["']?distributed_type["']?\s*:\s*["']?(\w+)""", re.MULTILINE)
+_MONITOR: Final = ("--monitor_interval", "1")
+"""Seconds that pass before others are ended, as with DeepSpeed: the agent sees which rank was first."""
 _REPORT_BYTES: Final = 20_000
 _CHOOSES: Final = ("--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
 _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
@@ -58,7 +62,7 @@ def _deepspeed(place: Place, options: Sequence[str]) -> list[str]:
 def _torchrun(place: Place, options: Sequence[str]) -> list[str]:
     """The rendezvous is static, for only then ranks follow from the node's rank."""
     return [
-        *(place.python, "-u", "-m", "torch.distributed.run", *options, "--nnodes", str(place.nodes)),
+        *(place.python, "-u", "-m", "torch.distributed.run", *_MONITOR, *options, "--nnodes", str(place.nodes)),
         *("--nproc_per_node", str(place.ranks_per_node), "--node_rank", str(place.node_rank), "--max_restarts", "0"),
         *("--master_addr", place.address, "--master_port", str(place.port)),
     ]
@@ -71,7 +75,7 @@ def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
     elif not any(option in _CHOOSES for option in options) and _type_in(_configuration(options)) in _ALONE:
         options = ["--multi_gpu", *options]
     return [
-        *(place.python, "-u", "-m", "accelerate.commands.launch", *options, "--num_processes", str(world)),
+        *(place.python, "-u", "-m", "accelerate.commands.launch", *_MONITOR, *options, "--num_processes", str(world)),
         *("--num_machines", str(place.nodes), "--machine_rank", str(place.node_rank), "--max_restarts", "0"),
         *("--main_process_ip", place.address, "--main_process_port", str(place.port)),
         *("--rdzv_backend", "static", "--deepspeed_multinode_launcher", "standard"),
@@ -80,7 +84,7 @@ def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
 
 def _configuration(options: Sequence[str]) -> Path:
     """Return accelerate's configuration file: the one that its options name, or its default."""
-    for option, value in zip(options, (*options[1:], ""), strict=True):
+    for option, value in zip(options, (*options, "")[1:], strict=True):
         name, equals, same = option.partition("=")
         if name == "--config_file":
             return Path(same if equals else value)

@@ -144,9 +144,10 @@ class Watch:
         return {rank: RankRecord.read(self._running.rank_record(rank)) for rank in ranks}
 
     def _rank_died(self, records: _Records) -> bool:
+        now_s = time.time()  # nobody knows who was first of those that went between two looks
         gone = [rank for rank, record in records.items() if record is not None and vanished(record)]
         for rank in gone:
-            self.gone_s.setdefault(rank, time.time())
+            self.gone_s.setdefault(rank, now_s)
         return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
     def _pass_on_stop(self) -> None:

@@ -463,6 +463,38 @@ def test_a_rank_that_heeds_a_stop_is_not_killed_by_its_repetition(attempt: Attem
     assert (attempt.outcome().ended_by, attempt.outcome().launcher_exit) == ("stop", 0)
 
 
+@pytest.mark.parametrize("launcher", ["srun", "python"])
+def test_ranks_without_a_program_that_launches(attempt: Attempt, launcher: str) -> None:
+    """They have their places, their logs, and the request to stop; a script of one process starts others itself."""
+    ranks = 2 if launcher == "srun" else 1
+    attempt.change(launcher=launcher, ranks_per_node=ranks, python=sys.executable)
+    Path(attempt.payload.command[0]).write_text("""if True:
+        import os, signal, time
+        names = "RANK LOCAL_RANK WORLD_SIZE SLURM_PROCID SLURM_NTASKS NODE_RANK"
+        heard = []
+        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
+        print({name: os.environ[name] for name in names.split() if name in os.environ}, flush=True)
+        if os.environ.get("RANK", "0") == "0": os.kill(int(os.environ["CAMPAIGN_AGENT_PID"]), signal.SIGUSR2)
+        while not heard: time.sleep(0.01)
+        print("saved", flush=True)
+    """)
+    assert attempt.run() == 0
+    assert (attempt.outcome().ended_by, attempt.exits()) == ("stop", dict.fromkeys(range(ranks), 0))
+    for rank in range(ranks):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "SLURM_PROCID": rank, "SLURM_NTASKS": 2}
+        place = place if launcher == "srun" else {"NODE_RANK": 0}
+        (log,) = attempt.paths.logs.glob(f"*_rank{rank}.log")
+        assert log.read_text() == f"{ {name: str(value) for name, value in place.items()} }\nsaved\n"
+
+
+@pytest.mark.parametrize("launcher", ["srun", "python"])
+def test_a_signal_that_kills_a_rank_without_a_program_that_launches(attempt: Attempt, launcher: str) -> None:
+    attempt.change(launcher=launcher, ranks_per_node=1, python=sys.executable)
+    Path(attempt.payload.command[0]).write_text("import os\nos.kill(os.getpid(), 9)\n")
+    assert attempt.run() == 1
+    assert attempt.outcome().launcher_exit in (247, -9)
+
+
 def test_what_a_rank_starts_in_order_to_save_does_not_die_of_a_stop(attempt: Attempt) -> None:
     """As an upload of the checkpoint: a program has no handler, whatever the rank that starts it has."""
     attempt.script("""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.agent import launch
+from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support.attempt import make_payload
+
+STATIC = "--nnodes 2 --nproc_per_node 2 --node_rank 1 --max_restarts 0 --master_addr 10.0.0.1 --master_port 4000"
 
 
 def environment(payload: Payload, node: Node | None = None, base: dict[str, str] | None = None) -> dict[str, str]:
@@ -26,6 +30,76 @@ def test_every_node_starts_its_own_ranks_and_nobody_needs_ssh(tmp_path: Path) ->
     assert " ".join(line[4:13]) == "--hostfile /h --no_ssh --node_rank 1 --master_addr 10.0.0.1 --master_port 4000"
     assert line[13:] == ["--no_local_rank", launch.RANK_SCRIPT, *payload.command]
     assert Path(launch.RANK_SCRIPT).is_file()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line"),
+    [
+        ("torchrun", f"-u -m torch.distributed.run --monitor_interval 1 -x {STATIC}"),
+        ("srun", f"-u {launchers.TASKS} 1 2 2 10.0.0.1 4000"),
+    ],
+)
+def test_every_launcher_gets_the_place_of_its_node(tmp_path: Path, launcher: str, line: str) -> None:
+    payload = make_payload(tmp_path, nodes=2, launcher=launcher, launcher_options=("-x",))
+    command = launch.command(payload, Path("/h"), 1, "10.0.0.1", 4000)
+    assert " ".join(command) == f"{payload.python} {line} {launch.RANK_SCRIPT} {' '.join(payload.command)}"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "configured", "options", "chosen"),
+    [
+        (2, None, [], True),
+        (2, "distributed_type: 'NO'", [], True),
+        (2, '{"distributed_type": "MULTI_CPU"}', [], True),
+        (2, "a: b\ndistributed_type: DEEPSPEED", [], False),
+        (2, "distributed_type: MULTI_GPU", [], False),
+        (2, "distributed_type: 'NO'", ["--use_fsdp"], False),
+        (1, None, ["--multi_gpu"], False),
+        (1, None, [], False),
+    ],
+)
+def test_accelerate_starts_all_ranks_whatever_its_configuration(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    configured: str | None,
+    options: list[str],
+    chosen: bool,
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    if configured:
+        (tmp_path / "accelerate").mkdir()
+        (tmp_path / "accelerate/default_config.yaml").write_text(configured)
+    place = launchers.Place("python", 1, ranks, 0, "127.0.0.1", 4000, "/h")
+    line = launchers.command("accelerate", place, options)
+    assert ("--multi_gpu" in line) is chosen
+    assert " ".join(line).endswith(
+        f"--num_processes {ranks} --num_machines 1 --machine_rank 0 --max_restarts 0 --main_process_ip 127.0.0.1"
+        " --main_process_port 4000 --rdzv_backend static --deepspeed_multinode_launcher standard"
+    )
+
+
+def test_a_configuration_of_accelerate_lies_beside_the_script_or_in_its_copy(tmp_path: Path) -> None:
+    options = ("--config_file", "conf/acc.yaml", "--mixed_precision", "bf16")
+    payload = make_payload(tmp_path, launcher="accelerate", launcher_options=options, workdir="/project")
+    assert launch.options_of(payload)[:2] == ["--config_file", "/project/conf/acc.yaml"]
+    copy = CodeCopy(root="/project", files={"conf/acc.yaml": "", "train.py": ""})
+    payload = replace(payload, code="/copies/1", launcher_options=("--config_file=conf/acc.yaml",))
+    assert "--config_file=/copies/1/conf/acc.yaml" in launch.command(payload, Path("/h"), 0, "a", 1, copy)
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "expected"),
+    [
+        (1, "  exitcode  : -15 (pid: 1)\nRoot Cause\n  exitcode  : -9 (pid: 2)", 247),
+        (1, "  exitcode  : 1 (pid: 1)", 1),
+        (1, "'x']' died with <Signals.SIGSEGV: 11>.", 245),
+        (3, "  exitcode  : -9 (pid: 2)", 3),
+    ],
+)
+def test_a_launcher_that_names_the_signal_only_in_its_log(tmp_path: Path, code: int, log: str, expected: int) -> None:
+    (tmp_path / "log").write_text(log)
+    assert launchers.exit_code(code, tmp_path / "log") == expected
 
 
 @pytest.mark.parametrize(
