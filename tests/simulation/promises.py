@@ -158,6 +158,8 @@ class Promises:
             assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
         classes = set().union(*(job.classes for job in ran or jobs))
+        if any(job.state == "COMPLETED" and job.unsaid and job.agents[0].finished for job in ran):
+            classes.add("completed")  # all its steps are reported, and no outcome contradicts Slurm
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
