@@ -15,6 +15,8 @@ def joins_parameters(train: Mapping[str, Any]) -> bool:
 
     They do if the backward pass is one compiled graph over whole parameters.
     """
+    if not train.get("deepspeed_patches", True):
+        return False
     whole = train.get("zero_stage", 0) < 3 and train.get("offload", "none") == "none"
     whole = whole and train.get("tensor_parallel", 1) == 1
     one_graph = train.get("compile", False) and not train.get("deepcompile", False)

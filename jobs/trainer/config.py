@@ -98,6 +98,7 @@ class TrainerConfig:
     fsdp2_reduce: Literal["each", "last"] = "each"
     nvme_path: str | None = None
     deepcompile: bool = False
+    deepspeed_patches: bool = True
     cuda_graphs: bool = False
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     fused_loss: bool = False

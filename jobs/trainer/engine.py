@@ -19,13 +19,13 @@ from torch import Tensor
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
 
+from . import patches
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
 from .deepspeed_patches import compile_plain_linear
 from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
-from .patches import patch_optimizer, patch_process
 from .tensor_parallel import mark_gradients, norm_of_parts
 from .torch_engine import TorchEngine
 from .whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
@@ -82,13 +82,16 @@ def create_engine(
     elif config.engine == "fsdp2":
         engine = FsdpEngine(model, config, device)
     else:
-        if not config.deepcompile:
+        patched = patches.state(config) == "on"
+        if patched and not config.deepcompile:
             gather_whole_blocks(model, ds_config)
         joined = joins_parameters(asdict(config))
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
-        patch_process(config)
+        if patched:
+            patches.patch_process(config)
         engine = _deepspeed_engine(trained, ds_config, universal)
-        patch_optimizer(engine.optimizer, config)
+        if patched:
+            patches.patch_optimizer(engine.optimizer, config)
     if config.compile or config.deepcompile:
         _compile(engine, config)
     return engine

@@ -16,7 +16,7 @@ from dscampaign.jobs import report
 from dscampaign.jobs.shared import allocator, checkpoint_retention
 from dscampaign.jobs.shared.nvml import driver_version
 
-from . import swap_space
+from . import patches, swap_space
 from .config import Job, TrainerConfig
 from .data import Data, load
 from .deepspeed_patches import build_operators
@@ -76,7 +76,7 @@ def main() -> None:
         steps_per_epoch=len(data.train) / config.global_batch,
         **asdict(facts),
         **persistent(engine),
-        **_software(device),
+        **_software(device, config),
     )
     behind = 0 < first < steps and _due(first, config.eval_every, steps) and not source.rated
     if (behind or first == steps) and reported:
@@ -151,10 +151,12 @@ def _seed_dropout(config: TrainerConfig, job: Job, step: int) -> None:
         torch.manual_seed(hash((config.seed, step, job.rank)) % 2**63)
 
 
-def _software(device: torch.device) -> dict[str, str]:
+def _software(device: torch.device, config: TrainerConfig) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     libraries = {module: version(module) for module in ("deepspeed", "transformers")}
     facts = {"device": name, "torch": torch.__version__, **libraries}
+    if config.engine == "deepspeed":
+        facts["patches"] = patches.state(config)
     if device.type == "cuda":
         facts |= {
             "cuda": torch.version.cuda or "",

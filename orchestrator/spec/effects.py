@@ -20,8 +20,8 @@ EFFECTS: Final[Mapping[str, Effect]] = {
     for effect, fields in {
         Effect.LEARNED: """model pretrained tokenizer dataset seq_len global_batch micro_batch steps epochs precision
             strategy engine zero_stage offload fsdp2_reduce nvme_path lr schedule warmup_steps min_lr_ratio weight_decay
-            beta1 beta2 eps grad_clip seed dropout activation_checkpointing compile deepcompile cuda_graphs attention
-            fused_loss sequence_parallel tensor_parallel""",
+            beta1 beta2 eps grad_clip seed dropout activation_checkpointing compile deepcompile deepspeed_patches
+            cuda_graphs attention fused_loss sequence_parallel tensor_parallel""",
         Effect.MEASURED: "eval_batches log_every untimed_steps",
         Effect.NONE: "checkpoint_every keep_checkpoints keep_best universal_checkpoint eval_every profile_at",
     }.items()

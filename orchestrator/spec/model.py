@@ -183,6 +183,10 @@ class TrainConfig(SpecSection):
     DeepSpeed's overhead per parameter."""
     deepcompile: bool = False
     """Use DeepSpeed's compiler passes (DeepCompile), on GPUs with ZeRO 1 to 3; implies `compile`."""
+    deepspeed_patches: bool = True
+    """Replace functions of DeepSpeed that make the host wait, and hand it whole blocks and flat parameters
+    ([what and why](training.md#deepspeed-as-installed)). `false` trains with DeepSpeed as installed: the same losses,
+    usually slower. Built-in training only."""
     cuda_graphs: bool = False
     """Record forward and backward pass once as CUDA graphs and replay them, so that small micro-batches do not wait for
     the host ([when](training.md#what-makes-it-fast)). Needs `compile`, ZeRO 0 to 2 and whole layers, on GPUs. Built-in

@@ -95,6 +95,7 @@ def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     train, hint = config.train, "leave it out, or remove the engine"
     offloads = train.offload != "none" and train.engine == "ddp"
     given = {"zero_stage": train.zero_stage, "offload": offloads, "deepcompile": train.deepcompile}
+    given["deepspeed_patches"] = not train.deepspeed_patches
     for name in (name for name, value in given.items() if value):
         yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
     if config.deepspeed:
@@ -172,6 +173,9 @@ def _uncaptured(train: TrainConfig) -> Iterator[tuple[str, str, str, str]]:
         yield "offload", f"offload {train.offload}", "states are not on the GPU", "write offload: none"
     if train.deepcompile:
         yield "deepcompile", "deepcompile", "it compiles the passes in its own way", "write compile: true instead"
+    if not train.deepspeed_patches:
+        why = "a replay needs flat parameters"
+        yield "deepspeed_patches", "deepspeed_patches false", why, "write deepspeed_patches: true"
     if train.activation_checkpointing:
         name = "activation_checkpointing"
         yield name, name, "blocks are computed again one by one", f"write {name}: false"

@@ -24,7 +24,7 @@ from .hardware import GpuSummary, Memory, gpus_of, memory_of
 from .losses import Curve, Loss, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
-_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "transformers", "allocator")
+_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "patches", "transformers", "allocator")
 _CPU: Final = ("cpu",)
 """Names of the devices of a run on CPUs."""
 

@@ -28,7 +28,7 @@ from deepspeed.utils import nvtx
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dscampaign.jobs.trainer import deepspeed_patches
+from dscampaign.jobs.trainer import deepspeed_patches, patches
 from dscampaign.jobs.trainer.deepspeed_patches import (
     compile_plain_linear,
     keep_reduce_buckets,
@@ -225,3 +225,14 @@ def test_a_stream_is_one_object_however_often_it_is_asked_for(monkeypatch: pytes
     current[0] = (2, 0, 1)
     assert len({id(first), id(other), id(deepspeed_patches._current_stream())}) == 3
     assert made == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "state"),
+    [("0.19.8", True, "on"), ("0.19.8+cu128", True, "on"), ("0.19.8", False, "off"), ("0.20.0", True, "unverified")],
+)
+def test_only_verified_versions_are_patched(
+    installed: str, wanted: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patches, "version", lambda _package: installed)
+    assert patches.state(train_config(deepspeed_patches=wanted)) == state

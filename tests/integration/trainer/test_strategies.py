@@ -38,6 +38,10 @@ FP32: dict[str, dict[str, Any]] = {
     "fsdp2-fused": {"engine": "fsdp2", "zero_stage": 0, "fused_loss": True},
     "micro1": {"engine": "ddp", "zero_stage": 0, "micro_batch": 1},
     "sequence-parallel": {"sequence_parallel": 2},
+    "installed-zero1": {"deepspeed_patches": False},
+    "installed-zero3": {"deepspeed_patches": False, "zero_stage": 3},
+    "installed-compiled-zero2": {"deepspeed_patches": False, "compile": True, "zero_stage": 2},
+    "installed-compiled-zero3": {"deepspeed_patches": False, "compile": True, "zero_stage": 3},
 }
 BF16: dict[str, dict[str, Any]] = {
     **{f"zero{stage}-bf16": {"zero_stage": stage, "precision": "bf16"} for stage in (1, 3)},
@@ -49,7 +53,7 @@ RESUMED = ("ddp", "compiled", "zero2-offload", "zero3-offload-full", "ddp-bf16",
 EVERYTHING = {"ddp": {"engine": "ddp", "zero_stage": 0}, **FP32, **BF16}
 DEFAULT = (
     *("zero0", "zero1", "zero2", "zero3", "zero3-offload-full", "fsdp2", "micro1", "sequence-parallel"),
-    *("zero3-bf16", "ddp-bf16"),
+    *("installed-zero3", "zero3-bf16", "ddp-bf16"),
 )
 """The rest is trained every night."""
 

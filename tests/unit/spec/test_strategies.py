@@ -121,6 +121,7 @@ def test_a_command_can_use_the_word(tmp_path: Path) -> None:
         ({"fsdp2_reduce": "last"}, "train.fsdp2_reduce: has no effect with engine deepspeed"),
         ({"engine": "fsdp2", "universal_checkpoint": True}, "train.universal_checkpoint: is a DeepSpeed setting"),
         ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is a DeepSpeed setting"),
+        ({"engine": "ddp", "deepspeed_patches": False}, "train.deepspeed_patches: is a DeepSpeed setting"),
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
         ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
@@ -174,6 +175,7 @@ def test_cuda_graphs_are_served_where_the_parameters_are_joined() -> None:
         "deepcompile": (True, False),
         "activation_checkpointing": (True, False),
         "tensor_parallel": (1, 2),
+        "deepspeed_patches": (True, False),
     }
     for values in product(*choices.values()):
         train = dict(zip(choices, values, strict=True))
