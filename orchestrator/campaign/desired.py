@@ -61,7 +61,7 @@ class Submission:
         """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
         sections = {"screen": self.spec.screen, "retention": self.spec.retention}
         said = {name: one.model_dump(exclude_none=True) if one else None for name, one in sections.items()}
-        return {"objective": self.spec.objective, "loss_margin": self.spec.loss_margin, **said}
+        return {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | said
 
     def codes(self, *, make: bool) -> CodeCopies:
         """Return the copies of the code of its runs; `make`: not only looked up, but made."""

@@ -25,7 +25,14 @@ from .diff import changes
 Keys = tuple[str, ...]
 """The keys that lead to a value."""
 
-REMOVED: Final[tuple[Keys, ...]] = (("matrix",), ("repeats",), ("screen",), ("max_runs",), ("train", "epochs"))
+REMOVED: Final[tuple[Keys, ...]] = (
+    ("matrix",),
+    ("baseline",),
+    ("repeats",),
+    ("screen",),
+    ("max_runs",),
+    ("train", "epochs"),
+)
 """Fields that a single run of so many steps lacks."""
 
 _OVERRIDE: Final = re.compile(r"^# --set (.*)\n?", re.MULTILINE)

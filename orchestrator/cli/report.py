@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 30
 
 _baseline: Final = click.option(
-    "--baseline", metavar="NAME", help="Condition to compare with.  [default: ddp, else the first]"
+    "--baseline", metavar="NAME", help="Condition to compare with.  [default: of the spec, else ddp, else the first]"
 )
 
 

@@ -134,6 +134,9 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         except InvalidSpec as error:
             new = (finding for finding in error.findings if finding not in findings)
             findings += [finding for finding in new if not concerns(finding, reported)]
+    if not findings and not any(spec.baseline.items() <= run.params.items() for run in runs.values()):
+        hint = "name axes of the matrix, each with one of its values"
+        findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
     findings += _first_of([finding for finding in repeated if not concerns(finding, reported)])
     if spec.screen and len(found) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))

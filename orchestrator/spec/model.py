@@ -13,7 +13,20 @@ from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
 from .command_line import Word, taken_apart, words_of
-from .field_types import Count, Hint, Line, Name, Positive, Real, SpecSection, Text, Whole, name_of_input, one_line
+from .field_types import (
+    Count,
+    Hint,
+    Line,
+    Name,
+    Positive,
+    Real,
+    Scalar,
+    SpecSection,
+    Text,
+    Whole,
+    name_of_input,
+    one_line,
+)
 from .forward_section import Forward, ForwardConfig
 from .launch_line import Launcher
 from .objective import Objective
@@ -365,6 +378,10 @@ def _objective(value: Any) -> Any:
     return next((known for known in Objective if isinstance(value, str) and known.lower() == value.lower()), value)
 
 
+def _by_short_names(values: dict[str, Scalar | None]) -> dict[str, Scalar | None]:
+    return {name.rpartition(".")[2]: value for name, value in values.items()}
+
+
 class Spec(RunConfig):
     """A campaign: one configuration, and the matrix of its variations."""
 
@@ -383,13 +400,14 @@ class Spec(RunConfig):
     repeats: Positive = 1
     """Runs per point of the matrix, each with its own seed."""
     objective: Annotated[Objective, BeforeValidator(_objective)] | None = None
-    """Objective of the recommendation, among configurations that learn no worse than the baseline: `speed`, `loss`,
-    `memory`, `energy` or `time-to-loss`
-    ([meaning](results.md#what-counts)). Default: speed, unless another learns better: then both are named.
-    `campaign recommend --by` asks otherwise."""
+    """[Objective](results.md#what-counts) of the recommendation, among configurations that learn no worse than the
+    baseline: `speed`, `loss`, `memory`, `energy` or `time-to-loss`. Default: speed, unless another learns better."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None
     """Margin within which two held-out losses count as equal ([details](results.md#what-may-be-concluded)). Default:
     0.01 nats; of a script's own loss 0.3 % of the baseline's."""
+    baseline: Annotated[dict[str, Scalar | None], AfterValidator(_by_short_names)] = Field(default={})
+    """Axes and their values in the condition that others are compared with, as `{zero_stage: 0}`
+    ([default](results.md#what-is-compared))."""
     screen: ScreenConfig | None = None
     """First run each point of the matrix for a few steps, then in full only those that can still win
     ([how](spec.md#screening)). Default: all run in full."""

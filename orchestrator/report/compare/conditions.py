@@ -317,20 +317,26 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
 
 
-def baseline_of(conditions: Sequence[Condition], name: str | None = None) -> tuple[Condition, str]:
-    """Return the named condition, or the condition of a named run, else the default; and the reason.
+def baseline_of(
+    conditions: Sequence[Condition], name: str | None = None, given: Mapping[str, Any] | None = None
+) -> tuple[Condition, str]:
+    """Return the condition, or the condition of the run, with this name, else the default; and the reason.
 
-    The default is the first condition that trains without DeepSpeed's engine, else the first of the matrix, among
-    conditions with a run that counts, finite losses, and no repeat that failed or was changed by a retry, as far as
-    there are any. There must be at least one condition.
+    The default is the first condition with the parameters `given` by the spec, else the first that trains without
+    DeepSpeed's engine, else the first of the matrix, among conditions with a run that counts, finite losses, and no
+    repeat that failed or was changed by a retry, as far as there are any. There must be at least one condition.
     """
     for each in conditions:
         if name in (each.name, *(run.name for run in each.runs)):
-            return each, "named"
+            return each, "named by --baseline"
     ready = [each for each in conditions if each.counted] or list(conditions)
     ready = [each for each in ready if each.is_finite] or ready
     ready = [each for each in ready if all(_counts(run) or run.state in UNSETTLED_RUN for run in each.runs)] or ready
+    named = [each for each in conditions if given and given.items() <= each.params.items()]
+    if chosen := next((each for each in ready if each in named), None):
+        return chosen, "named in the spec"
     plain = next((each for each in ready if each.field("engine") == "ddp"), None)
-    if plain:
-        return plain, "the first without DeepSpeed's engine"
-    return ready[0], "the first" if ready[0] is conditions[0] else "the first that ran as configured"
+    chosen, why = (plain, "the first without DeepSpeed's engine") if plain else (ready[0], "the first")
+    if named:
+        return chosen, f"{why} that ran as configured; {named[0].title} of the spec did not"
+    return chosen, why if plain or chosen is conditions[0] else f"{why} that ran as configured"

@@ -72,7 +72,7 @@ def results_of(
     by = by or _objective_of(campaign)
     full = tuple(run for run in runs if run.stage is Stage.FULL)
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
-    workloads = workloads_of(conditions_of(full), baseline)
+    workloads = workloads_of(conditions_of(full), baseline, campaign.provenance.get("baseline"))
     compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
     return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by, screening)
 

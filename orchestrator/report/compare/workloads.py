@@ -58,17 +58,19 @@ class TimeToLoss:
     tokens: float | None
 
 
-def workloads_of(conditions: Sequence[Condition], baseline: str | None = None) -> list[Workload]:
+def workloads_of(
+    conditions: Sequence[Condition], baseline: str | None = None, given: Mapping[str, Any] | None = None
+) -> list[Workload]:
     """Return the workloads of a campaign, in the order of the matrix.
 
-    `baseline` names the baseline of its workload; other workloads have their default.
+    `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `given`.
     """
     works = map(_work, conditions, _tokens_per_step(conditions))
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
     groups = [tuple(condition for condition, _ in group) for group in pairs]
     names = _names(groups, [group[0][1] for group in pairs])
     named = zip(names, groups, strict=True)
-    return [Workload(name, group, *baseline_of(group, baseline)) for name, group in named]
+    return [Workload(name, group, *baseline_of(group, baseline, given)) for name, group in named]
 
 
 def asked_work(condition: Condition) -> dict[str, Any]:

@@ -111,7 +111,10 @@ def test_what_leaves_the_spec_is_not_wanted_but_not_forgotten(world: World) -> N
 def test_what_counts_and_what_is_equal_is_kept_and_may_change(world: World) -> None:
     world.record(objective="loss", loss_margin=0.05)
     assert [world.campaign.provenance[name] for name in ("objective", "loss_margin")] == ["loss", 0.05]
-    world.record(loss_margin=0.02)
+    before = {name: run.config_hash for name, run in world.runs().items()}
+    world.record(loss_margin=0.02, baseline={"train.depth": 2})
+    assert world.campaign.provenance["baseline"] == {"depth": 2}
+    assert {name: run.config_hash for name, run in world.runs().items()} == before
     assert [world.campaign.provenance[name] for name in ("objective", "loss_margin")] == [None, 0.02]
 
 

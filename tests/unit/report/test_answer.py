@@ -319,6 +319,25 @@ def test_what_completed_early_or_ended_is_out_with_how_it_ended(planted: Plant) 
     assert out == {"early": "ended early", "lost": "2 of 3 repeats failed, 1 cancelled"}
 
 
+def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:
+    points = [
+        Planted(f"zero_stage-{n}_precision-{p}", params={"zero_stage": n, "precision": p})
+        for n in (0, 1)
+        for p in ("fp16", "fp32")
+    ]
+    planted_runs = planted(*points)
+    conditions = conditions_of(planted_runs)
+    assert baseline_of(conditions)[0].name == "zero_stage-0_precision-fp16"
+    chosen, why = baseline_of(conditions, given={"zero_stage": 1})
+    assert (chosen.name, why) == ("zero_stage-1_precision-fp16", "named in the spec")
+    chosen, why = baseline_of(conditions, "zero_stage-0_precision-fp32", {"zero_stage": 1})
+    assert (chosen.name, why) == ("zero_stage-0_precision-fp32", "named by --baseline")
+    failed = [replace(run, state=RunState.FAILED) if run.params["zero_stage"] else run for run in planted_runs]
+    chosen, why = baseline_of(conditions_of(failed), given={"zero_stage": 1})
+    assert chosen.name == "zero_stage-0_precision-fp16"
+    assert why == f"the first that ran as configured; {conditions[2].title} of the spec did not"
+
+
 def test_the_baseline_is_one_whose_loss_is_a_number(planted: Plant) -> None:
     runs = planted(Planted("lost", held_out=(None,) * 3, nan_from=50), Planted("base", held_out=(None,) * 3))
     assert baseline_of(conditions_of(runs))[0].name == "base"
