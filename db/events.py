@@ -66,10 +66,10 @@ def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit:
     return fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
 
 
-def events_of_kind(conn: Connection, run_id: int, kind: str, since_s: float) -> list[EventRow]:
-    """Return the events of a kind of a run since a time, oldest first."""
+def events_of_kind(conn: Connection, run_id: int, kind: str) -> list[EventRow]:
+    """Return the events of a kind of a run, oldest first."""
     row = schema.events.c
-    where = and_(row.run_id == run_id, row.kind == kind, row.ts_s >= since_s)
+    where = and_(row.run_id == run_id, row.kind == kind)
     return fetch(conn, EventRow, schema.events, where, order=[row.id])
 
 

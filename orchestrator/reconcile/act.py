@@ -50,7 +50,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
     finish = partial(record_finish, writer=writer)
-    lasting = (set_aside(each, writer, executor.outcome_grace_s, finish) for each in failures.aside)
+    lasting = (set_aside(each, writer, finish) for each in failures.aside)
     return [*failures.troubles, *filter(None, lasting)]
 
 

@@ -157,10 +157,10 @@ class CancelJob:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Leaves alone a run that cannot be judged now, with an event; if that lasts, ends it in this state.
+    """Leaves alone a run that cannot be judged, and ends it in this state.
 
     Attributes:
-        state: None while its job runs: then there is only the event.
+        state: None while its job runs: then it is tried again.
         finish: the end of its newest attempt; None if none has just ended.
         passing: an error of the file system is waited for as long as it lasts.
     """

@@ -178,7 +178,7 @@ class Reconciler:
             *act(actions, writer, self._executor, self.paths),
         ]
         ended = [action.attempt for action in actions if isinstance(action, Finish)]
-        drain(writer, self._with_folder(ended), self._executor.outcome_grace_s, drained)
+        drain(writer, self._with_folder(ended), drained)
         troubles = [*drained.troubles, *troubles]
         if not troubles:
             drained_s = before.drained_s if drained.unread else stored.now_s
@@ -243,7 +243,7 @@ class Reconciler:
             spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=before.drained_s is None)
         made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
         rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
-        drain(writer, rows, self._executor.outcome_grace_s, drained)
+        drain(writer, rows, drained)
 
     def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
         for some in in_pieces("attempts read", list(attempt_ids)):
@@ -319,12 +319,10 @@ def make_executor(campaign: CampaignRow, paths: CampaignPaths) -> Executor:
     return SlurmExecutor(paths.dir)
 
 
-def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drained: _Drained) -> None:
+def drain(writer: FencedWriter, rows: Iterable[AttemptRow], drained: _Drained) -> None:
     """Ingest lines that the agents have not pushed: a stretch of each spool in turn, none more than its share.
 
-    Args:
-        grace_s: how long files may take to become visible here.
-        drained: receives the results; a spool that stays unreadable is reported by an event instead.
+    `drained` receives the results; a spool that can never be read is reported by an event instead.
     """
     first = True
     while rows:
@@ -342,7 +340,7 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], grace_s: float, drai
             except (StoreUnreachable, StaleLease):
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever it is, it is this attempt's alone
-                trouble = give_up_spool(row, exc, writer, grace_s)
+                trouble = give_up_spool(row, exc, writer)
                 drained.troubles += [trouble] if trouble else []
         first, rows = False, left
         if time.monotonic() >= drained.until_s:

@@ -1,8 +1,4 @@
-"""A run or a spool that cannot be read is reported, tried again, and then given up for itself alone.
-
-A pass goes on without it. Events count the reports, at most one in the time in which a shared folder may lag: so a file
-that is late is waited for, also by reconcilers that make one pass each.
-"""
+"""A run or a spool that cannot be read is given up for itself alone; an error of the file system is waited for."""
 
 from __future__ import annotations
 
@@ -29,9 +25,6 @@ from dscampaign.orchestrator.formatting import shorten
 from .actions import Finish, SetAside
 from .lease import FencedWriter
 
-PASSES: Final = 3
-"""Tries before it is given up."""
-
 UNJUDGED: Final = "unjudged"
 """Kind of event about a run that cannot be judged."""
 
@@ -43,9 +36,6 @@ EVIDENCE: Final = "unreadable"
 HINT: Final = "the other runs continue; a retry starts this one again"
 
 _LONGEST: Final = 500
-
-_LATELY_S: Final = 3600.0
-"""Older events are of another trouble."""
 
 
 def in_words(error: BaseException) -> str:
@@ -74,28 +64,24 @@ def is_given_up(run: RunRow) -> bool:
 
 
 def set_aside(
-    action: SetAside, writer: FencedWriter, grace_s: float, finish: Callable[[Connection, Finish], None]
+    action: SetAside, writer: FencedWriter, finish: Callable[[Connection, Finish], None]
 ) -> Unreachable | None:
-    """Report that a run cannot be judged; the last time, end it.
+    """End a run that cannot be judged, with an event; or report that it is tried again.
 
     Args:
-        action: the run, and how it would be ended.
-        grace_s: for so long a trouble counts once.
+        action: the run, and how to end it.
+        writer: the lease.
         finish: records the end of an attempt.
 
     Returns:
-        The trouble, None if nothing is left to do for the run.
+        The trouble of a run that is tried again; else None.
     """
     with writer.write() as conn:
         run = queries.run_by_id(conn, action.run_id)
-        message = f"run {run.name} cannot be judged: {action.why}"
-        trouble = Unreachable(message, "the other runs continue; this run is tried again", about=run.name)
-        if action.passing:
-            return trouble
-        epoch = {"retry_epoch": run.retry_epoch}
-        lasts = _tell(conn, writer, UNJUDGED, f"not judged: {action.why}", run.id, None, epoch, grace_s)
-        if not lasts or action.state is None:
-            return trouble
+        if action.passing or action.state is None:
+            message = f"run {run.name} cannot be judged: {action.why}"
+            return Unreachable(message, "the other runs continue; this run is tried again", about=run.name)
+        queries.add_event(conn, writer.campaign_id, UNJUDGED, f"not judged: {action.why}", run_id=run.id)
         if action.finish is not None and refusal(conn, partial(finish, conn, action.finish)):
             _end(conn, action.finish.attempt, action, action.finish.seen_s)
         held = action.state is RunState.HELD
@@ -111,38 +97,13 @@ def _end(conn: Connection, row: AttemptRow, action: SetAside, now_s: float) -> N
     queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values)
 
 
-def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter, grace_s: float) -> Unreachable | None:
-    """Report that a spool cannot be read; return the trouble, unless it lasts: then the spool is passed over.
-
-    An error of the file system is waited for.
-    """
+def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter) -> Unreachable | None:
+    """Pass over a spool that cannot be read, with one event; return the trouble if it is tried again."""
     message = f"cannot read metrics: {in_words(error)}"
-    trouble = Unreachable(message, "nothing is lost; the next pass tries again", about="metrics")
     if may_pass(error):
-        return trouble
+        return Unreachable(message, "nothing is lost; the next pass tries again", about="metrics")
     with writer.write() as conn:
-        lasts = _tell(conn, writer, UNREAD, trouble.message, row.run_id, row.id, {}, grace_s)
-    return None if lasts else trouble
-
-
-def _tell(
-    conn: Connection,
-    writer: FencedWriter,
-    kind: str,
-    message: str,
-    run_id: int,
-    attempt_id: int | None,
-    data: dict[str, int],
-    grace_s: float,
-) -> bool:
-    """Add an event, unless there was one a moment ago; return whether there are enough of them."""
-    now_s = writer.store.now(conn)
-    since_s = 0.0 if attempt_id else now_s - _LATELY_S
-    told = [e for e in queries.events_of_kind(conn, run_id, kind, since_s) if e.data == data]
-    told = [event for event in told if attempt_id in (None, event.attempt_id)]
-    if len(told) >= PASSES:
-        return True
-    if not told or not 0 <= now_s - told[-1].ts_s < grace_s:
-        queries.add_event(conn, writer.campaign_id, kind, message, run_id=run_id, attempt_id=attempt_id, data=data)
-        return len(told) + 1 >= PASSES
-    return False
+        known = queries.events_of_kind(conn, row.run_id, UNREAD)
+        if all(event.attempt_id != row.id for event in known):
+            writer.event(conn, UNREAD, message, row)
+    return None
