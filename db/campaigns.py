@@ -59,7 +59,7 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     heard = select(run.campaign_id, func.max(attempt.heartbeat_s)).join(schema.attempt)
     for campaign_id, heard_s in conn.execute(heard.group_by(run.campaign_id)):
         active[campaign_id] = max(active[campaign_id], heard_s or 0.0)
-    seconds = _rank_seconds(conn, looked_s)
+    seconds = rank_seconds(conn, looked_s)
     early = _completed_early(conn)
     return {
         key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
@@ -67,30 +67,30 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     }
 
 
-def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
-    """Return for how long an unended attempt has run by now, by the store's clock.
-
-    Its node's clock may be days off: it never began before it was recorded, nor later than now.
-    """
+def _running_s(started_s: float | None, created_s: float, now_s: float) -> float:
+    """A node's clock may be days off: an attempt never began before it was recorded, nor later than now."""
     return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
 
 
-def _rank_seconds(conn: Connection, looked_s: Callable[[int], float]) -> dict[int, dict[Asked, float]]:
+def rank_seconds(
+    conn: Connection, looked_s: Callable[[int], float], campaign_id: int | None = None
+) -> Mapping[int, Mapping[Asked, float]]:
+    """Return the usage of all attempts, also of those that still run, by campaign and resources; or of one campaign."""
     run, attempt = schema.run.c, schema.attempt.c
+    here = [] if campaign_id is None else [run.campaign_id == campaign_id]
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
     asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
-    ended = select(*asked, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0).subquery().c
+    used = select(*asked, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *here)
+    ended = used.subquery().c
     alike = (ended.campaign_id, ended.gpus_per_node, ended.gres, ended.ranks_per_node)
     seconds: dict[int, dict[Asked, float]] = defaultdict(lambda: defaultdict(float))
-    used = conn.execute(select(*alike, func.sum(ended.gpu_seconds)).group_by(*alike))
-    for campaign_id, gpus, gres, ranks, used_s in used:
-        seconds[campaign_id][Asked(gpus, gres, ranks)] += used_s
-    unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0)
+    for owner, gpus, gres, ranks, used_s in conn.execute(select(*alike, func.sum(ended.gpu_seconds)).group_by(*alike)):
+        seconds[owner][Asked(gpus, gres, ranks)] += used_s
+    unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0, *here)
     began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
-    for campaign_id, gpus, gres, ranks, *times in conn.execute(began):
+    for owner, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
-        used_s = world_size * running_s(started_s, created_s, looked_s(campaign_id))
-        seconds[campaign_id][Asked(gpus, gres, ranks)] += used_s
+        seconds[owner][Asked(gpus, gres, ranks)] += world_size * _running_s(started_s, created_s, looked_s(owner))
     return seconds
 
 

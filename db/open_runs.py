@@ -160,15 +160,6 @@ def trained_interpreters(conn: Connection, campaign_id: int) -> frozenset[str]:
     )
 
 
-def rank_seconds(conn: Connection, campaign_id: int, *, cancelled: bool) -> list[tuple[int, float]]:
-    """Return the usage of the ranks of done runs: for each number of GPUs and ranks, a run and the sum."""
-    asked = [_RUN.config[name].as_string() for name in (("slurm", "gpus_per_node"), ("slurm", "gres"))]
-    alike = [*asked, _RUN.config["ranks_per_node"].as_string()]
-    query = select(func.min(_RUN.id), func.sum(_ATTEMPT.gpu_seconds)).join(schema.run, _RUN.id == _ATTEMPT.run_id)
-    done = select(_RUN.id).select_from(_NEWEST).where(_RUN.campaign_id == campaign_id, _done(cancelled))
-    return [(row[0], row[1] or 0.0) for row in conn.execute(query.where(_RUN.id.in_(done)).group_by(*alike))]
-
-
 def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: bool) -> list[tuple[int, str]]:
     """Return ids of the attempts with files that may not be read yet, with their runs' names.
 

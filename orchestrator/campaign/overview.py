@@ -7,12 +7,12 @@ from functools import cache, partial
 from typing import Any
 
 from dscampaign.db import queries
-from dscampaign.db.campaigns import Asked, CampaignTotals, campaign_totals
+from dscampaign.db.campaigns import CampaignTotals, campaign_totals
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.executors.job_request import gpus_per_rank
 from dscampaign.orchestrator.reconcile.lease import looked_s
-from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
 from .counts import RunCounts
 
@@ -39,7 +39,8 @@ class CampaignOverview:
     def device_hours(self) -> float:
         """The hours of its attempts until the last look at its jobs: of GPUs, or of ranks without any."""
         used = self.totals.rank_seconds.items()
-        return sum(seconds * _devices_per_rank(self.campaign.executor, asked) for asked, seconds in used) / 3600
+        executor = self.campaign.executor
+        return sum(seconds * (gpus_per_rank(executor, asked) or 1.0) for asked, seconds in used) / 3600
 
     @property
     def removed(self) -> bool:
@@ -57,14 +58,6 @@ def read_overview(store: Store) -> list[CampaignOverview]:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))
         rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
     return sorted(rows, key=lambda row: row.quiet_s)
-
-
-def _devices_per_rank(executor: str, asked: Asked) -> float:
-    """Return the GPUs of an attempt for each of its ranks; 1 if it asks for none, or the number is unknown."""
-    if asked.gpus_per_node is None:
-        return 1.0
-    gpus = gpus_of_node(asked.gpus_per_node, asked.gres)
-    return gpus_per_rank(executor, gpus, asked.ranks_per_node) or 1.0
 
 
 def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:

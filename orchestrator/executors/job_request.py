@@ -13,7 +13,7 @@ from functools import cache
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dscampaign import __version__, jobs
 from dscampaign.db.records import AttemptRow, RunRow
@@ -30,6 +30,9 @@ from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 from .local import local_gpus
+
+if TYPE_CHECKING:
+    from dscampaign.db.campaigns import Asked
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 """Characters of a token in the store, and of its unique part."""
@@ -181,9 +184,12 @@ def gpus_per_node(config: RunConfig) -> int:
     return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
 
 
-def gpus_per_rank(config: RunConfig | None) -> float:
+def gpus_per_rank(executor: str, asked: Asked) -> float:
     """Return the GPUs that an attempt holds for each of its ranks; one if nobody knows."""
-    return slurm_syntax.gpus_per_rank(config.executor, config.slurm.gpus, config.ranks_per_node) if config else 1.0
+    if asked.gpus_per_node is None:
+        return 1.0
+    gpus = slurm_syntax.gpus_of_node(asked.gpus_per_node, asked.gres)
+    return slurm_syntax.gpus_per_rank(executor, gpus, asked.ranks_per_node)
 
 
 def trains_on_cpu(config: RunConfig) -> bool:

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from dscampaign.db.campaigns import running_s
 from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import (
     ABSENT,
     SETTLED_RUN,
-    TERMINAL_ATTEMPT,
     AttemptState,
     Cause,
     CauseCode,
@@ -24,8 +22,7 @@ from dscampaign.db.states import (
     Stage,
 )
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.executors.job_request import code_of, gpus_per_rank
-from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.executors.job_request import code_of
 
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
@@ -209,7 +206,7 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
     if reason := why_held(snapshot.missing):
         return RunState.HELD, reason, Cause(CauseCode.MISSING_VARIABLES, tuple(snapshot.missing))
     limit = snapshot.campaign.limits.get("gpu_hours")
-    if limit is not None and (used := gpu_hours(snapshot)) >= limit:
+    if limit is not None and (used := snapshot.gpu_seconds() / 3600) >= limit:
         hint = "raise it in the spec and submit again"
         return RunState.HELD, f"limits.gpu_hours = {limit:g} is used up ({used:.3g} h); {hint}", None
     return None
@@ -220,30 +217,6 @@ def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
     why = snapshot.damaged.get(code_of(view.run, view.config))
     hint = "a retry uses the present code"
     return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
-
-
-def gpu_hours(snapshot: Snapshot) -> float:
-    """Return the GPU-hours of all attempts of the campaign until now, however they or their runs ended."""
-    used = [_rank_seconds(row, snapshot.now_s) for broken in snapshot.broken for row in broken.attempts]
-    used += [_used_s(view, snapshot.now_s) for view in snapshot.runs]
-    return (snapshot.gpu_seconds + sum(used)) / 3600
-
-
-def _used_s(view: RunView, now_s: float) -> float:
-    """The configuration of a run that has used nothing is not read."""
-    seconds = sum(_rank_seconds(attempt.row, now_s) for attempt in view.attempts)
-    return seconds * gpus_per_rank(_config(view)) if seconds else 0.0
-
-
-def _config(view: RunView) -> RunConfig | None:
-    with suppress(Exception):
-        return view.config
-    return None
-
-
-def _rank_seconds(row: AttemptRow, now_s: float) -> float:
-    unended_s = 0.0 if row.state in TERMINAL_ATTEMPT else running_s(row.started_s, row.created_s, now_s)
-    return row.gpu_seconds or row.world_size * unended_s
 
 
 def max_active(snapshot: Snapshot) -> int | None:

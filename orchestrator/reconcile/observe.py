@@ -222,7 +222,7 @@ def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> Broke
     rows = tuple(stored.attempts.get(run.id, ()))
     active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
     job, _ = _job(active, listing, "") if active else (None, ())
-    return BrokenRun(run, active, job, why, attempts=rows)
+    return BrokenRun(run, active, job, why)
 
 
 def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, metrics: RunMetrics) -> RunView:

@@ -189,7 +189,6 @@ class BrokenRun:
         attempt: its newest one, if the store takes that to be active.
         job: that attempt's job, None if the executor showed none.
         passing: whether the file system fails, rather than the files.
-        attempts: all of them: they count against the limits of the campaign.
     """
 
     run: RunRow
@@ -197,7 +196,6 @@ class BrokenRun:
     job: JobView | None
     why: str
     passing: bool = False
-    attempts: tuple[AttemptRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ class StoreState:
         failed: attempts of other runs which may show a bad node.
         trained_on: reads the nodes on which an attempt of the campaign has made a step; hardly any pass asks.
         trained_with: reads the interpreters with which an attempt has made a step, "" for the default.
-        gpu_seconds: usage of the runs that are done, if that is limited.
+        gpu_seconds: reads the usage of all attempts until now.
     """
 
     now_s: float
@@ -271,7 +269,7 @@ class StoreState:
     failed: Sequence[AttemptRow] = ()
     trained_on: Callable[[], frozenset[str]] = frozenset
     trained_with: Callable[[], frozenset[str]] = frozenset
-    gpu_seconds: float = 0.0
+    gpu_seconds: Callable[[], float] = float
 
     def shared(self) -> dict[str, Any]:
         """Return these fields of a state that has more."""

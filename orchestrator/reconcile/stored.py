@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from dscampaign.db import open_runs, queries
+from dscampaign.db import campaigns, open_runs, queries
 from dscampaign.db.open_runs import WaitingAttempt
 from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
@@ -131,7 +131,6 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         most = _most(conn, store, fresh, len(ids) + len(waiting))
         begin, more = open_runs.fresh_runs(conn, campaign.id, most, skipped)
         runs, attempts = _read(conn, [*ids, *begin])
-        limited = "gpu_hours" in fresh.limits
         stored = _stored(conn, store, fresh, runs, attempts, [one.memory_key for one in waiting])
         lease = queries.read_lease(conn, lease_name(campaign.id))
         return replace(
@@ -142,13 +141,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
             failed=open_runs.failed_attempts(conn, campaign.id, NODE_KINDS, attempts.keys()),
             trained_on=partial(_trained_on, store, campaign.id),
             trained_with=partial(_trained_with, store, campaign.id),
-            gpu_seconds=_gpu_seconds(conn, campaign.id, stored.configs, cancelled=cancelled) if limited else 0.0,
         )
-
-
-def _gpu_seconds(conn: Connection, campaign_id: int, configs: Configs, *, cancelled: bool) -> float:
-    used = dict(open_runs.rank_seconds(conn, campaign_id, cancelled=cancelled))
-    return sum(used[run.id] * gpus_per_rank(configs.if_readable(run)) for run in open_runs.runs_of(conn, list(used)))
 
 
 def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> int | None:
@@ -180,8 +173,9 @@ def _stored(
 ) -> Stored:
     configs, rows = Configs(), chain.from_iterable(attempts.values())
     storage = [run.id for run in runs if waits_for_storage(run, attempts.get(run.id, ()))]
+    now_s = store.now(conn)
     return Stored(
-        now_s=store.now(conn),
+        now_s=now_s,
         campaign=campaign,
         runs=tuple(runs),
         configs=configs,
@@ -189,7 +183,14 @@ def _stored(
         ledgers=read_ledgers(conn, _undecided(runs, attempts, configs), rows, memory_keys),
         checkpoint_bytes=queries.checkpoint_sizes(conn, storage),
         screenings=_screenings(conn, runs, attempts),
+        gpu_seconds=partial(_gpu_seconds, store, campaign, now_s),
     )
+
+
+def _gpu_seconds(store: Store, campaign: CampaignRow, now_s: float) -> float:
+    with store.read() as conn:
+        used = campaigns.rank_seconds(conn, lambda _: now_s, campaign.id).get(campaign.id, {})
+    return sum(seconds * gpus_per_rank(campaign.executor, asked) for asked, seconds in used.items())
 
 
 def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:

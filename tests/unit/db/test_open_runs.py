@@ -102,13 +102,10 @@ def test_runs_without_an_attempt_are_begun_in_the_order_of_their_repeats(world: 
 
 def test_what_is_asked_of_runs_that_are_not_read(world: World) -> None:
     nodes = [{"host": "n1"}, {"host": "n2"}]
-    become(
-        world, {"state": RunState.COMPLETED, "reason": ""}, {**ENDED, "gpu_seconds": 9.0, "evidence": {"nodes": nodes}}
-    )
+    become(world, {"state": RunState.COMPLETED, "reason": ""}, {**ENDED, "evidence": {"nodes": nodes}})
     with world.store.read() as conn:
         assert open_runs.trained_hosts(conn, world.campaign_id) == {"n1", "n2"}
         assert open_runs.trained_interpreters(conn, world.campaign_id) == {""}
-        assert open_runs.rank_seconds(conn, world.campaign_id, cancelled=False) == [(world.run_id, 9.0)]
         assert open_runs.failed_attempts(conn, world.campaign_id, ["gpu"], ()) == []
     become(world, {"generation": 2}, {"failure_class": "gpu"})
     with world.store.read() as conn:

@@ -237,7 +237,7 @@ def test_where_runs_have_trained_that_are_done_is_known(world: World) -> None:
     assert snapshot.trained_on() == {"n0"}
 
 
-def test_gpu_hours_of_runs_that_are_done_count(world: World) -> None:
+def test_gpu_hours_of_all_attempts_count(world: World) -> None:
     with_gpus = {"slurm": {"gpus_per_node": 1}}
     world.record(matrix={"depth": DEPTHS}, **with_gpus)
     world.run_pass()
