@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.jobs.agent.evidence import LogLine
 from dscampaign.orchestrator.failures.policy import FailureClass
+from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.memory import config_changes
 
 from .actions import Finish
@@ -17,28 +19,20 @@ SAME_STEP = 10
 """Steps by which two ends of the same cause may differ: the reported step is seldom the step that failed."""
 
 
-@dataclass(frozen=True)
-class EndedAttempt:
-    """An attempt that is over; its verdict's fields are those of `Verdict`.
+@dataclass(frozen=True, kw_only=True)
+class EndedAttempt(Verdict):
+    """An attempt that is over, with its verdict.
 
     Attributes:
-        proof: the text by which `rule` classified it.
         ended_s: when its end was seen, by the store's clock.
         begun: whether a rank had started.
     """
 
     row: AttemptRow
-    kind: FailureClass
-    reason: str
-    hint: str
-    rule: str
-    host: str
     start_step: int
     last_step: int | None
     ended_s: float
-    place: str = ""
     begun: bool = True
-    proof: str = ""
 
     @property
     def progressed(self) -> bool:
@@ -62,34 +56,24 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
     return EndedAttempt(
         row=row,
         kind=FailureClass(row.failure_class or FailureClass.CRASH),
-        reason=str(told.get("reason", "")),
-        hint=str(told.get("hint", "")),
-        rule=str(told.get("rule", "")),
-        host=str(told.get("host", "")),
+        **{name: str(told.get(name, "")) for name in ("reason", "hint", "rule", "host", "place")},
+        line=LogLine(**told["line"]) if told.get("line") else None,
         start_step=row.start_step or 0,
         last_step=row.last_step,
         ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
-        place=str(told.get("place", "")),
-        proof=str((told.get("line") or {}).get("text", "")),
         begun=bool(told.get("begun", True)),
     )
 
 
 def ending_attempt(finish: Finish) -> EndedAttempt:
     """Return an attempt whose end was seen in this pass."""
-    verdict, ended = finish.verdict, finish.ended
+    ended = finish.ended
     return EndedAttempt(
         row=finish.attempt,
-        kind=verdict.kind,
-        reason=verdict.reason,
-        hint=verdict.hint,
-        rule=verdict.rule,
-        host=verdict.host,
+        **vars(finish.verdict),
         start_step=ended.start_step,
         last_step=ended.last_step,
         ended_s=finish.seen_s,
-        place=verdict.place,
-        proof=verdict.line.text if verdict.line else "",
         begun=ended.begun,
     )
 

@@ -103,7 +103,9 @@ def _same_before(history: Sequence[EndedAttempt]) -> EndedAttempt | None:
             for end in history[:-1]
             if end.row.micro_batch not in (None, last.row.micro_batch)
             and end.changes == last.changes
-            and cuda_oom.same_memory(end.proof, last.proof)
+            and end.line
+            and last.line
+            and cuda_oom.same_memory(end.line.text, last.line.text)
         ),
         None,
     )

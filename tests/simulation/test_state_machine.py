@@ -320,18 +320,6 @@ def here(store: Store, clock: Clock) -> Iterator[Machine]:
     made.world.close()
 
 
-def test_a_slow_pass_of_which_no_run_needs_a_look_keeps_its_lease(here: Machine) -> None:
-    here.time_passes(seconds=3700)
-    here.user_cancels(which=0)
-    here.time_passes(seconds=130)
-    for which in (0, 2):
-        here.user_cancels(which=which)
-    for _ in range(4):
-        here.reconcile(leader=0)
-    here.reconcile_slowly(effect_s=12, leader=0, sbatch="taken")
-    here.promises_hold()
-
-
 def test_a_slow_pass_does_not_wait_for_the_agents_that_it_cancels(here: Machine) -> None:
     here.reconcile(leader=0)
     here.jobs_start()

@@ -124,7 +124,8 @@ def _ends(*proofs: str) -> list[AttemptRow]:
     """Attempts at half the micro-batch of the one before."""
     rows = (ended_row(number, "oom", micro_batch=32 >> number) for number in range(1, len(proofs) + 1))
     return [
-        replace(row, evidence={**row.evidence, "line": {"text": text}}) for row, text in zip(rows, proofs, strict=True)
+        replace(row, evidence={**row.evidence, "line": {"file": "0_rank0.log", "number": 1, "text": text}})
+        for row, text in zip(rows, proofs, strict=True)
     ]
 
 

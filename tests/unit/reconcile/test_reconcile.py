@@ -523,6 +523,32 @@ def test_the_lease_is_renewed_between_slow_commands_of_slurm(
     assert asked == ["squeue", "sacct"] * 2
 
 
+def test_the_lease_is_renewed_after_a_slow_look_at_runs_that_only_wait(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.record(matrix={"depth": [1]})
+    world.run_pass()
+    other, listed, decided = world.reconciler(), world.cluster.list_jobs, loop.decide
+    taken_s: list[float] = []
+
+    def slow_listing(*args: Any) -> Any:
+        clock.now_s += 0.55 * lease.LEASE_TTL_S
+        return listed(*args)
+
+    def slow_decision(snapshot: Any) -> Any:
+        assert snapshot.queue.length == 1
+        clock.now_s += 0.55 * lease.LEASE_TTL_S
+        with pytest.raises(LeaseHeld):
+            other.run_pass()
+        taken_s.append(clock.now_s)
+        return decided(snapshot)
+
+    monkeypatch.setattr(world.cluster, "list_jobs", slow_listing)
+    monkeypatch.setattr(loop, "decide", slow_decision)
+    world.run_pass()
+    assert len(taken_s) == 1
+
+
 def test_the_lease_is_renewed_while_a_long_spool_is_taken(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
