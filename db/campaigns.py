@@ -67,8 +67,11 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     }
 
 
-def _running_s(started_s: float | None, created_s: float, now_s: float) -> float:
-    """A node's clock may be days off: an attempt never began before it was recorded, nor later than now."""
+def running_s(started_s: float | None, created_s: float, now_s: float) -> float:
+    """Return for how long an unended attempt has run by now, by the store's clock.
+
+    Its node's clock may be days off: it never began before it was recorded, nor later than now.
+    """
     return max(0.0, now_s - max(started_s, created_s)) if started_s else 0.0
 
 
@@ -90,7 +93,7 @@ def rank_seconds(
     began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
     for owner, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
-        seconds[owner][Asked(gpus, gres, ranks)] += world_size * _running_s(started_s, created_s, looked_s(owner))
+        seconds[owner][Asked(gpus, gres, ranks)] += world_size * running_s(started_s, created_s, looked_s(owner))
     return seconds
 
 

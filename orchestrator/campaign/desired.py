@@ -75,7 +75,7 @@ def spec_diff(store: Store | None, submission: Submission) -> tuple[CampaignRow 
     """
     if store is None:
         _require_usable(submission, None, None)
-        return None, merge(submission.runs, [])
+        return None, SpecDiff(submission.runs, (), (), ())
     with store.read() as conn:
         campaign, stored, saved = _read(conn, submission)
     _check_unchanged(campaign, submission)

@@ -112,12 +112,12 @@ class Location:
 
     def open_if_any(self) -> Store | None:
         """Open the store; None if a SQLite file has yet to be made, or its maker died before it had tables."""
-        from dscampaign.db.errors import SchemaMismatch, StoreMissing
+        if self.file and not self.file.exists():
+            return None
+        from dscampaign.db.errors import SchemaMismatch
 
         try:
             return self.open()
-        except StoreMissing:
-            return None
         except SchemaMismatch as error:
             if error.found is None and self.file:
                 return None

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dscampaign.db import queries
 from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
@@ -31,14 +31,9 @@ from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
 from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.progress import counted
-from dscampaign.orchestrator.reconcile.actions import Submit
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
-from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.loop import make_executor
-from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, point_of, work_of
-from dscampaign.orchestrator.reconcile.stored import read_store
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
@@ -47,6 +42,9 @@ from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
+
+if TYPE_CHECKING:
+    from dscampaign.orchestrator.reconcile.actions import Submit
 
 
 class Sign(StrEnum):
@@ -206,7 +204,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
 
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
-    screen, rule = submission.spec.screen, ScreeningRule.of(submission.rules)
+    screen = submission.spec.screen
+    rule = ScreeningRule.of(submission.rules) if screen else None
     if screen is None or rule is None:
         return None
     later: dict[str, list[Run]] = defaultdict(list)
@@ -338,6 +337,13 @@ def _decided(
     store: Store, campaign: CampaignRow, submission: Submission, change: SpecDiff
 ) -> tuple[dict[int, Submit], Unreachable | None]:
     """Return the next pass' submissions of the kept runs, by run id. `local.parallel` does not count here."""
+    # imported here: the first plan of a campaign needs none of them
+    from dscampaign.orchestrator.reconcile.actions import Submit
+    from dscampaign.orchestrator.reconcile.decide import decide
+    from dscampaign.orchestrator.reconcile.loop import make_executor
+    from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
+    from dscampaign.orchestrator.reconcile.stored import read_store
+
     # as submitting the spec would leave it
     provenance = {**campaign.provenance, **submission.rules}
     limits = submission.spec.limits.model_dump(exclude_none=True)
