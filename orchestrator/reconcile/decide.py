@@ -26,9 +26,8 @@ from dscampaign.orchestrator.executors.job_request import code_of
 
 from . import retry_policy
 from .actions import Action, CancelJob, Finish, SetAside, Submit, set_run
-from .attempt_history import EndedAttempt, attempt_history, ended_attempt, ending_attempt
+from .attempt_history import EndedAttempt, NodeEvidence, attempt_history, ended_attempt, ending_attempt, excluded
 from .attempt_state import follow_attempt, transitions
-from .node_exclusion import NodeEvidence, excluded
 from .origin import why_held
 from .retry_policy import PassContext
 from .screening import gates

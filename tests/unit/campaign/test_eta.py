@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.db.records import RunStatus
 from dscampaign.db.states import RunState, Stage
-from dscampaign.orchestrator.campaign.eta import campaign_left_s, run_left_s
+from dscampaign.orchestrator.campaign.status import campaign_left_s, run_left_s
 
 NOW_S = 10_000.0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.orchestrator.reconcile.attempt_history import EndedAttempt, ended_attempt
-from dscampaign.orchestrator.reconcile.node_exclusion import excluded
+from dscampaign.orchestrator.reconcile.attempt_history import EndedAttempt, ended_attempt, excluded
 from dscampaign.tests.support.policy_world import NOW_S, ended_row
 
 DAY_H = 24.0
