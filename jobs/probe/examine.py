@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.disk_space import try_writing
-from dscampaign.files.file_systems import file_system
+from dscampaign.files.file_systems import file_system, try_writing
 from dscampaign.files.ownership import distrust
 from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.disk_space import require_space
+from dscampaign.files.file_systems import require_space
 
 from .checkpoint import (
     DRAFT_SUFFIX,

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import torch.distributed as dist
 
-from dscampaign.files.disk_space import try_writing
+from dscampaign.files.file_systems import try_writing
 from dscampaign.jobs import report
 from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.checkpoint import CheckpointError, FileEntry

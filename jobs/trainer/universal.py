@@ -19,7 +19,7 @@ from deepspeed import DeepSpeedEngine
 
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import sync_dir
-from dscampaign.files.disk_space import require_space
+from dscampaign.files.file_systems import require_space
 from dscampaign.files.private_files import make_folder
 from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.variables import PER_TASK

@@ -14,7 +14,7 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.job_request import gpus_per_rank
 from dscampaign.orchestrator.reconcile.lease import looked_s
 
-from .counts import RunCounts
+from .selection import RunCounts
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
 
-from .counts import RunCounts
-from .selection import Selection
+from .selection import RunCounts, Selection
 from .titles import titles_of
 
 MOST_FINAL, MOST_WATCHED = 2000, 200

@@ -87,8 +87,12 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
       campaign explain sweep zero_stage-3
       campaign explain --config
     """
-    from dscampaign.orchestrator.campaign.details import campaign_details, run_details
-    from dscampaign.orchestrator.campaign.documents import campaign_document, run_document
+    from dscampaign.orchestrator.campaign.documents import (
+        campaign_details,
+        campaign_document,
+        run_details,
+        run_document,
+    )
     from dscampaign.orchestrator.campaign.lookup import find_run, open_runs
 
     from .pages.describe import campaign_page, run_page, settings_page

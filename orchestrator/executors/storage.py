@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 
@@ -26,7 +26,7 @@ class Trouble(NamedTuple):
 def trouble(folder: Path, needed_bytes: int = 0) -> Trouble | None:
     """Return why a folder cannot be written, or lacks space for the next attempt; None if it can."""
     try:
-        disk_space.try_writing(folder)
+        file_systems.try_writing(folder)
         free = shutil.disk_usage(folder).free
     except OSError as exc:
         return Trouble(exc.strerror or str(exc), _free_space() if exc.errno in _FULL else _CHOOSE)

@@ -12,8 +12,13 @@ from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.orchestrator.campaign.code_text import codes_text
-from dscampaign.orchestrator.campaign.details import CampaignDetails, RunDetails
-from dscampaign.orchestrator.campaign.documents import batch_of, forwards_document, speed_document
+from dscampaign.orchestrator.campaign.documents import (
+    CampaignDetails,
+    RunDetails,
+    batch_of,
+    forwards_document,
+    speed_document,
+)
 from dscampaign.orchestrator.campaign.status import NO_METRICS
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT

@@ -12,8 +12,8 @@ from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.code_text import mixed_code
-from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import some

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from dscampaign.orchestrator.campaign.counts import RunCounts
 from dscampaign.orchestrator.campaign.documents import SCHEMA_VERSION, columns_of, finite
+from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict

@@ -16,7 +16,7 @@ import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from dscampaign.orchestrator.campaign.counts import RunCounts
+from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.report.compare.results import Results
 

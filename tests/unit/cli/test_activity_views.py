@@ -11,8 +11,7 @@ import pytest
 from dscampaign.db import queries, schema
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.details import run_details
-from dscampaign.orchestrator.campaign.documents import run_document
+from dscampaign.orchestrator.campaign.documents import run_details, run_document
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.describe import run_page
 from dscampaign.orchestrator.cli.pages.text import Page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.actions import action_lines
@@ -67,7 +67,7 @@ def test_an_end_that_could_not_be_recorded_is_told_once_it_is(tmp_path: Path, mo
     world.cluster.jobs = {key: view._replace(state="FAILED") for key, view in world.cluster.jobs.items()}
     with monkeypatch.context() as patch:
         patch.setattr("dscampaign.orchestrator.reconcile.act.close_tasks", full)
-        patch.setattr(disk_space, "try_writing", full)
+        patch.setattr(file_systems, "try_writing", full)
         for _ in range(2):
             [said] = said_of_a_pass(world)
             assert said.startswith("the shared folder is full: its disk has no free space")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.errors import SchemaMismatch, StoreUnreachable
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.orchestrator.campaign.location import Location
 from dscampaign.orchestrator.doctor import check_host
 from dscampaign.orchestrator.doctor.check import At, Check, Severity, exit_code
@@ -70,12 +70,12 @@ def failing(number: int) -> Callable[[Path], None]:
 def test_a_folder_that_takes_no_files_is_a_problem_and_all_that_is_said_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_space, "try_writing", failing(errno.EROFS))
+    monkeypatch.setattr(file_systems, "try_writing", failing(errno.EROFS))
     [found] = folder_checks(tmp_path / "to/be/made")
     assert (found.id, found.verdict) == ("folder.writable", Severity.PROBLEM)
     assert found.seen == f"{tmp_path}/to/be/made, to be created in {tmp_path}: Read-only file system"
     assert found.next.startswith("choose a folder that you can write to")
-    monkeypatch.setattr(disk_space, "try_writing", failing(errno.ENOSPC))
+    monkeypatch.setattr(file_systems, "try_writing", failing(errno.ENOSPC))
     [found] = folder_checks(tmp_path)
     assert found.next == "free space there: `campaign gc` deletes files that no result needs"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.checkpoint_retention import prune, rate
 from dscampaign.tests.unit.jobs.test_checkpoint import make
@@ -119,7 +119,7 @@ def test_drafts_make_room_but_not_those_of_a_newer_attempt(disk: Path) -> None:
 
 
 def test_a_disk_that_takes_something_is_not_full(tmp_path: Path) -> None:
-    disk_space.try_writing(tmp_path)
+    file_systems.try_writing(tmp_path)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        disk_space.try_writing(tmp_path / "missing")
+        file_systems.try_writing(tmp_path / "missing")

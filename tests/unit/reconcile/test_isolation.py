@@ -16,7 +16,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
@@ -285,7 +285,7 @@ def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_space, "try_writing", fail)
+        patch.setattr(file_systems, "try_writing", fail)
         patch.setattr(submit, "make_below", fail)
         patch.setattr(act, "is_claimed", fail)
         for _ in range(5):

@@ -14,7 +14,7 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.records import StepTimes
 from dscampaign.db.states import AttemptState, RunState
-from dscampaign.files import disk_space
+from dscampaign.files import file_systems
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome
@@ -259,7 +259,7 @@ def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeyp
         assert look(world).storage is None
     with world.store.write() as conn:
         queries.update_run(conn, run(world).run.id, state=RunState.PENDING)
-    monkeypatch.setattr(disk_space, "try_writing", full)
+    monkeypatch.setattr(file_systems, "try_writing", full)
     assert look(world).storage == "No space left on device"
 
 
