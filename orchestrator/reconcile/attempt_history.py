@@ -65,7 +65,11 @@ def ended_attempt(row: AttemptRow) -> EndedAttempt:
     return EndedAttempt(
         row=row,
         kind=FailureClass(row.failure_class or FailureClass.CRASH),
-        **{name: str(told.get(name, "")) for name in ("reason", "hint", "rule", "host", "place")},
+        reason=str(told.get("reason", "")),
+        hint=str(told.get("hint", "")),
+        rule=str(told.get("rule", "")),
+        host=str(told.get("host", "")),
+        place=str(told.get("place", "")),
         line=LogLine(**told["line"]) if told.get("line") else None,
         start_step=row.start_step or 0,
         last_step=row.last_step,
