@@ -35,6 +35,7 @@ from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import attempt_files, lease, loop
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
+from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.simulation.clock import Clock
@@ -528,7 +529,7 @@ def test_the_lease_is_renewed_after_a_slow_look_at_runs_that_only_wait(
 ) -> None:
     world.record(matrix={"depth": [1]})
     world.run_pass()
-    other, listed, decided = world.reconciler(), world.cluster.list_jobs, loop.decide
+    other, listed = world.reconciler(), world.cluster.list_jobs
     taken_s: list[float] = []
 
     def slow_listing(*args: Any) -> Any:
@@ -541,10 +542,10 @@ def test_the_lease_is_renewed_after_a_slow_look_at_runs_that_only_wait(
         with pytest.raises(LeaseHeld):
             other.run_pass()
         taken_s.append(clock.now_s)
-        return decided(snapshot)
+        return decide(snapshot)
 
     monkeypatch.setattr(world.cluster, "list_jobs", slow_listing)
-    monkeypatch.setattr(loop, "decide", slow_decision)
+    monkeypatch.setattr("dscampaign.orchestrator.reconcile.loop.decide", slow_decision)
     world.run_pass()
     assert len(taken_s) == 1
 
