@@ -18,7 +18,6 @@ from dscampaign.orchestrator.settings import Settings, resolve
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
 
-_PLACES: Final = ("dir", "store")
 _TYPED: Final = ("command line", "environment")
 """Prefixes of the sources of settings that do not depend on the folder of the call."""
 
@@ -71,7 +70,8 @@ class Location:
         try:
             return Store.open(self.settings.store, create=create)
         except StoreMissing as error:
-            error.hint = self.beside_spec or self._elsewhere or f"`{typed('submit', SPEC)}` creates one"
+            other = "" if self.spec else "; to find another, name its spec file, --dir or --store"
+            error.hint = self.beside_spec or f"`{typed('submit', SPEC)}` creates one{other}"
             raise
         except SchemaMismatch as error:
             if error.upgradable:
@@ -95,17 +95,6 @@ class Location:
         if there != self.there.dir / Beside.STORE:
             words += ["--store", f"sqlite:///{_spelt(there, self.spec.parent)}"]
         return f"there is a store beside the spec: add `{shlex.join(words)}`"
-
-    @property
-    def _elsewhere(self) -> str:
-        """The hint for a store that may be elsewhere, if neither a spec nor a setting names one; else ""."""
-        if self.spec is not None or not self._by_default:
-            return ""
-        return f"`{typed('submit', SPEC)}` creates one; to find another, name its spec file, --dir or --store"
-
-    @property
-    def _by_default(self) -> bool:
-        return all(self._source_of(name).startswith("default") for name in _PLACES)
 
     def _source_of(self, name: str) -> str:
         return next((one.source for one in self.settings.origins if one.name == name), "default")

@@ -65,7 +65,7 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """A file or folder that can be deleted, from a time on: 0 if its age does not matter.
+    """A file or folder that can be deleted.
 
     Attributes:
         root: the folder above it that is this program's.
@@ -75,12 +75,6 @@ class Item:
     path: Path
     root: Path
     size_bytes: int
-    from_s: float = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it can be deleted now."""
-        return self.from_s <= time.time()
 
 
 @dataclass(frozen=True)
@@ -89,13 +83,11 @@ class Garbage:
 
     Attributes:
         notes: why a campaign or a folder was left out.
-        too_new: files that become garbage if nobody uses them.
         kept: places that stay, as they are not of this program.
     """
 
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
-    too_new: tuple[Item, ...] = ()
     kept: tuple[Kept, ...] = ()
 
     def of(self, kind: GarbageKind) -> list[Item]:
@@ -121,9 +113,8 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
             notes.append(f"code: kept, as {other} in {folder} is a campaign of another store")
         else:
             places += _unused_code(store, folder)
-    items = [place for place in places if isinstance(place, Item)]
-    due, too_new = (tuple(item for item in items if item.is_due is due) for due in (True, False))
-    return Garbage(due, tuple(notes), too_new, tuple(place for place in places if isinstance(place, Kept)))
+    items, kept = (tuple(place for place in places if isinstance(place, kind)) for kind in (Item, Kept))
+    return Garbage(items, tuple(notes), kept)
 
 
 def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], dir: Path) -> Garbage:
@@ -138,7 +129,7 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
 
     def delete(places: Iterable[Item | Kept]) -> None:
         for item in places:
-            if isinstance(item, Item) and item.path in asked and item.is_due:
+            if isinstance(item, Item) and item.path in asked:
                 checkpoint = item.kind is GarbageKind.CHECKPOINTS
                 stays = (
                     checkpoint_retention.remove_checkpoint(item.path)
@@ -157,7 +148,7 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
     for folder in _folders(campaigns, dir):
         if not _campaign_of_other_store(store, folder):
             delete(list(_unused_code(store, folder)))
-    return Garbage(tuple(gone), tuple(notes), kept=tuple(kept))
+    return Garbage(tuple(gone), tuple(notes), tuple(kept))
 
 
 def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
@@ -236,9 +227,15 @@ def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
         if stays:
             yield from (Kept(path, "not of this program") for path in stays)
             continue
-        parts = list(_items(GarbageKind.CODE, (place, copy.manifest, copy.damaged), dir, aged=True))
-        from_s = max((part.from_s for part in parts if isinstance(part, Item)), default=0.0)
-        yield from (replace(part, from_s=from_s) if isinstance(part, Item) else part for part in parts)
+        parts = (place, copy.manifest, copy.damaged)
+        if not any(map(_is_new, parts)):
+            yield from _items(GarbageKind.CODE, parts, dir)
+
+
+def _is_new(path: Path) -> bool:
+    with suppress(OSError):
+        return path.lstat().st_mtime + SURE_S > time.time()
+    return False
 
 
 def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool = False) -> Iterator[Item | Kept]:
@@ -247,12 +244,14 @@ def _items(kind: GarbageKind, paths: Iterable[Path], root: Path, *, aged: bool =
         if not path.is_relative_to(root):
             yield Kept(path, f"not in {root}")
             continue
+        if aged and _is_new(path):
+            continue
         with suppress(OSError):
-            from_s = path.lstat().st_mtime + SURE_S if aged else 0.0
+            path.lstat()
             size, kept = ours.measure(root, at=path.relative_to(root).parts)
             yield from kept
             if not kept:
-                yield Item(kind, path, root, size, from_s)
+                yield Item(kind, path, root, size)
 
 
 # -- old metrics -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from .progress import progress_shown
 if TYPE_CHECKING:
     from dscampaign.files.ours import Kept
     from dscampaign.orchestrator.campaign.overview import CampaignOverview
-    from dscampaign.orchestrator.campaign.retention import Garbage, Item
+    from dscampaign.orchestrator.campaign.retention import Garbage
 
 
 @click.command("list", cls=Verb)
@@ -169,7 +169,6 @@ def _garbage(found: Garbage) -> list[str]:
         if items := found.of(kind):
             lines += [f"{size(sum(item.size_bytes for item in items)):>8}  {kind} ({len(items):,})"]
     lines += [f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"]
-    lines += [f"too new: {count(len(found.too_new), 'file')}"] if found.too_new else []
     return [*lines, *_kept(found.kept), *found.notes]
 
 
@@ -182,11 +181,6 @@ def _kept_document(kept: Kept) -> dict[str, str]:
 
 
 def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:
-    items = [_item_document(item) for item in found.items]
-    too_new = [{**_item_document(item), "from_s": item.from_s} for item in found.too_new]
+    items = [{"kind": i.kind.name.lower(), "path": str(i.path), "size_bytes": i.size_bytes} for i in found.items]
     done = {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}
-    return {**done, "too_new": too_new, "kept": [_kept_document(one) for one in found.kept]}
-
-
-def _item_document(item: Item) -> dict[str, Any]:
-    return {"kind": item.kind.name.lower(), "path": str(item.path), "size_bytes": item.size_bytes}
+    return {**done, "kept": [_kept_document(one) for one in found.kept]}

@@ -202,7 +202,7 @@ def test_a_store_beside_the_spec_is_named_where_this_folder_has_none(
 
 @pytest.mark.parametrize(
     ("words", "is_told"),
-    [(["status"], True), (["list"], True), (["status", "--dir", "x"], False), (["status", "../a/spec.yaml"], False)],
+    [(["status"], True), (["list"], True), (["status", "--dir", "x"], True), (["status", "../a/spec.yaml"], False)],
 )
 def test_a_store_that_nothing_names_may_be_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: list[str], is_told: bool
