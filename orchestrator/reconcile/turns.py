@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dscampaign.db import queries
 from dscampaign.db.errors import AWAY, SchemaMismatch, StaleLease
@@ -38,16 +37,6 @@ class Turn:
 
     campaign: CampaignRow
     due_s: float
-
-
-class _Key(NamedTuple):
-    id: int
-    created_s: float
-
-    @classmethod
-    def of(cls, campaign: CampaignRow) -> _Key:
-        """Return the key of a campaign."""
-        return cls(campaign.id, campaign.created_s)
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ class Turns:
             driver: makes the reconciler of a campaign.
         """
         self._store, self._interval_s, self._driver = store, interval_s, driver
-        self._reconcilers: dict[_Key, Reconciler] = {}
+        self._reconcilers: dict[tuple[int, float], Reconciler] = {}  # an id may come back
         self._unfinished: set[int] = set()
         self._rests_until_s: dict[int, float] = {}
 
@@ -160,9 +149,10 @@ class Turns:
 
     def _pass(self, campaign: CampaignRow, then_s: float) -> Pass | Exception:
         """Make a pass, after which nobody has to look at the campaign for so long."""
+        key = campaign.id, campaign.created_s
         try:
-            reconciler = self._reconcilers.get(_Key.of(campaign)) or self._driver(self._store, campaign)
-            self._reconcilers[_Key.of(campaign)] = reconciler
+            reconciler = self._reconcilers.get(key) or self._driver(self._store, campaign)
+            self._reconcilers[key] = reconciler
             done = reconciler.run_pass()
         except (LeaseHeld, StaleLease) as held:
             self._unfinished.discard(campaign.id)  # it is another's to finish
@@ -176,11 +166,11 @@ class Turns:
         else:
             if reconciler.is_over(done):
                 self._unfinished.discard(campaign.id)
-                del self._reconcilers[_Key.of(campaign)]
+                del self._reconcilers[key]
             else:
                 self._unfinished.add(campaign.id)
                 reconciler.close(then_s)
             return done
-        if _Key.of(campaign) in self._reconcilers:
-            self._reconcilers[_Key.of(campaign)].close(then_s)
+        if key in self._reconcilers:
+            self._reconcilers[key].close(then_s)
         return failed
