@@ -11,8 +11,8 @@ from dscampaign.db.campaigns import CampaignTotals, campaign_totals
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import REMOVED
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.executors.job_request import gpus_per_rank
 from dscampaign.orchestrator.reconcile.lease import looked_s
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 from .selection import RunCounts
 
@@ -40,7 +40,7 @@ class CampaignOverview:
         """The hours of its attempts until the last look at its jobs: of GPUs, or of ranks without any."""
         used = self.totals.rank_seconds.items()
         executor = self.campaign.executor
-        return sum(seconds * (gpus_per_rank(executor, asked) or 1.0) for asked, seconds in used) / 3600
+        return sum(seconds * (gpus_per_rank(executor, *asked) or 1.0) for asked, seconds in used) / 3600
 
     @property
     def removed(self) -> bool:

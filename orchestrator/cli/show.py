@@ -87,12 +87,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
       campaign explain sweep zero_stage-3
       campaign explain --config
     """
-    from dscampaign.orchestrator.campaign.documents import (
-        campaign_details,
-        campaign_document,
-        run_details,
-        run_document,
-    )
+    from dscampaign.orchestrator.campaign import documents
     from dscampaign.orchestrator.campaign.lookup import find_run, open_runs
 
     from .pages.describe import campaign_page, run_page, settings_page
@@ -104,11 +99,11 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
         return EXIT_OK
     opened, campaign, names = open_runs(place, words)
     if names:
-        run = run_details(opened, *find_run(opened, (campaign.name, *names)))
-        echo_either(as_json, lambda: run_document(run), lambda page: run_page(run, page))
+        run = documents.run_details(opened, *find_run(opened, (campaign.name, *names)))
+        echo_either(as_json, lambda: documents.run_document(run), lambda page: run_page(run, page))
     else:
-        facts = campaign_details(opened, campaign)
-        echo_either(as_json, lambda: campaign_document(facts), lambda page: campaign_page(facts, page))
+        facts = documents.campaign_details(opened, campaign)
+        echo_either(as_json, lambda: documents.campaign_document(facts), lambda page: campaign_page(facts, page))
     return EXIT_OK
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dscampaign import __version__, jobs
 from dscampaign.db.records import AttemptRow, RunRow
@@ -22,7 +22,7 @@ from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.code_copy import LIVE
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
-from dscampaign.orchestrator.spec import batch_size, slurm_syntax
+from dscampaign.orchestrator.spec import batch_size
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -30,9 +30,6 @@ from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 from .local import local_gpus
-
-if TYPE_CHECKING:
-    from dscampaign.db.campaigns import Asked
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 """Characters of a token in the store, and of its unique part."""
@@ -182,14 +179,6 @@ def accumulation_of(config: RunConfig, micro_batch: int | None, world_size: int)
 def gpus_per_node(config: RunConfig) -> int:
     """Return the GPUs that the ranks of a node use; 0 if they train on its CPU."""
     return config.slurm.gpus if config.executor == "slurm" else min(local_gpus(), config.ranks())
-
-
-def gpus_per_rank(executor: str, asked: Asked) -> float:
-    """Return the GPUs that an attempt holds for each of its ranks; one if nobody knows."""
-    if asked.gpus_per_node is None:
-        return 1.0
-    gpus = slurm_syntax.gpus_of_node(asked.gpus_per_node, asked.gres)
-    return slurm_syntax.gpus_per_rank(executor, gpus, asked.ranks_per_node)
 
 
 def trains_on_cpu(config: RunConfig) -> bool:

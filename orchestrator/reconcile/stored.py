@@ -17,11 +17,12 @@ from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.db.warm_up import untimed_steps
-from dscampaign.orchestrator.executors.job_request import gpus_per_rank, run_config
+from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import read_ledgers
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.shared_sections import SharedSections
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 from .lease import lease_name
 from .screening import Screening
@@ -190,7 +191,7 @@ def _stored(
 def _gpu_seconds(store: Store, campaign: CampaignRow, now_s: float) -> float:
     with store.read() as conn:
         used = campaigns.rank_seconds(conn, lambda _: now_s, campaign.id).get(campaign.id, {})
-    return sum(seconds * gpus_per_rank(campaign.executor, asked) for asked, seconds in used.items())
+    return sum(seconds * gpus_per_rank(campaign.executor, *asked) for asked, seconds in used.items())
 
 
 def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:

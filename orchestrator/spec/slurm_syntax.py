@@ -46,6 +46,9 @@ def gpus_of_node(gpus_per_node: str, gres: str | None) -> int:
     return sum(int(count or 1) for count in _GRES_GPUS.findall(gres))
 
 
-def gpus_per_rank(executor: str, gpus_per_node: int, ranks_per_node: int | None) -> float:
-    """GPUs that an attempt holds for each of its ranks; on this machine each rank counts."""
-    return gpus_per_node / (ranks_per_node or gpus_per_node or 1) if executor == "slurm" else 1.0
+def gpus_per_rank(executor: str, gpus_per_node: str | None, gres: str | None, ranks_per_node: int | None) -> float:
+    """GPUs that an attempt holds for each of its ranks, one if unknown; on this machine each rank counts."""
+    if executor != "slurm" or gpus_per_node is None:
+        return 1.0
+    gpus = gpus_of_node(gpus_per_node, gres)
+    return gpus / (ranks_per_node or gpus or 1)

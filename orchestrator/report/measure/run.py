@@ -328,8 +328,9 @@ def _devices_per_rank(device_names: tuple[str, ...], config: Mapping[str, Any]) 
     """Return the GPUs that an attempt holds for each of its ranks; 1 on CPUs, or if it requests none."""
     if not _on_gpus(device_names, config):
         return 1.0
-    executor = config.get("executor") or "slurm"
-    return gpus_per_rank(executor, _gpus_of_node(config), config.get("ranks_per_node")) or 1.0
+    slurm, executor = config.get("slurm") or {}, config.get("executor") or "slurm"
+    gpus = str(slurm.get("gpus_per_node") or 0)
+    return gpus_per_rank(executor, gpus, slurm.get("gres"), config.get("ranks_per_node")) or 1.0
 
 
 def _lines(data: RunData) -> Lines:
