@@ -17,6 +17,7 @@ from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.shared_sections import SharedSections
+from dscampaign.tests.simulation.fates import GUESSES
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.support.budgets import FINAL, MUST_SAVE, charged, progressed, spent
 
@@ -158,8 +159,8 @@ class Promises:
             assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
         classes = set().union(*(job.classes for job in ran or jobs))
-        if any(job.state == "COMPLETED" and job.unsaid and job.agents[0].finished for job in ran):
-            classes.add("completed")  # all its steps are reported, and no outcome contradicts Slurm
+        if any(job.state == "COMPLETED" and job.classes >= GUESSES and job.agents[0].finished for job in ran):
+            classes.add("completed")  # judged before its outcome came: Slurm and the steps agree
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
     def _check_free(self, run: RunRow, rows: Sequence[AttemptRow]) -> None:
