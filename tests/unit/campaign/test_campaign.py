@@ -57,7 +57,7 @@ def test_the_same_submission_again_changes_nothing(world: World) -> None:
     assert {name: (run.id, run.state, run.config_hash) for name, run in world.runs().items()} == before
 
 
-def test_what_describes_a_run_may_change_while_it_stands(world: World) -> None:
+def test_descriptive_fields_may_change_while_a_run_exists(world: World) -> None:
     world.record()
     set_run(world, "depth-1", state=RunState.RUNNING)
     world.record(retry={"crash": 7, "backoff_s": 0})
@@ -97,7 +97,7 @@ def test_an_experiment_that_failed_may_be_another_one(world: World) -> None:
     assert [event.message for event in world.events("replaced")] == ["its experiment changed in the spec"]
 
 
-def test_what_leaves_the_spec_is_not_wanted_but_not_forgotten(world: World) -> None:
+def test_runs_that_leave_the_spec_are_unwanted_but_kept(world: World) -> None:
     world.record()
     world.record(matrix={"depth": [2, 3]})
     assert {name: run.desired for name, run in world.runs().items()} == {
@@ -108,7 +108,7 @@ def test_what_leaves_the_spec_is_not_wanted_but_not_forgotten(world: World) -> N
     assert [run.ordinal for name, run in world.runs().items() if name != "depth-1"] == [0, 1]
 
 
-def test_what_counts_and_what_is_equal_is_kept_and_may_change(world: World) -> None:
+def test_limits_and_equal_fields_may_change(world: World) -> None:
     world.record(objective="loss", loss_margin=0.05)
     assert [world.campaign.provenance[name] for name in ("objective", "loss_margin")] == ["loss", 0.05]
     before = {name: run.config_hash for name, run in world.runs().items()}
@@ -145,7 +145,7 @@ def test_folders_are_for_the_user_alone(world: World, tmp_path: Path) -> None:
 # -- cancel and retry --------------------------------------------------------------------------------------------
 
 
-def test_cancel_takes_what_is_not_over_and_is_asked_once(world: World) -> None:
+def test_cancel_marks_unended_runs_once(world: World) -> None:
     world.record()
     set_run(world, "depth-2", state=RunState.COMPLETED)
     for _ in range(2):  # whoever asks again, as after an interruption, sees to it again
@@ -176,7 +176,7 @@ def test_retry_takes_failed_and_held_runs_and_by_name_cancelled_ones(world: Worl
         campaigns.retry(world.store, world.campaign, ["depth-4"])
 
 
-def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
+def test_a_retry_lists_the_runs_that_begin_again_and_the_rest(world: World) -> None:
     world.record(matrix={"depth": [1, 2, 3, 4, 5, 6]})
     states = ("failed", "held", "cancelled", "completed", "screened", "cancelled")
     for depth, state in enumerate(states, 1):
@@ -198,7 +198,7 @@ def test_what_a_retry_begins_again_and_what_it_leaves(world: World) -> None:
     )
 
 
-def test_what_a_cancellation_ends_and_what_it_leaves(world: World) -> None:
+def test_a_cancellation_lists_the_runs_that_end_and_the_rest(world: World) -> None:
     world.record(matrix={"depth": [1, 2, 3, 4]})
     for depth, state in enumerate(("queued", "failed", "cancelled", "completed"), 1):
         set_run(world, f"depth-{depth}", state=RunState(state))
@@ -215,7 +215,7 @@ def test_what_a_cancellation_ends_and_what_it_leaves(world: World) -> None:
     assert text(2) == "nothing to cancel: depth-2 is already failed"
 
 
-def test_what_may_follow_a_retry_fits_what_it_leaves(world: World) -> None:
+def test_the_next_command_after_a_retry_fits_the_rest(world: World) -> None:
     world.record()
     set_run(world, "depth-1", state=RunState.COMPLETED)
     set_run(world, "depth-2", state=RunState.QUEUED, desired="cancel")
@@ -250,7 +250,7 @@ def test_a_run_that_completed_early_is_retried_by_name(world: World) -> None:
     assert [attempt.generation for attempt in world.attempts("depth-1")] == [1, 2]
 
 
-def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> None:
+def test_retry_of_all_skips_runs_outside_the_spec(world: World) -> None:
     world.record()
     set_run(world, "depth-1", state=RunState.FAILED)
     world.record(matrix={"depth": [2]})
@@ -258,7 +258,7 @@ def test_retry_of_all_leaves_out_what_the_spec_no_longer_names(world: World) -> 
     assert [run.name for run in campaigns.retry(world.store, world.campaign, ["depth-1"])] == ["depth-1"]
 
 
-def test_a_run_that_the_spec_no_longer_names_stays_known_as_such(world: World) -> None:
+def test_a_run_outside_the_spec_stays_marked(world: World) -> None:
     """Whatever its user does with it; once a spec names it again, it is like any other."""
     world.record()
     set_run(world, "depth-1", state=RunState.FAILED)
@@ -280,7 +280,7 @@ def test_a_run_that_the_spec_no_longer_names_stays_known_as_such(world: World) -
     assert (named.state, named.desired) == (RunState.QUEUED, "run")
 
 
-def test_the_plan_says_how_runs_that_were_submitted_get_new_code(world: World) -> None:
+def test_the_plan_names_the_command_for_new_code(world: World) -> None:
     script = world.folder / "train.py"
     script.write_text("pass\n")
     world.record()
@@ -312,7 +312,7 @@ def test_the_plan_remarks_on_repeats_whose_seed_reaches_no_script(
     assert any("nothing in `command` uses the seed" in note for note in notes) is remarked
 
 
-def test_the_plan_says_of_a_run_that_is_being_cancelled_what_comes_after(world: World) -> None:
+def test_the_plan_shows_the_state_after_a_cancellation(world: World) -> None:
     world.record()
     world.run_pass()
     campaigns.cancel(world.store, world.campaign, ["depth-1"])
@@ -329,9 +329,7 @@ def test_repeats_of_a_point_that_was_removed_share_a_row(world: World) -> None:
     assert [row[1:4] for row in removed] == [["depth-1-r1", "×", "2"], ["depth-2-r1", "×", "2"]]
 
 
-def test_retry_goes_on_without_what_its_run_is_held_for_and_this_shell_lacks(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_drops_the_missing_variables_of_its_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["HF_HOME", "HF_TOKEN", "WANDB_API_KEY"]
     for name in names:
         monkeypatch.setenv(name, "x")

@@ -53,7 +53,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-def test_of_a_work_tree_what_git_does_not_ignore_is_copied_and_the_rest_linked(project: Project) -> None:
+def test_of_a_work_tree_code_is_copied_and_the_rest_linked(project: Project) -> None:
     project.git("init", "-q")
     project.write(".gitignore", "data/\n*.so\n")
     for name in ("data/tokens.bin", "pkg/fast.so", "pkg/__init__.py", "notes.log", "kept.log", "campaign/x/run.json"):
@@ -93,7 +93,7 @@ def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project)
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_a_folder_of_which_nothing_is_copied_is_one_link(project: Project, *, git: bool) -> None:
+def test_a_folder_without_code_is_one_link(project: Project, *, git: bool) -> None:
     """What runs write there by a path made from `__file__` is where the user looks, and later shards are found."""
     if git:
         project.git("init", "-q")
@@ -194,7 +194,7 @@ def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project)
     assert len([path for path in (project.dir / "code").iterdir() if path.is_dir()]) == 2
 
 
-def test_the_plan_says_what_is_copied_in_words(project: Project) -> None:
+def test_the_plan_describes_the_copy(project: Project) -> None:
     code = project.code(make=False)
     assert code.tree
     files = count(len(code.tree.files), "file")
@@ -236,9 +236,7 @@ def test_a_text_is_code_if_git_tracks_it(project: Project) -> None:
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_specs_of_other_campaigns_are_no_code_unless_the_script_is_told_to_read_them(
-    project: Project, *, git: bool
-) -> None:
+def test_specs_of_other_campaigns_are_no_code_unless_the_command_names_them(project: Project, *, git: bool) -> None:
     if git:
         project.git("init", "-q")
     first = project.code()
@@ -280,7 +278,7 @@ def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Projec
         ("campaign.json", "runs/r/g0001/train.json", "searches/a.json", "by-hand/r/train.json"),
     ],
 )
-def test_what_campaigns_keep_beside_the_script_is_no_code(
+def test_files_of_campaigns_beside_the_script_are_no_code(
     project: Project, files: tuple[str, ...], *, git: bool
 ) -> None:
     """Of whichever campaign: it changes with each run, and no script reads it."""
@@ -296,7 +294,7 @@ def test_what_campaigns_keep_beside_the_script_is_no_code(
 
 
 @pytest.mark.parametrize("git", [True, False])
-def test_code_beside_a_campaign_is_code_whatever_it_is_called(project: Project, *, git: bool) -> None:
+def test_code_beside_a_campaign_is_code_under_any_name(project: Project, *, git: bool) -> None:
     if git:
         project.git("init", "-q")
     for name in ("net/runs/schedule.py", "net/code/data.py", "campaign.json"):
@@ -367,7 +365,7 @@ def test_a_copy_that_others_can_write_to_is_not_used(project: Project, place: st
         copy.verify()
 
 
-def test_a_manifest_of_other_files_is_not_believed(project: Project) -> None:
+def test_a_manifest_of_other_files_is_not_trusted(project: Project) -> None:
     copy = project.copy(project.code())
     (copy.folder / "train.py").chmod(0o600)
     (copy.folder / "train.py").write_text("evil")

@@ -37,7 +37,7 @@ def test_all_runs_of_a_first_submission_are_new() -> None:
 
 
 @pytest.mark.parametrize("state", list(RunState))
-def test_the_same_experiment_is_kept_in_whatever_state(state: RunState) -> None:
+def test_the_same_experiment_is_kept_in_any_state(state: RunState) -> None:
     row = stored("a", state)
     found = merge([new("a")], [row])
     assert found.keep == ((row, new("a")),)
@@ -101,7 +101,7 @@ def test_a_changed_experiment_is_refused_by_the_fields_that_changed() -> None:
     assert caught.value.message.endswith(changes)
 
 
-def test_what_the_spec_no_longer_names_is_dropped() -> None:
+def test_runs_outside_the_spec_are_dropped() -> None:
     rows = [stored("a"), stored("b", RunState.COMPLETED)]
     assert merge([new("c")], rows).drop == tuple(rows)
 
@@ -116,7 +116,7 @@ def test_what_the_spec_no_longer_names_is_dropped() -> None:
         (RunState.FAILED, 1, RunState.FAILED, 0),
     ],
 )
-def test_what_comes_back_into_the_spec_is_wanted_again(
+def test_runs_that_return_to_the_spec_are_wanted_again(
     state: RunState, attempts: int, becomes: RunState, epochs: int
 ) -> None:
     again = desired_again(replace(stored("a", state, desired=ABSENT), generation=attempts))
@@ -238,7 +238,7 @@ def test_one_without_a_checkpoint_that_failed_begins_anew() -> None:
     assert merge([trained(20, "new")], [row]).replace == ((row, trained(20, "new")),)
 
 
-def test_what_the_store_has_word_for_word_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_identical_configuration_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of ten thousand runs that nobody changed parses none of their configurations."""
     run = new("a")
     row = stored("a", RunState.QUEUED, config=StoredDocument(to_json(run.stored_config)))

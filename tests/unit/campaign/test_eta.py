@@ -42,7 +42,7 @@ def test_a_run_goes_on_at_the_pace_of_its_second_half() -> None:
         ({"ts_s": NOW_S - 200}, (200, NOW_S - 600)),  # silent for a hundred steps
     ],
 )
-def test_nothing_is_said_of_a_run_whose_pace_is_not_known(values: dict[str, Any], since: tuple[int, float]) -> None:
+def test_a_run_without_a_pace_has_no_estimate(values: dict[str, Any], since: tuple[int, float]) -> None:
     assert run_left_s(run(**values), since, NOW_S) is None
 
 
@@ -88,7 +88,7 @@ def test_a_retry_needs_only_the_steps_that_it_has_not_made() -> None:
         ([done(1), run(2, step=None)], {}, {1: 50.0}),  # it should have been over long ago
     ],
 )
-def test_nothing_is_said_of_a_campaign_of_which_too_little_is_known(
+def test_a_campaign_with_too_few_paces_has_no_estimate(
     runs: list[RunStatus], left: dict[int, float], spent: dict[int, float]
 ) -> None:
     assert campaign_left_s(runs, left, spent, NOW_S) is None
@@ -99,7 +99,7 @@ def test_a_run_that_saves_at_its_end_hides_nothing_of_the_others() -> None:
     assert campaign_left_s(runs, {}, {1: 500.0}, NOW_S) == 500.0
 
 
-def test_nothing_is_said_while_points_are_screened() -> None:
+def test_there_is_no_estimate_during_the_screening() -> None:
     screens, full = run(1, stage=Stage.SCREENING), waiting(2, stage=Stage.FULL)
     assert campaign_left_s([screens, full], {1: 600.0}, {}, NOW_S) is None
     assert campaign_left_s([run(1), full], {1: 600.0}, {}, NOW_S) is not None

@@ -218,7 +218,7 @@ def state(place: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_whatever_is_done_the_user_s_files_stay(tmp_path: Path) -> None:
+def test_foreign_files_survive_every_command(tmp_path: Path) -> None:
     Store.open(f"sqlite:///{tmp_path}/template.db", create=True).close()
     mounts = may_mount()
     for number in range(HISTORIES):

@@ -47,9 +47,7 @@ def store(tmp_path: Path) -> Store:
         ({}, 2, 2),
     ],
 )
-def test_what_counts_is_the_gpus_that_attempts_held(
-    store: Store, config: dict[str, Any], ranks: int, hours: float
-) -> None:
+def test_hours_count_the_gpus_of_attempts(store: Store, config: dict[str, Any], ranks: int, hours: float) -> None:
     record(store, "ended", config, ranks, state=AttemptState.COMPLETED, gpu_seconds=3600.0 * ranks)
     record(store, "running", config, ranks, state=AttemptState.RUNNING, started_s=-3600, created_s=-3600)
     assert [one.device_hours for one in read_overview(store)] == pytest.approx([hours, hours], rel=0.01)
@@ -65,7 +63,7 @@ def test_a_job_counts_until_the_last_look_at_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("clock_s", [-3 * 86_400, 3600])
-def test_a_node_whose_clock_is_wrong_has_used_what_it_may_have(store: Store, clock_s: float) -> None:
+def test_a_wrong_clock_of_a_node_is_bounded(store: Store, clock_s: float) -> None:
     record(store, "odd", {}, 8, state=AttemptState.RUNNING, started_s=clock_s, created_s=-60)
     (found,) = read_overview(store)
     assert 0 <= found.device_hours < 1

@@ -117,7 +117,7 @@ def test_the_run_is_the_condition_s_but_for_its_length(tmp_path: Path) -> None:
         assert before == after
 
 
-def test_what_was_set_on_the_command_line_is_in_the_text(tmp_path: Path) -> None:
+def test_overrides_are_in_the_text(tmp_path: Path) -> None:
     made = promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", "train.lr=1e-3", "repeats=2", "name=trial")
     assert made.name == "trial-5000-steps"
     assert made.run.config.train.lr == 1e-3
@@ -134,7 +134,7 @@ def test_from_another_folder_inputs_have_whole_paths(tmp_path: Path) -> None:
     assert made.run.config.train.dataset.path == f"{tmp_path}/text.txt"
 
 
-def test_a_command_keeps_what_a_single_run_knows_and_gets_what_the_matrix_knew(tmp_path: Path) -> None:
+def test_placeholders_of_the_matrix_are_filled_in(tmp_path: Path) -> None:
     made = promoted(tmp_path, COMMAND, "depth-4_lr-0.0001_case-wide")
     assert "command: [./train.py, --depth, '4', --lr, '{lr}', --case, wide, --steps, '{steps}']" in made.text
     words = ["--depth", "4", "--lr", "0.0001", "--case", "wide", "--steps", "5000"]
@@ -143,7 +143,7 @@ def test_a_command_keeps_what_a_single_run_knows_and_gets_what_the_matrix_knew(t
     assert any("its command decides" in note for note in made.notes)
 
 
-def test_it_says_what_depends_on_the_number_of_steps(tmp_path: Path) -> None:
+def test_notes_name_the_effects_of_the_number_of_steps(tmp_path: Path) -> None:
     text = SPEC.replace("epochs: 1          # once", "steps: 100")
     campaign, rows = submitted(tmp_path, text)
     made = promote(campaign, "c", rows["zero_stage-1_CASE-a"], 5000, tmp_path / "x.yaml", step_s=1.44)

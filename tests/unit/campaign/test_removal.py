@@ -167,7 +167,7 @@ def test_files_that_the_campaign_did_not_make_stay_and_are_listed(world: World, 
         world.record()
 
 
-def test_the_prompt_lists_what_goes_and_what_stays(world: World, capsys: Output) -> None:
+def test_the_prompt_lists_deleted_and_kept_files(world: World, capsys: Output) -> None:
     mine = theirs(world.paths.dir / "mine").parents[1]
     assert cli(world, "rm", "c") == 2
     lines = capsys.readouterr().err.splitlines()
@@ -226,7 +226,7 @@ def test_a_campaign_that_can_be_settled_no_more_goes_once_no_job_is_left(unsettl
     assert rows(unsettled) == {}
 
 
-def test_a_campaign_whose_jobs_nobody_can_see_stays(unsettled: World) -> None:
+def test_a_campaign_with_invisible_jobs_stays(unsettled: World) -> None:
     unsettled.cluster.jobs.clear()
     unsettled.cluster.complete = False
     with pytest.raises(Unreachable, match="unknown whether"):
@@ -311,7 +311,7 @@ def test_attempts_that_measured_nothing_go_together(tmp_path: Path, monkeypatch:
     made.store.close()
 
 
-def test_an_interrupted_removal_says_how_to_finish_it(
+def test_an_interrupted_removal_names_the_command_that_finishes_it(
     world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -345,7 +345,7 @@ def kinds(world: World) -> set[GarbageKind]:
     return {item.kind for item in garbage(world).items}
 
 
-def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) -> None:
+def test_files_younger_than_an_hour_are_no_garbage(world: World) -> None:
     folder = unused_copy(world)
     manifest = folder.with_name(f"{folder.name}.json")
     age(folder)
@@ -360,7 +360,7 @@ def test_files_that_somebody_may_be_about_to_use_are_no_garbage(world: World) ->
     assert not folder.exists()
 
 
-def test_ingested_spools_and_what_was_left_over_go(world: World) -> None:
+def test_ingested_spools_and_temporary_files_are_garbage(world: World) -> None:
     first, second = (attempt_paths(world.attempts(name)[0]) for name in ("depth-1", "depth-2"))
     left = first.dir / ".outcome-0.json.4242.0a1b2c3d"
     left.write_text("x")
@@ -438,7 +438,7 @@ def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world
     assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "9"]
 
 
-def test_gc_says_what_goes_and_asks(world: World, capsys: Output) -> None:
+def test_gc_lists_the_files_and_asks(world: World, capsys: Output) -> None:
     spool = attempt_paths(world.attempts("depth-1")[0]).metrics
     age(spool)
     assert cli(world, "gc", "--dry-run") == 0

@@ -115,7 +115,7 @@ def can_open(user: int, path: Path, how: str, groups: tuple[int, ...] = ()) -> b
 
 
 @as_root
-def test_a_colleague_reads_what_the_commands_need(world: World) -> None:
+def test_a_colleague_can_run_the_reading_commands(world: World) -> None:
     commands = [["status"], ["explain", "sweep", "bad"], ["logs", "sweep", "done"], ["recommend"], ["report", "--json"]]
     at_dir = [[*words, "--dir", str(world.dir)] for words in commands]
     for words in at_dir:
@@ -151,7 +151,7 @@ def test_a_colleague_reads_nothing_else_and_writes_nothing(world: World) -> None
 
 
 @as_root
-def test_what_attempts_make_later_is_open_too(world: World) -> None:
+def test_files_of_later_attempts_are_open_too(world: World) -> None:
     shared(world)
     paths = CampaignPaths(world.dir, "sweep")
     attempt = paths.run("new").attempt(1)
@@ -173,7 +173,7 @@ def test_what_attempts_make_later_is_open_too(world: World) -> None:
     assert not can_read(COLLEAGUE, attempt.forward_payload, (GROUP,))
 
 
-def test_one_s_own_jobs_still_trust_the_folder(world: World) -> None:
+def test_own_jobs_still_trust_a_shared_folder(world: World) -> None:
     shared(world, checkpoints=True)
     paths = CampaignPaths(world.dir, "sweep")
     for place in (batch(world), paths.run("done").checkpoints("done")):
@@ -289,7 +289,7 @@ def test_the_store_stays_open_while_another_campaign_is_shared(world: World) -> 
     assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
 
 
-def test_it_says_what_is_readable_and_what_is_in_the_way(
+def test_share_lists_readable_and_blocked_places(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder.chmod(0o700)
@@ -307,7 +307,7 @@ def test_it_says_what_is_readable_and_what_is_in_the_way(
     assert "yours alone" in capsys.readouterr().out
 
 
-def test_what_is_recorded_is_what_agents_keep_to(world: World) -> None:
+def test_agents_keep_to_the_recorded_sharing(world: World) -> None:
     marker = CampaignPaths(world.dir, "sweep").marker
     shared(world)
     assert not checkpoints_shared(marker)

@@ -67,7 +67,7 @@ def test_the_newest_is_chosen_unless_another_is_asked_for(wanted: WeightsChoice,
         (WeightsChoice(best=True), [saved(9)], "was evaluated", "train.eval_every"),
     ],
 )
-def test_an_error_says_why_no_checkpoint_can_be_chosen(
+def test_an_error_names_the_reason_for_no_checkpoint(
     wanted: WeightsChoice, kept: list[Checkpoint], message: str, hint: str
 ) -> None:
     with pytest.raises(UserError, match=message) as raised:
@@ -112,7 +112,7 @@ train: {model: gpt2, tokenizer: bytes, dataset: wikitext, global_batch: 8, steps
 """
 
 
-def test_a_plan_passes_over_what_is_not_whole_and_says_so(tmp_path: Path) -> None:
+def test_a_plan_passes_over_incomplete_checkpoints(tmp_path: Path) -> None:
     spec, store = tmp_path / "spec.yaml", open_store(f"sqlite:///{tmp_path}/campaign.db")
     spec.write_text(SPEC)
     campaign = submit(spec, tmp_path, store)
@@ -152,7 +152,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Store, Cam
 
 
 @pytest.mark.parametrize("theirs", [False, True])
-def test_only_one_s_own_store_says_which_python_writes(
+def test_only_a_store_of_the_user_chooses_the_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: bool
 ) -> None:
     store, campaign, run = planted(tmp_path, monkeypatch)
@@ -174,7 +174,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_no_program_is_started_for_what_a_store_of_others_records(
+def test_no_program_from_a_store_of_others_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     store, _, run = planted(tmp_path, monkeypatch)
@@ -258,7 +258,7 @@ def test_a_place_that_cannot_be_written_is_known_before_anything_is_read(plan: W
         write_weights(plan, Path("/proc/model"))
 
 
-def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")

@@ -82,7 +82,7 @@ def test_withdrawn_attempts_leave_their_runs_as_before(store: Store, campaign_id
     assert [run.generation for run in runs[:12]] == [0] * 10 + [1, 1]
 
 
-def test_a_configuration_is_read_only_where_somebody_looks(store: Store, campaign_id: int) -> None:
+def test_a_configuration_is_parsed_on_access(store: Store, campaign_id: int) -> None:
     with store.read() as conn:
         run = queries.runs(conn, campaign_id)[7]
     assert isinstance(run.config, StoredDocument)
@@ -94,7 +94,7 @@ def test_a_configuration_is_read_only_where_somebody_looks(store: Store, campaig
     assert asdict(run)["config"] == {"train": {"lr": 7}}
 
 
-def test_what_was_read_can_be_written_again(store: Store, campaign_id: int) -> None:
+def test_a_document_can_be_written_again(store: Store, campaign_id: int) -> None:
     with store.write() as conn:
         run = queries.runs(conn, campaign_id)[7]
         queries.change_runs(conn, {run.id: {"config": run.config}})

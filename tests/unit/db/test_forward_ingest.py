@@ -42,7 +42,7 @@ def test_each_line_is_one_event(world: World) -> None:
         assert queries.node_offsets(conn, [1]) == {1: {FORWARDERS: spool.stat().st_size}}
 
 
-def test_the_newest_word_of_each_tool_counts(world: World) -> None:
+def test_the_newest_report_of_each_tool_counts(world: World) -> None:
     spool = say(world, OPENED, {**OPENED, "tool": "mlflow"}, {**OPENED, "where": "w2"})
     ingest(world.store, ForwardSpool(1, spool))
     with world.store.read() as conn:
@@ -50,7 +50,7 @@ def test_the_newest_word_of_each_tool_counts(world: World) -> None:
     assert {tool: data["where"] for tool, data in found[world.run_id].items()} == {"wandb": "w2", "mlflow": "w"}
 
 
-def test_what_is_no_event_is_set_aside(world: World) -> None:
+def test_lines_without_an_event_are_set_aside(world: World) -> None:
     ingest(world.store, ForwardSpool(1, say(world, "rubbish", OPENED)))
     [bad] = world.events("spool.corrupt")
     assert "byte 0 of forward.jsonl" in bad.message

@@ -154,7 +154,7 @@ def test_a_line_without_end_does_not_stop_the_file(world: World) -> None:
     assert len(samples(world)) == 2
 
 
-def test_a_file_that_shrank_is_told_once_and_a_wrong_offset_costs_no_sample(world: World) -> None:
+def test_a_truncated_file_is_reported_once_and_loses_no_sample(world: World) -> None:
     write(world, sample(1.0))
     take(world)
     with world.store.write() as conn:
@@ -167,7 +167,7 @@ def test_a_file_that_shrank_is_told_once_and_a_wrong_offset_costs_no_sample(worl
     assert {row.ts_s for row in samples(world)} == {1.0, 2.0}
 
 
-def test_what_happens_to_a_gpu_is_an_event_once(world: World) -> None:
+def test_events_of_a_gpu_are_recorded_once(world: World) -> None:
     write(world, {"event": "slowed", "ts": 7.5, "message": "GPU 1 of n1 is slowed down", "gpu": 1, "reasons": ["hot"]})
     assert take(world).events == 1
     take(world)

@@ -45,7 +45,7 @@ def use(world: World) -> AttemptGpus:
     return found
 
 
-def test_energy_is_what_the_counter_grew(world: World) -> None:
+def test_energy_is_the_growth_of_the_counter(world: World) -> None:
     sampled(world, counter([1000, 1001, 1005], lambda ts: 5000 + 300 * (ts - 1000)))
     [gpu] = use(world).gpus
     assert gpu.energy_j == pytest.approx(1500)
@@ -93,7 +93,7 @@ def test_the_reasons_that_name_a_fault_are_the_slow_ones(world: World) -> None:
     assert gpu.power_capped == pytest.approx(1 / len(reasons))
 
 
-def test_a_token_costs_what_the_steps_after_the_warm_up_took(world: World) -> None:
+def test_energy_per_token_excludes_the_warm_up(world: World) -> None:
     """900 W while it compiles, 300 W from the end of step 20 on."""
     stepped(world)
     ends_s = 1000 + WARM_UP_STEPS
@@ -104,7 +104,7 @@ def test_a_token_costs_what_the_steps_after_the_warm_up_took(world: World) -> No
     assert found.j_per_token == pytest.approx(0.3)
 
 
-def test_a_run_says_how_many_steps_warm_up(world: World) -> None:
+def test_the_configuration_sets_the_warm_up(world: World) -> None:
     with world.store.write() as conn:
         conn.execute(run.update().values(config={"train": {"untimed_steps": 35}}))
     stepped(world)
@@ -136,7 +136,7 @@ def test_a_line_stands_for_the_steps_since_the_one_before(world: World) -> None:
     assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
 
 
-def test_a_script_that_says_no_step_time_is_timed_by_its_lines(world: World) -> None:
+def test_without_step_times_the_lines_are_timed(world: World) -> None:
     stepped(world, step_time=None)
     sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
     found = use(world).per_token
@@ -222,7 +222,7 @@ def test_a_gpu_without_a_counter_makes_the_cost_unknown(world: World) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 18])
-def test_too_little_time_says_nothing(world: World, steps: int) -> None:
+def test_a_short_window_has_no_energy_per_token(world: World, steps: int) -> None:
     stepped(world, steps=steps)
     sampled(world, counter(range(995, 1040), lambda ts: 300 * ts))
     assert use(world).per_token is None
@@ -283,7 +283,7 @@ def used(seconds: Sequence[float], busy: Callable[[float], float]) -> list[dict[
     return [{"ts": ts, "span_s": 1.0, "gpu": [0], "util_pct": [busy(ts)], "power_w": [busy(ts)]} for ts in seconds]
 
 
-def test_what_a_gpu_did_while_it_was_timed_leaves_out_start_warm_up_and_end(world: World) -> None:
+def test_timed_use_excludes_start_warm_up_and_end(world: World) -> None:
     """A step a second from 1000 s on; it compiles for 20 steps, and saves after the last one, idle."""
     stepped(world, steps=40)
     sampled(world, used(range(900, 1100), lambda ts: 55 if 1020 <= ts <= 1040 else 2))
@@ -295,7 +295,7 @@ def test_what_a_gpu_did_while_it_was_timed_leaves_out_start_warm_up_and_end(worl
     assert whole.util_pct == pytest.approx((21 * 55 + 179 * 2) / 200)
 
 
-def test_a_script_that_does_not_say_its_tokens_is_timed_too(world: World) -> None:
+def test_a_script_without_tokens_is_timed_too(world: World) -> None:
     stepped(world, steps=10, tokens_per_s=None)
     sampled(world, used(range(1000, 1011), lambda ts: ts - 1000))
     assert [gpu.samples for gpu in timed(world)] == [6]  # its first half is warm-up

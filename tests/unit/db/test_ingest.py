@@ -61,7 +61,7 @@ def test_a_spool_is_taken_once(world: World, count: int) -> None:
     ]
 
 
-def test_a_checkpoint_is_known_and_the_word_is_free_for_scripts(world: World) -> None:
+def test_checkpoint_events_of_scripts_with_other_fields_are_ignored(world: World) -> None:
     world.write({"event": "checkpoint", "step": 20, "path": "/c/g0001-step00000020", "size_bytes": 8})
     world.write({"event": "checkpoint", "note": "of my own"})
     assert world.ingest().events == 2
@@ -112,7 +112,7 @@ def test_lines_of_a_step_complete_each_other_and_the_first_value_counts(world: W
 
 
 @pytest.mark.parametrize("count", [1, 300])
-def test_what_is_not_finite_survives(world: World, count: int) -> None:
+def test_values_that_are_not_finite_survive(world: World, count: int) -> None:
     values = {"loss": math.nan, "eval_loss": math.inf, "grad_norm": -math.inf, "mine": math.nan, "yours": math.inf}
     world.write(*({"step": step, **values} for step in range(1, count + 1)))
     world.ingest()
@@ -195,7 +195,7 @@ ODD = [
 ]
 
 
-def test_whatever_a_line_says_its_neighbours_are_taken(world: World) -> None:
+def test_a_bad_line_does_not_affect_its_neighbours(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, memory_key="k")
     for step, line in enumerate(ODD, start=10):
@@ -211,7 +211,9 @@ def test_whatever_a_line_says_its_neighbours_are_taken(world: World) -> None:
     repr(told).encode()
 
 
-def test_what_the_store_refuses_is_set_aside_with_its_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_the_store_refuses_are_set_aside_with_their_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if a line were taken that no database takes: the line that nobody has thought of."""
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, memory_key="k")
@@ -244,7 +246,7 @@ def _ledger(world: World) -> list[MemoryObservation]:
         return [replace(seen, created_s=None) for seen in queries.memory_of_run(conn, world.run_id)]
 
 
-def test_what_ranks_say_of_their_memory_reaches_the_ledger(world: World) -> None:
+def test_memory_reports_of_ranks_reach_the_ledger(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, memory_key="gpt2 #1")
     device = {"device": "NVIDIA|H100", "torch": "2.11.0"}
@@ -272,7 +274,7 @@ def test_the_memory_of_one_size_never_stands_beside_another(world: World) -> Non
     assert [replace(seen, key="k") for seen in _ledger(world)] == [known]
 
 
-def test_the_word_memory_is_free_for_scripts(world: World) -> None:
+def test_memory_events_of_scripts_with_other_fields_are_ignored(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, memory_key="k")
     own: list[dict[str, object]] = [{"usable_gb": value} for value in (math.inf, -1.0, "84", True)]
@@ -298,7 +300,7 @@ def _drain(world: World) -> None:
     drain(world.store, MetricSpool(1, world.spool()), None, lambda: None)
 
 
-def test_a_spool_that_shrank_is_told_once_and_keeps_what_was_taken(world: World) -> None:
+def test_a_truncated_spool_is_reported_once_and_keeps_its_rows(world: World) -> None:
     world.write(*_lines(1, 5))
     world.ingest()
     world.spool().write_bytes(b"")
@@ -376,7 +378,7 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
     assert [event.data["n"] for event in world.events("script.tick")] == list(range(20))
 
 
-def test_what_another_drainer_left_is_taken_by_one_that_had_looked_before_it(world: World) -> None:
+def test_lines_that_another_drainer_left_are_taken(world: World) -> None:
     """As an agent pushes while a pass goes on, and then ends: no other pass may come."""
     world.write(*_lines(1, 3))
     spool = MetricSpool(1, world.spool())
@@ -456,7 +458,7 @@ def _epochs(log_every: int = 1, *, length: int = 10) -> list[dict[str, float]]:
     ]
 
 
-def test_what_the_store_has_of_steps_is_a_function_of_the_file_alone(world: World) -> None:
+def test_stored_steps_depend_on_the_file_alone(world: World) -> None:
     """Whenever the passes run: no row mixes epochs, and lines that do not count are reported."""
     chance = random.Random(7)
     for number in range(15):

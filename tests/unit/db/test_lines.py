@@ -62,7 +62,7 @@ def test_two_halves_never_make_one_line() -> None:
     assert (batch.steps, len(batch.bad)) == ({}, 3)
 
 
-def test_numbers_of_a_line_survive_what_is_no_number() -> None:
+def test_numbers_survive_beside_values_of_other_types() -> None:
     batch = parse(b'{"step":1,"loss":2,"note":"x","ok":true,"none":null,"deep":{"a":1},"b\\u0000d":1}\n', 0)
     assert batch.steps == {1: {"step": 1, "loss": 2, "ok": 1}}
     assert batch.bad[0].why == "not a number with a name: note, deep, b\0d"

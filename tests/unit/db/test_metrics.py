@@ -49,7 +49,7 @@ def test_the_newest_figures_are_the_highest_attempts(world: World) -> None:
     assert (world.latest().generation, world.latest().step) == (2, 5)
 
 
-def test_the_newest_figures_keep_what_a_later_line_does_not_say(world: World) -> None:
+def test_the_newest_figures_keep_values_that_a_later_line_lacks(world: World) -> None:
     world.write({"step": 1, "loss": 3.0, "eval_loss": math.nan}, {"step": 2, "loss": 2.0})
     world.ingest()
     world.write({"step": 3, "loss": 1.0, "mem_reserved": 7.0}, {"step": 3, "tokens_per_s": 5.0})
@@ -88,7 +88,7 @@ def _step_times(world: World) -> StepTimes:
         return queries.step_times(conn, world.run_id)
 
 
-def test_the_99th_percentile_of_what_the_newest_steps_took(world: World) -> None:
+def test_the_99th_percentile_of_the_newest_steps(world: World) -> None:
     assert _step_times(world) == StepTimes(None, 0)
     world.write(*({"step": step, "step_time": float(step)} for step in range(1, 1501)))
     world.ingest()
@@ -108,7 +108,7 @@ def test_step_times_of_earlier_attempts_fill_up_those_of_the_newest(world: World
     assert _step_times(world) == StepTimes(9.0, 31, 9.0)  # another experiment
 
 
-def test_a_script_that_does_not_say_is_timed_by_its_lines(world: World) -> None:
+def test_a_script_without_step_times_is_timed_by_its_lines(world: World) -> None:
     world.write({"step": 1, "ts": 100.0}, {"step": 2, "ts": 103.0}, {"step": 6, "ts": 111.0}, {"step": 7, "ts": 50.0})
     world.ingest()
     # 3 s, and 4 steps in 8 s; a clock that was set back proves nothing

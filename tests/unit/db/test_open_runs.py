@@ -56,7 +56,7 @@ def test_a_first_attempt_that_waits_in_the_queue_is_read_as_few_columns(world: W
         ({}, {"node_list": "n1"}),
     ],
 )
-def test_an_attempt_in_the_queue_of_which_more_is_known_is_read_whole(
+def test_a_queued_attempt_with_more_than_its_first_columns_is_read_whole(
     world: World, run: dict[str, Any], attempt: dict[str, Any]
 ) -> None:
     become(world, {"state": RunState.QUEUED, **run}, {**QUEUED, **attempt})
@@ -81,7 +81,7 @@ def test_all_that_waits_is_read_when_the_campaign_is_cancelled(world: World) -> 
         ({"state": RunState.CANCELLED}, {"failure_class": "cancelled"}, 1),
     ],
 )
-def test_what_is_done_is_not_read(world: World, run: dict[str, Any], attempt: dict[str, Any], read: int) -> None:
+def test_done_runs_are_not_read(world: World, run: dict[str, Any], attempt: dict[str, Any], read: int) -> None:
     become(world, {"state": RunState.COMPLETED, "reason": "", "target_step": 3, **run}, {**ENDED, **attempt})
     assert found(world) == (read, 0)
 
@@ -100,7 +100,7 @@ def test_runs_without_an_attempt_are_begun_in_the_order_of_their_repeats(world: 
     assert ([names[run_id] for run_id in whole], none) == (["b", "a", "c"], False)
 
 
-def test_what_is_asked_of_runs_that_are_not_read(world: World) -> None:
+def test_queries_about_runs_that_are_not_read(world: World) -> None:
     nodes = [{"host": "n1"}, {"host": "n2"}]
     become(world, {"state": RunState.COMPLETED, "reason": ""}, {**ENDED, "evidence": {"nodes": nodes}})
     with world.store.read() as conn:
@@ -115,7 +115,7 @@ def test_what_is_asked_of_runs_that_are_not_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("told", [{"seen_s": 50.0}, {}])
-def test_spools_of_what_is_settled_for_long_are_read_once(world: World, told: dict[str, Any]) -> None:
+def test_spools_of_long_settled_runs_are_read_once(world: World, told: dict[str, Any]) -> None:
     become(world, {"state": RunState.COMPLETED, "generation": 5}, {**ENDED, "evidence": told, "ended_s": 50.0})
     with world.store.read() as conn:
         now_s = world.store.now(conn)

@@ -94,7 +94,7 @@ def test_screening_runs_stay_whole(world: World) -> None:
     assert len(steps(world)) == 50
 
 
-def test_what_is_rare_stays(world: World) -> None:
+def test_rare_lines_stay(world: World) -> None:
     world.write(
         *losses(1, 32), {"step": 33, "loss": 0.1}, *losses(34, 39), '{"step": 40, "loss": NaN}', *losses(41, 60)
     )
@@ -168,7 +168,7 @@ def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
     assert steps(world) == [1, 10, 20, 30]
 
 
-def test_what_the_gpus_did_is_what_it_was(world: World) -> None:
+def test_the_use_of_gpus_is_unchanged(world: World) -> None:
     seconds = [1000.0 + second for second in range(120)]
     power = {"power_w": [300.0], "util_pct": [50.0], "temperature_c": [40.0], "mem_used_gb": [10.0]}
     sampled(world, counter(seconds, lambda ts: 300 * (ts - 1000), **power))

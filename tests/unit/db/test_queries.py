@@ -166,7 +166,7 @@ def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: 
         assert queries.saved_steps(conn, world.campaign_id) == {}
 
 
-def test_what_is_said_later_of_memory_fills_in(world: World) -> None:
+def test_later_memory_reports_fill_in(world: World) -> None:
     first = MemoryObservation("k|GPU|2", 1, 4, oom=False, after_init_gb=1.0, per_sample_gb=0.5, usable_gb=80.0)
     later = MemoryObservation("k|?|?", 1, 4, oom=False, peak_reserved_gb=9.0, usable_gb=79.0)
     with world.store.write() as conn:

@@ -148,7 +148,7 @@ def in_a_folder_of_another(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [of_another, open_to_all, in_a_public_folder, in_a_folder_of_another])
-def test_what_others_may_have_written_is_shown_and_never_run(folder: Path, change: Callable[[Path], None]) -> None:
+def test_a_store_that_others_may_write_is_shown_and_never_run(folder: Path, change: Callable[[Path], None]) -> None:
     url = f"sqlite:///{folder}/campaign.db"
     with closing(Store.open(url, create=True)) as own:
         add(own, "sweep")
@@ -184,7 +184,7 @@ def test_a_link_to_a_store_is_judged_by_where_it_leads(folder: Path) -> None:
         seen.check_writable()
 
 
-def test_what_is_only_shown_runs_no_function_that_a_schema_names(folder: Path) -> None:
+def test_a_shown_store_runs_no_function_of_its_schema(folder: Path) -> None:
     url = f"sqlite:///{folder}/campaign.db"
     Store.open(url, create=True).close()
     open_to_all(folder)

@@ -282,7 +282,7 @@ def test_the_owner_s_role_is_as_free_as_before_even_beside_the_other(world: Worl
     store.close()
 
 
-def test_who_may_read_sees_everything_and_writes_nothing(world: World) -> None:
+def test_the_read_role_sees_everything_and_writes_nothing(world: World) -> None:
     fill(world)
     page = login(world, "a_page")
     with page.read() as conn:
@@ -293,7 +293,7 @@ def test_who_may_read_sees_everything_and_writes_nothing(world: World) -> None:
     page.close()
 
 
-def test_the_roles_can_be_set_again_and_take_back_what_an_earlier_version_gave(world: World, job: Store) -> None:
+def test_setting_the_roles_again_revokes_earlier_grants(world: World, job: Store) -> None:
     run_sql(
         world.store, "GRANT UPDATE ON step_metric, run TO campaign_ingest; GRANT INSERT ON event TO campaign_ingest"
     )
@@ -303,7 +303,7 @@ def test_the_roles_can_be_set_again_and_take_back_what_an_earlier_version_gave(w
         run_sql(job, "UPDATE step_metric SET step = 9")
 
 
-def test_psql_takes_the_file_as_the_guide_says(world: World, postgres: PostgresServer) -> None:
+def test_psql_takes_the_file_as_in_the_guide(world: World, postgres: PostgresServer) -> None:
     database = world.store.url_without_password
     done = subprocess.run(
         ["psql", "-1", "-v", "ON_ERROR_STOP=1", database, "-f", str(ROLES)], capture_output=True, text=True, check=False

@@ -15,7 +15,7 @@ def series(world: World) -> Series:
         return run_series(conn, world.run_id)
 
 
-def test_columns_say_what_rows_say(world: World) -> None:
+def test_columns_equal_rows(world: World) -> None:
     world.attempt(2)
     world.write(*({"step": step, "ts": step, "loss": float(step)} for step in range(1, 8)))
     world.write(*({"step": step, "ts": step, "loss": 100.0 + step} for step in range(5, 10)), generation=2)
@@ -29,7 +29,7 @@ def test_columns_say_what_rows_say(world: World) -> None:
     assert len(found) == 9
 
 
-def test_what_is_not_finite_is_told_from_what_was_not_reported(world: World) -> None:
+def test_not_finite_and_not_reported_differ(world: World) -> None:
     world.write('{"step": 1, "loss": NaN, "grad_norm": Infinity}', {"step": 2, "loss": 2.0}, '{"step": 3, "loss": NaN}')
     world.ingest()
     found = series(world)

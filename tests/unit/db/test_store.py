@@ -75,7 +75,7 @@ def test_a_missing_file_is_not_made_unasked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "campaign.db").write_text("hello " * 1000)
     with pytest.raises(StoreError, match="not a database"):
         Store.open(f"sqlite:///{tmp_path}/campaign.db", create=True)
@@ -90,7 +90,7 @@ def test_a_folder_is_no_store(tmp_path: Path, url: str, create: bool) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "nonsense", "postgresql://h:port/d"])
-def test_a_wrong_address_is_said_so(url: str) -> None:
+def test_a_wrong_address_is_reported(url: str) -> None:
     with pytest.raises(StoreError):
         Store.open(url)
 
@@ -131,7 +131,7 @@ def test_an_address_is_shown_without_any_secret(address: str, shown: str) -> Non
 @pytest.mark.parametrize(
     "password", ["p@sec/ret#1%", "sec@ret", "p@ss/sec?ret", "p@ss:sec:ret", "@secret", "a@1/secret"]
 )
-def test_no_part_of_a_password_is_printed_and_the_error_says_what_to_do(password: str) -> None:
+def test_no_part_of_a_password_is_printed(password: str) -> None:
     with pytest.raises(StoreError) as caught:
         Store.open(f"postgresql://me:{password}@127.0.0.1:1/db")
     said = f"{caught.value} {caught.value.hint} {caught.value.__cause__} {caught.value.__context__}"
@@ -140,9 +140,7 @@ def test_no_part_of_a_password_is_printed_and_the_error_says_what_to_do(password
 
 
 @pytest.mark.postgres
-def test_the_encoding_of_a_client_is_utf8_whatever_the_shell_asks_for(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_encoding_of_a_client_is_always_utf8(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     store = Store.open(postgres.new_database() + "?client_encoding=LATIN1", check_schema=False)
     upgrade(store)
@@ -255,7 +253,7 @@ def _die_in_transaction(store: Store) -> None:
         *((code, StoreError) for code in ("22003", "42501", "XX000")),
     ],
 )
-def test_what_a_server_refuses_for_now_is_unreachable_and_the_rest_is_not(
+def test_temporary_refusals_of_a_server_are_unreachable(
     postgres: PostgresServer, sqlstate: str, kind: type[StoreError], directly: bool
 ) -> None:
     store = Store.open(postgres.url(), check_schema=False)

@@ -81,9 +81,7 @@ def _release(folder: Path, patch: pytest.MonkeyPatch, then: str = "pass") -> Non
     patch.setattr("dscampaign.db.upgrade.HEAD", "next")
 
 
-def test_an_older_store_is_brought_up_to_date_and_keeps_what_it_has(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_keeps_the_rows(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, first = Store.open(url), HEAD
     with store.write() as conn:
         new_campaign(conn)

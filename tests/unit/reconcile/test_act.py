@@ -114,14 +114,14 @@ def test_the_frames_that_matter_of_a_rank_s_error_are_kept(world: World) -> None
     assert kept == [(1, "call_1()"), (2, "call_2()"), (7, "")]
 
 
-def test_time_that_nobody_accounted_for_counts_until_it_was_seen(world: World) -> None:
+def test_without_accounting_time_counts_until_the_end_was_seen(world: World) -> None:
     row = latest(world)
     take(world, MarkAttempt(row, AttemptState.RUNNING, 100.0, 7), finish(world))
     take(world, finish(world))
     assert (latest(world).started_s, latest(world).ended_s, latest(world).gpu_seconds) == (None, 500.0, 0.0)
 
 
-def test_an_attempt_cost_what_a_clock_says_not_what_two_differ_by(world: World) -> None:
+def test_gpu_seconds_are_measured_by_a_single_clock(world: World) -> None:
     """Those of its nodes are two days apart."""
     first, second = (
         outcome(started_s=start_s, ended_s=start_s + 60, node_rank=rank) for rank, start_s in enumerate((100.0, 2e5))
@@ -130,7 +130,7 @@ def test_an_attempt_cost_what_a_clock_says_not_what_two_differ_by(world: World) 
     assert latest(world).gpu_seconds == 60.0
 
 
-def test_an_attempt_that_vanished_from_a_node_whose_clock_was_never_set_cost_what_the_store_saw(world: World) -> None:
+def test_a_wrong_clock_of_a_lost_node_does_not_inflate_gpu_seconds(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, created_s=400.0)
     take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 1.0))
@@ -138,7 +138,7 @@ def test_an_attempt_that_vanished_from_a_node_whose_clock_was_never_set_cost_wha
     assert latest(world).gpu_seconds == 100.0
 
 
-def test_a_running_attempt_that_vanished_has_cost_what_it_ran(world: World) -> None:
+def test_a_lost_running_attempt_has_gpu_seconds(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, created_s=50.0)
     take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 100.0, 7))
@@ -172,7 +172,7 @@ def test_an_out_of_memory_is_remembered_for_all_that_are_like_it(world: World) -
     assert (ledger.too_big, ledger.usable_gb, ledger.predict_gb(4)) == (8, 9.0, 6.0)
 
 
-def test_an_out_of_memory_before_a_word_of_the_device_is_remembered_too(world: World) -> None:
+def test_an_out_of_memory_without_a_known_device_enters_the_ledger(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
     take(world, finish(world, FailureClass.OOM))
@@ -209,7 +209,7 @@ def test_an_old_out_of_memory_is_in_no_ledger(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureClass.CRASH, FailureClass.HOST_OOM])
-def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> None:
+def test_other_ends_do_not_enter_the_ledger(world: World, kind: FailureClass) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
     take(world, finish(world, kind))
@@ -218,7 +218,7 @@ def test_other_ends_say_nothing_of_memory(world: World, kind: FailureClass) -> N
         assert queries.memory_of_run(conn, run_id) == []
 
 
-def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became(tmp_path: Path) -> None:
+def test_ledgers_cover_configurations_and_their_changes(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": [1, 2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 8})
     world.run_pass()
@@ -235,13 +235,13 @@ def test_the_ledgers_of_a_campaign_are_those_of_its_runs_and_of_what_they_became
         assert set(read_ledgers(conn, [run_config(first)], rows)) == {other}
 
 
-def test_what_was_noticed_is_kept_with_the_attempt(world: World) -> None:
+def test_notes_are_kept_in_the_evidence_of_the_attempt(world: World) -> None:
     take(world, Note(latest(world), "hang", "no step for 601 s"), Note(latest(world), "straggler", "rank 1"))
     assert latest(world).evidence == {"hang": "no step for 601 s", "straggler": "rank 1"}
     assert [event.message for event in world.events("hang")] == ["no step for 601 s"]
 
 
-def test_an_attempt_in_the_queue_is_told_of_its_smaller_micro_batch(world: World) -> None:
+def test_a_queued_attempt_gets_its_smaller_micro_batch(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, micro_batch=8, accumulation=2)
     take(world, Resize(latest(world), 4, 12.5, "8 ran out of memory"))
@@ -268,7 +268,7 @@ def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: Wor
     assert "Requested node configuration" in world.events("withdrawn")[-1].message
 
 
-def test_an_attempt_that_is_over_is_told_nothing(world: World) -> None:
+def test_an_ended_attempt_is_not_resized(world: World) -> None:
     row = latest(world)
     take(world, finish(world))
     take(world, Resize(row, 4, None, "8 ran out of memory"), Note(row, "hang", "x"))
@@ -276,7 +276,7 @@ def test_an_attempt_that_is_over_is_told_nothing(world: World) -> None:
     assert not world.events("hang")
 
 
-def test_what_is_unusual_about_an_attempt_is_in_its_row_its_payload_and_its_event(world: World) -> None:
+def test_changes_of_an_attempt_are_in_its_row_payload_and_event(world: World) -> None:
     take(world, finish(world))
     [run] = world.runs().values()
     changes = ("expandable_segments",)
@@ -314,7 +314,7 @@ def test_the_state_of_a_run_that_its_user_has_changed_meanwhile_is_left_to_the_n
     assert world.states() == {"depth-1": "completed"}
 
 
-def test_nobody_is_asked_to_cancel_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jobs_to_cancel_slurm_is_not_called(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(world.cluster, "cancel", asked.append)
     take(world)
@@ -362,7 +362,7 @@ def test_more_memory_after_the_host_ran_out_and_nothing_else(world: World) -> No
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_private_folders_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_folders_are_private_with_any_umask(tmp_path: Path, umask: int) -> None:
     previous = os.umask(umask)
     try:
         make_private(tmp_path / "x" / "y")

@@ -17,7 +17,7 @@ def beat(phase: str, step: int, phase_s: float | None = 4.0) -> Heartbeat:
     return Heartbeat(NOW_S, "n1", 0.0, phase, {0: RankProgress(step, phase)}, phase_s)
 
 
-def test_the_slowest_rank_says_what_an_attempt_does() -> None:
+def test_the_phase_of_an_attempt_is_that_of_its_slowest_rank() -> None:
     row, running = attempt_row(state=AttemptState.RUNNING), job("RUNNING", nodes="n[1-2]")
     assert seen(AttemptView(row, running)) == Activity("start", NOW_S, "n[1-2]")
     both = (beat("train", 8), beat("eval", 7, 30.0))
@@ -26,7 +26,7 @@ def test_the_slowest_rank_says_what_an_attempt_does() -> None:
     assert seen(AttemptView(row, running, heartbeats=old)) == Activity("train", NOW_S, "n[1-2]")
 
 
-def test_an_attempt_that_has_made_steps_is_not_starting_whatever_the_last_heartbeat_knew() -> None:
+def test_steps_override_the_phase_of_an_old_heartbeat() -> None:
     row, running = attempt_row(state=AttemptState.RUNNING, start_step=5, last_step=6), job("RUNNING", nodes="n1")
     assert seen(AttemptView(row, running, heartbeats=(beat("start", 0),))) == Activity("steps", NOW_S, "n1")
     resumed = attempt_row(state=AttemptState.RUNNING, start_step=5, last_step=5)
@@ -40,7 +40,7 @@ def test_a_job_that_slurm_has_suspended_does_nothing_else() -> None:
         assert seen(stopped) == Activity("suspended", NOW_S, "n1")
 
 
-def test_what_has_not_changed_is_not_recorded_again() -> None:
+def test_unchanged_activity_is_not_recorded_again() -> None:
     row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0, node_list="n1")
     assert seen(AttemptView(row, job("RUNNING", nodes="n1"), heartbeats=(beat("train", 8),))) is None
     moved = AttemptView(row, job("RUNNING", nodes="n2"), heartbeats=(beat("train", 8),))

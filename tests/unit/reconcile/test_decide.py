@@ -103,7 +103,7 @@ def test_every_class_has_one_answer(kind: str, state: RunState, submits: bool) -
 
 
 @pytest.mark.parametrize("kind", ["cancelled", "crash", "deterministic"])
-def test_a_success_stays_one_whatever_followed_it(kind: str) -> None:
+def test_a_success_counts_also_with_later_attempts(kind: str) -> None:
     """A restored store may learn late that an attempt had completed before another one began."""
     submit, change = after(ended_row(1, "completed", last_step=20), ended_row(2, kind), run=run_row(generation=2))
     assert submit is None
@@ -166,9 +166,7 @@ def test_the_smaller_micro_batch_stays_after_another_kind_of_failure() -> None:
         (ended_row(1, "oom"), {"retry": RetryConfig(oom=0)}, "retry.oom = 0 is used up"),
     ],
 )
-def test_out_of_memory_that_cannot_be_helped_says_what_would(
-    attempt: AttemptRow, values: dict[str, Any], words: str
-) -> None:
+def test_out_of_memory_without_a_remedy_has_a_hint(attempt: AttemptRow, values: dict[str, Any], words: str) -> None:
     submit, change = after(attempt, **values)
     assert submit is None
     assert change is not None
@@ -185,7 +183,7 @@ def test_memory_in_pieces_is_first_tried_whole_and_then_smaller() -> None:
     assert (smaller.micro_batch, smaller.changes) == (4, ("expandable_segments",))
 
 
-def test_at_micro_batch_1_only_what_the_spec_allows_is_changed_one_by_one() -> None:
+def test_at_micro_batch_1_the_allowed_changes_are_made_one_by_one() -> None:
     retry = RetryConfig(oom=9, allow=("activation_checkpointing", "offload_optimizer", "zero_stage"))
     changes: list[str] = []
     past: list[AttemptRow] = []
@@ -244,7 +242,7 @@ def test_a_bad_checkpoint_costs_nothing_once() -> None:
     assert after(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)[0] is None
 
 
-def test_three_attempts_that_trained_and_saved_nothing_are_held_whatever_ended_them() -> None:
+def test_three_attempts_without_a_new_checkpoint_hold_the_run() -> None:
     kinds = ("crash", "node", "preempted")
     past = [ended_row(i, kind, start_step=20, last_step=60) for i, kind in enumerate(kinds, 1)]
     submit, change = after(*past, checkpoint_step=20)
@@ -295,7 +293,7 @@ def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in FailureClass])
-def test_a_run_that_has_failed_stays_so_in_a_folder_that_nobody_tests_for_it(kind: str) -> None:
+def test_a_failed_run_does_not_test_the_folder(kind: str) -> None:
     """Else every pass would change its state, and a watch never end."""
     past = [ended_row(i, kind, start_step=20, last_step=20) for i in range(1, 12)]
     submit, change = after(*past)
@@ -332,7 +330,7 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
     ("lasted_s", "said"),
     [(3420.0, ", shortly before its time limit, slurm.time = 1:00:00"), (3419.0, "")],  # Slurm asks 120 to 180 s before
 )
-def test_a_stop_because_of_the_time_limit_says_so(lasted_s: float, said: str) -> None:
+def test_a_stop_near_the_time_limit_names_it(lasted_s: float, said: str) -> None:
     left = outcome(last_step=37, ended_by="stop", started_s=NOW_S - 4000, ended_s=NOW_S - 4000 + lasted_s)
     view = run_view(AttemptView(attempt_row(), job=job("COMPLETED"), outcomes=(left,)))
     [finish] = of_kind(Finish, decide(snapshot(view)))
@@ -341,7 +339,7 @@ def test_a_stop_because_of_the_time_limit_says_so(lasted_s: float, said: str) ->
 
 
 @pytest.mark.parametrize("kind", ["time_limit", "stopped"])
-def test_what_time_may_mend_is_to_have_more_time(kind: str) -> None:
+def test_ends_by_time_have_the_hint_to_raise_it(kind: str) -> None:
     past = [ended_row(i, kind, start_step=20, last_step=30) for i in (1, 2, 3)]
     _, change = after(*past, checkpoint_every=50, checkpoint_step=20)
     assert change is not None
@@ -356,7 +354,7 @@ def test_a_run_that_makes_no_step_within_its_time_is_to_have_more() -> None:
 
 
 @pytest.mark.parametrize(("checkpoint_step", "how"), [(0, "started again"), (30, "resumed")])
-def test_only_what_has_a_checkpoint_is_called_resumed(checkpoint_step: int, how: str) -> None:
+def test_only_a_run_with_a_checkpoint_is_called_resumed(checkpoint_step: int, how: str) -> None:
     submit, change = after(ended_row(1, "preempted", start_step=0, last_step=30), checkpoint_step=checkpoint_step)
     assert submit is not None
     assert change is not None
@@ -431,12 +429,12 @@ def test_the_jitter_is_the_same_in_every_pass_and_differs_between_runs() -> None
     assert len({waits_s("crash", 2, name=f"r{i}") for i in range(10)}) > 5
 
 
-def test_a_wait_counts_from_when_the_end_was_seen_whatever_the_node_s_clock_says() -> None:
+def test_a_wait_counts_by_the_clock_of_the_store() -> None:
     late = ended_row(1, "crash", ended_s=NOW_S + 3600, evidence={"reason": "x", "hint": "", "seen_s": NOW_S - 40})
     assert after(late)[0] is not None
 
 
-def test_a_run_that_waits_says_until_when_and_does_so_once() -> None:
+def test_a_waiting_run_shows_its_time_once() -> None:
     past = ended_row(1, "crash", ended_s=NOW_S)
     _, change = after(past)
     assert change is not None
@@ -517,7 +515,7 @@ def test_an_unwanted_job_that_the_queue_no_longer_has_is_over_at_once(complete: 
     assert of_kind(Revoke, actions) == [Revoke(row, wanted=False)]
 
 
-def test_an_attempt_that_has_ended_waits_for_what_slurm_says_of_its_job() -> None:
+def test_an_interrupted_attempt_waits_for_the_state_of_its_job() -> None:
     """A job in the queue may have been asked for before it began: how it ended is not known yet."""
     hidden = outcome(RankEnd(0, None, None), launcher_exit=-9, last_step=7)
     interrupted = outcome(RankEnd(0, None, None), launcher_exit=-15, ended_by="signal", last_step=7)
@@ -551,7 +549,7 @@ def test_of_two_jobs_that_may_both_begin_nothing_is_concluded() -> None:
     assert [action.job_id for action in cancelled] == ["7_0", "8_0"]
 
 
-def test_absence_proves_nothing_while_somebody_could_not_be_asked() -> None:
+def test_absence_proves_nothing_in_an_incomplete_listing() -> None:
     row = attempt_row(state=AttemptState.INTENT, job_id=None)
     assert about(AttemptView(row), complete=False) == []
     assert about(AttemptView(row), listed=False, complete=False) == []
@@ -578,7 +576,7 @@ def noted(row: AttemptRow, action: NoteAbsence) -> AttemptRow:
     beats=st.lists(st.sampled_from([None, 0.0, 0.3]), min_size=1, max_size=60),
     pass_s=st.sampled_from([1.0, 10.0, 61.0, 599.0]),
 )
-def test_an_attempt_is_lost_once_it_was_silent_for_long_whatever_its_nodes_clocks_say(
+def test_a_silent_attempt_is_lost_with_any_clock_of_its_nodes(
     off_s: float, beats: list[float | None], pass_s: float
 ) -> None:
     """Beats: how long before a pass its agent gave a sign of life; None for none since the pass before."""
@@ -626,15 +624,13 @@ def test_a_job_that_shows_up_again_was_never_absent() -> None:
         (AttemptView(attempt_row(state=AttemptState.INTENT, job_id=None, heartbeat_s=NOW_S)), "was not confirmed"),
     ],
 )
-def test_a_job_that_slurm_does_not_know_is_told_at_once_and_until_when_it_is_waited_for(
-    view: AttemptView, said: str
-) -> None:
+def test_an_unknown_job_is_shown_with_its_deadline(view: AttemptView, said: str) -> None:
     [told] = of_kind(SetRun, decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING)))))
     assert said in told.reason
     assert clock_time(NOW_S + (60 if view.row.job_id is None else 600)) in told.reason
 
 
-def test_who_interrupted_an_attempt_is_waited_for_while_the_accounting_is_away() -> None:
+def test_an_interrupted_attempt_waits_for_the_accounting() -> None:
     """`scancel` while slurmdbd is away, and slurmctld has forgotten the job: without this its run would be resumed."""
     ranks = RankEnd(0, None, None), RankEnd(1, None, None)
     ended: dict[str, Any] = {"outcomes": (outcome(*ranks, ended_by="signal", last_step=50),), "claimed": True}
@@ -721,7 +717,7 @@ def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
         ("None", ""),
     ],
 )
-def test_a_pending_job_says_what_it_waits_for(reason: str, words: str) -> None:
+def test_a_pending_job_shows_its_reason(reason: str, words: str) -> None:
     view = AttemptView(attempt_row(state=AttemptState.QUEUED), job("PENDING", reason=reason))
     [change] = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
     assert isinstance(change, SetRun)
@@ -730,7 +726,7 @@ def test_a_pending_job_says_what_it_waits_for(reason: str, words: str) -> None:
     assert bool(change.reason) is bool(words)
 
 
-def test_what_the_store_knew_counts_where_no_agent_could_say_it() -> None:
+def test_without_an_outcome_the_steps_of_the_store_count() -> None:
     row = attempt_row(start_step=40, last_step=60)
     finish, change, submit = decide(snapshot(run_view(AttemptView(row, job("TIMEOUT"), claimed=True))))
     assert isinstance(finish, Finish)
@@ -756,7 +752,7 @@ def watched(row: AttemptRow, idle_s: float, **values: Any) -> list[Any]:
     return decide(snapshot(run_view(view, run=run, **{"p99_step_s": 0.5, "steps_known": 40, **values})))
 
 
-def test_a_run_without_a_step_for_long_is_ended_and_says_who_stands_where() -> None:
+def test_a_hang_ends_the_run_and_names_the_ranks() -> None:
     note, cancel = watched(attempt_row(), 601)
     assert isinstance(note, Note)
     assert note.kind == "hang"
@@ -883,7 +879,7 @@ def test_thousands_of_unwanted_runs_that_never_began_are_ended_without_a_look_at
 
 
 @pytest.mark.parametrize("trace", [{"claimed": True}, {"outcomes": (outcome(),)}, {"row": attempt_row(last_step=100)}])
-def test_an_unwanted_run_that_may_have_begun_is_judged_by_what_it_left(trace: dict[str, Any]) -> None:
+def test_a_cancelled_run_that_may_have_begun_is_judged_by_its_files(trace: dict[str, Any]) -> None:
     gone = job("CANCELLED", nodes="", started_s=None)
     view = AttemptView(**{"row": attempt_row(), "job": gone, **trace})
     with pytest.raises(AssertionError):
@@ -931,7 +927,7 @@ def test_another_configuration_starts_afresh() -> None:
     assert (submit.generation, submit.micro_batch) == (3, 8)
 
 
-def test_the_success_of_an_older_configuration_is_not_the_new_one_s() -> None:
+def test_a_success_of_an_older_configuration_does_not_count() -> None:
     view = AttemptView(attempt_row(config_hash="old"), job("COMPLETED"), outcomes=(outcome(),))
     actions = decide(snapshot(run_view(view, run=run_row(generation=1))))
     assert [submit.generation for submit in of_kind(Submit, actions)] == [2]

@@ -29,7 +29,7 @@ def test_a_hang_names_the_rank_that_the_others_wait_for() -> None:
     assert said(first, second) == expected
 
 
-def test_a_hang_of_all_or_of_many_is_said_in_few_words() -> None:
+def test_a_hang_of_many_ranks_is_summarised() -> None:
     assert str(said(beat("n1", {0: 7, 1: 7}))).endswith("; all 2 ranks are stuck at step 7")
     assert str(said(beat("n1", {0: 7}))).endswith("; the only rank is stuck at step 7")
     many = beat("n1", dict.fromkeys(range(10), 7) | {10: 8, 11: 9})
@@ -61,7 +61,7 @@ def test_an_attempt_of_few_steps_gets_six_times_the_patience() -> None:
     assert said(beat("n1", {0: 5}, idle_s=3601.0), steps=5)
 
 
-def test_who_knows_too_little_says_nothing() -> None:
+def test_too_few_samples_show_no_straggler() -> None:
     one = beat("n1", {0: 19})
     assert said(one, steps=19) is None
     assert said(one, p99_step_s=None, steps=0) is None
@@ -83,7 +83,7 @@ def test_of_two_ranks_the_slower_one_is_the_straggler() -> None:
     assert stragglers([busy("n1", {0: 100.0, 1: 140.0})]) == [Straggler(1, "n1", 1.4)]
 
 
-def test_who_is_alone_or_hardly_known_is_no_straggler() -> None:
+def test_a_single_rank_is_no_straggler() -> None:
     assert stragglers([busy("n1", {0: 500.0})]) == []
     assert stragglers([busy("n1", {0: 100.0, 1: 300.0}, samples=15)]) == []
     assert stragglers([busy("n1", {0: 2.8, 1: 4.7})]) == []  # noise

@@ -68,7 +68,7 @@ def raising_for(name: str, error: Exception, real: Callable[..., Any], at: int =
     return wrapped
 
 
-def test_what_a_script_says_is_taken_or_set_aside(world: World) -> None:
+def test_any_line_of_a_script_is_ingested_or_set_aside(world: World) -> None:
     world.run_pass()
     with (folder(world) / "metrics.jsonl").open("w") as spool:
         spool.write('{"event": "target", "steps": 1e400}\n{"event": "target", "steps": 1180591620717411303424}\n')
@@ -125,7 +125,7 @@ def test_an_outcome_that_cannot_be_read_holds_its_run(world: World, text: str | 
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-def test_slurm_s_word_is_enough_where_it_says_all(world: World) -> None:
+def test_a_state_of_slurm_that_decides_alone_needs_no_outcome(world: World) -> None:
     """A preempted attempt is resumed, whatever its outcome looks like."""
     world.run_pass()
     world.run_jobs("PREEMPTED", exit_code=None)
@@ -136,7 +136,7 @@ def test_slurm_s_word_is_enough_where_it_says_all(world: World) -> None:
 
 
 @pytest.mark.parametrize("broken", ["folder", "pipe"])
-def test_a_spool_that_can_never_be_read_keeps_nobody(world: World, broken: str) -> None:
+def test_an_unreadable_spool_is_reported_once_and_passed_over(world: World, broken: str) -> None:
     world.run_pass()
     world.run_jobs()
     spool = folder(world) / "metrics.jsonl"
@@ -172,7 +172,7 @@ def test_a_mistake_of_ours_about_one_run_is_that_run_s(
 
 
 @pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1)])
-def test_what_cannot_be_recorded_of_a_run_keeps_no_other(
+def test_a_run_that_cannot_be_recorded_delays_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, at: int
 ) -> None:
     with monkeypatch.context() as patch:
@@ -215,7 +215,7 @@ def test_a_claim_that_cannot_be_taken_keeps_no_other(world: World, monkeypatch: 
 
 @pytest.mark.parametrize("target", ["nowhere", None])
 @pytest.mark.parametrize("levels", [0, 1])
-def test_what_lies_in_place_of_a_run_s_folder_keeps_no_other(world: World, levels: int, target: str | None) -> None:
+def test_a_link_or_file_in_place_of_a_run_folder_delays_no_other(world: World, levels: int, target: str | None) -> None:
     """A link whose target is gone, or a file, in place of the run's folder or of its attempt's."""
     world.run_pass()
     world.run_jobs()
@@ -319,7 +319,7 @@ def test_a_run_that_cannot_be_judged_can_be_cancelled(world: World, monkeypatch:
 
 
 @pytest.mark.parametrize("error", [StaleLease("taken"), StoreUnreachable("away")])
-def test_what_is_no_run_s_fault_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_lost_lease_or_store_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     world.run_pass()
     world.run_jobs()
     part = record._Changes
@@ -344,7 +344,7 @@ def test_a_configuration_that_cannot_be_read_keeps_no_other_from_this_machine(tm
     world.store.close()
 
 
-def test_an_error_that_no_executor_should_have_is_told(world: World) -> None:
+def test_an_unexpected_error_of_an_executor_is_reported(world: World) -> None:
     """Nobody knows whether there is a job then."""
 
     def odd(_: object) -> None:

@@ -53,9 +53,7 @@ def test_lines_that_show_late_are_read_after_hours_without_a_pass(
     assert world.steps("depth-1") == [1, 2, 3]
 
 
-def test_the_last_pass_reads_what_an_attempt_wrote_hours_after_its_end(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_pass_reads_lines_written_hours_after_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job that Slurm forgot the processes may run on, stopped for long or on a node that was cut off."""
     now, (reconciler, spool, whole) = Store.now, _lines_left_out(world)
     reconciler.run_pass()

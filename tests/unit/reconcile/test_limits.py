@@ -37,7 +37,7 @@ def used(*runs: RunView, limit: float) -> Snapshot:
     return snapshot(*runs, campaign=limited(gpu_hours=limit), gpu_seconds=lambda: 10.5 * 3600)
 
 
-def test_nothing_starts_beyond_the_gpu_hours_and_the_run_says_why() -> None:
+def test_nothing_starts_beyond_the_gpu_hours() -> None:
     world = used(ended(), run_view(), limit=10)
     changes = of_kind(SetRun, decide(world))
     assert not of_kind(Submit, decide(world))
@@ -45,7 +45,7 @@ def test_nothing_starts_beyond_the_gpu_hours_and_the_run_says_why() -> None:
     assert "limits.gpu_hours = 10 is used up (10.5 h)" in changes[0].reason
 
 
-def test_what_runs_goes_on_beyond_the_gpu_hours() -> None:
+def test_running_attempts_continue_beyond_the_gpu_hours() -> None:
     running = run_view(AttemptView(attempt_row(gpu_seconds=0.0), job("RUNNING")), run=run_row(generation=1))
     actions = decide(used(ended(), running, limit=10))
     assert not of_kind(Submit, actions)
@@ -66,7 +66,7 @@ def test_more_gpu_hours_let_held_runs_go_on() -> None:
     assert of_kind(Submit, decide(used(view, limit=20)))
 
 
-def test_so_many_attempts_run_at_once_as_the_limit_or_the_capacity_says() -> None:
+def test_limit_and_capacity_bound_the_active_attempts() -> None:
     runs = [run_view(run=run_row(id=i, name=f"r{i}")) for i in range(1, 6)]
     assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=2))))) == 2
     assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=3), capacity=1)))) == 1

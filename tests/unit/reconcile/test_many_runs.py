@@ -80,7 +80,7 @@ ENDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(world: World, state: RunState) -> None:
+def test_decisions_equal_those_of_a_full_look(world: World, state: RunState) -> None:
     world.run_pass()
     world.run_jobs()
     world.run_pass()
@@ -98,7 +98,7 @@ def test_whatever_has_become_of_a_run_the_decision_is_that_of_a_look_at_all(worl
         assert told(decided(world)) == told(decided_of_all(world)), (kind, wanted, desired)
 
 
-def test_what_is_done_is_not_looked_at(world: World) -> None:
+def test_runs_that_are_done_are_not_read(world: World) -> None:
     world.run_pass()
     world.run_jobs()
     done = world.run_pass()
@@ -109,7 +109,7 @@ def test_what_is_done_is_not_looked_at(world: World) -> None:
     assert settled.snapshot.runs == ()
 
 
-def test_what_waits_in_the_queue_is_not_looked_at_but_why_it_waits_is_told(world: World) -> None:
+def test_queued_runs_are_not_read_but_show_their_reason(world: World) -> None:
     world.run_pass()
     assert looked_at(world) == []
     key, view = next(iter(world.cluster.jobs.items()))
@@ -157,14 +157,14 @@ def be_cancelled(world: World) -> None:
     [begin, vanish, get_a_rival, become_another_job, get_a_folder, be_cancelled],
     ids=lambda one: one.__name__,
 )
-def test_what_waits_is_looked_at_once_something_is_new(world: World, happens: Any) -> None:
+def test_queued_runs_are_read_when_something_is_new(world: World, happens: Any) -> None:
     world.run_pass()
     happens(world)
     assert told(decided(world)) == told(decided_of_all(world))
     assert looked_at(world) == ["depth-1"]
 
 
-def test_what_waits_is_looked_at_once_more_is_measured_of_its_memory(tmp_path: Path) -> None:
+def test_queued_runs_are_read_when_memory_was_measured(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": DEPTHS[:2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
     reconciler = world.reconciler()
@@ -184,7 +184,7 @@ def test_what_waits_is_looked_at_once_more_is_measured_of_its_memory(tmp_path: P
     world.store.close()
 
 
-def test_what_was_never_begun_is_begun_in_pieces_without_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_runs_begin_in_pieces_without_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "AT_ONCE", 2)
     pauses: list[int] = []
     watched = world.reconciler().watch(sleep=lambda _: pauses.append(len(world.cluster.jobs)))
@@ -286,7 +286,7 @@ def test_full_runs_wait_while_screening_runs_wait_in_the_queue(world: World) -> 
         world.cluster.jobs[key] = world.cluster.jobs[key]._replace(state="RUNNING")
 
 
-def test_what_was_never_begun_is_cancelled_before_others_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_runs_are_cancelled_before_others_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "AT_ONCE", 2)
     monkeypatch.setattr(stored, "PROBED", 1)
     campaigns.record(world.store, world.submission(matrix={"depth": DEPTHS}, limits={"running": 1}))
@@ -296,7 +296,7 @@ def test_what_was_never_begun_is_cancelled_before_others_begin(world: World, mon
     assert world.states()["depth-5"] == "cancelled"
 
 
-def test_what_is_measured_in_the_midst_of_a_pass_is_not_missed(tmp_path: Path) -> None:
+def test_measurements_during_a_pass_are_not_missed(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": [1]}, repeats=2, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
     reconciler = world.reconciler()

@@ -17,14 +17,14 @@ def struck(kind: str, host: str = "n1", ago_h: float = 1.0) -> EndedAttempt:
 
 
 @pytest.mark.parametrize(("kind", "needed"), [("gpu", 1), ("foreign_oom", 1), ("node", 2), ("gpu_fault", 2)])
-def test_what_is_surely_the_node_s_fault_excludes_it_at_once(kind: str, needed: int) -> None:
+def test_a_certain_hardware_fault_excludes_its_node_at_once(kind: str, needed: int) -> None:
     strikes = [struck(kind) for _ in range(needed)]
     assert excluded(strikes, NOW_S, DAY_H, 40) == ("n1",)
     assert excluded(strikes[1:], NOW_S, DAY_H, 40) == ()
 
 
 @pytest.mark.parametrize("kind", ["crash", "hang", "oom", "deterministic", "preempted", "completed", "storage"])
-def test_what_a_run_does_itself_is_no_strike(kind: str) -> None:
+def test_failures_of_the_run_itself_are_no_strike(kind: str) -> None:
     assert excluded([struck(kind)] * 9, NOW_S, DAY_H, 40) == ()
 
 
@@ -36,7 +36,7 @@ def test_strikes_expire_those_of_foreign_memory_sooner() -> None:
     assert excluded([struck("gpu", ago_h=-20)], NOW_S, DAY_H, 40) == ()  # the clock was set back
 
 
-def test_runs_share_their_strikes_but_a_node_that_nobody_named_has_none() -> None:
+def test_strikes_count_for_all_runs_and_need_a_node() -> None:
     assert excluded([struck("node", "n3"), struck("gpu_fault", "n3"), struck("node", "n4")], NOW_S, DAY_H, 40) == (
         "n3",
     )

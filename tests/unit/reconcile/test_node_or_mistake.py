@@ -26,14 +26,14 @@ TRAINED = ended(2, "completed", "n2", last_step=100)
 
 
 @pytest.mark.parametrize("rule", ["device-ordinal"])
-def test_what_one_node_alone_shows_is_tried_on_another(rule: str) -> None:
+def test_an_error_of_one_node_is_tried_on_another(rule: str) -> None:
     actions = decide(snapshot(ended(1, "deterministic", "n1", rule), TRAINED))
     [submit] = of_kind(Submit, actions)
     assert "on n1 alone" in submit.why
     assert "n1" in submit.exclude
 
 
-def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
+def test_an_error_of_one_node_has_a_budget() -> None:
     first = ended(1, "deterministic", "n1", "device-ordinal")
     rows = [replace(first.attempts[0].row, id=number, generation=number) for number in range(1, 10)]
     shown = run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
@@ -51,7 +51,7 @@ def test_even_what_one_node_alone_shows_is_not_tried_for_ever() -> None:
         (TRAINED, ended(3, "deterministic", "n3", "device-ordinal")),  # two nodes show it
     ],
 )
-def test_what_no_other_node_contradicts_is_the_user_s_mistake(others: tuple[RunView, ...]) -> None:
+def test_an_error_without_a_healthy_node_is_a_mistake(others: tuple[RunView, ...]) -> None:
     actions = decide(snapshot(ended(1, "deterministic", "n1", "device-ordinal"), *others))
     assert not of_kind(Submit, actions)
     assert RunState.FAILED in {change.state for change in of_kind(SetRun, actions)}
@@ -74,7 +74,7 @@ def not_begun(rule: str = "no-interpreter", python: str | None = None) -> RunVie
 
 
 @pytest.mark.parametrize("rule", ["no-interpreter", "no-module", "demand"])
-def test_what_fails_before_a_rank_has_begun_passes_once_the_interpreter_has_trained(rule: str) -> None:
+def test_a_failure_before_the_ranks_passes_once_the_interpreter_has_trained(rule: str) -> None:
     """The environment was renamed, a module or a payload not visible yet: another run has trained with all of them."""
     trained = replace(snapshot(not_begun(rule=rule)), trained_with=lambda: frozenset({""}))
     [submit] = of_kind(Submit, decide(trained))
@@ -153,7 +153,7 @@ STARTS = [("set-up", "crash"), ("slurm-launch", "node")]
 
 
 @pytest.mark.parametrize(("rule", "kind"), STARTS)
-def test_what_ends_the_first_start_is_tried_on_another_node(rule: str, kind: str) -> None:
+def test_a_failed_first_start_is_tried_on_another_node(rule: str, kind: str) -> None:
     [submit] = of_kind(Submit, decide(snapshot(not_started(rule, kind, "n1"), nodes=2)))
     assert submit.exclude == ("n1",)
     [alone] = of_kind(Submit, decide(snapshot(not_started(rule, kind, "n1"), nodes=1)))
@@ -161,7 +161,7 @@ def test_what_ends_the_first_start_is_tried_on_another_node(rule: str, kind: str
 
 
 @pytest.mark.parametrize(("rule", "kind"), STARTS)
-def test_what_ends_the_first_starts_on_several_nodes_is_a_mistake_unless_others_trained(rule: str, kind: str) -> None:
+def test_failed_first_starts_on_several_nodes_are_a_mistake_unless_others_trained(rule: str, kind: str) -> None:
     actions = decide(snapshot(not_started(rule, kind, "n1", "n2"), nodes=8))
     assert not of_kind(Submit, actions)
     [change] = of_kind(SetRun, actions)

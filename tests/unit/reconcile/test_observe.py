@@ -65,7 +65,7 @@ def test_a_waiting_attempt_has_a_job_and_nothing_else(world: World) -> None:
     assert (view.job.state, view.claimed, view.start, view.outcomes, view.lines) == ("PENDING", False, None, (), ())
 
 
-def test_a_running_attempt_is_seen_with_what_its_agents_wrote(world: World) -> None:
+def test_a_running_attempt_has_the_records_of_its_agents(world: World) -> None:
     files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "1_0", "ts": 7.0}))
     start = Start("1_0", "n0", "a", 1, "", 0, 5.0)
@@ -95,7 +95,7 @@ def test_whoever_holds_the_claim_it_is_taken(world: World, text: str, claimed: b
     assert attempt(world).claimed is claimed
 
 
-def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: World) -> None:
+def test_the_state_of_a_job_without_the_claim_is_ignored(world: World) -> None:
     """A batch that was taken twice: one of its two jobs has left, the other one trains."""
     files = files_of(world)
     files.claim.write_text(json.dumps({"job_id": "7_0"}))
@@ -106,7 +106,7 @@ def test_the_job_that_found_the_claim_taken_says_nothing_of_the_attempt(world: W
     assert attempt(world).job == world.cluster.jobs[key]
 
 
-def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
+def test_of_two_jobs_the_holder_of_the_claim_counts(world: World) -> None:
     [(key, first)] = world.cluster.jobs.items()
     second = first._replace(job_id="2_0")
     world.cluster.rivals[key] = [first, second]
@@ -118,7 +118,7 @@ def test_of_two_jobs_the_claim_says_which_one_counts(world: World) -> None:
     assert (attempt(world).job, attempt(world).rivals) == (second, ())
 
 
-def test_a_job_that_was_started_again_is_known_by_what_it_left(world: World) -> None:
+def test_a_requeued_job_is_recognised_by_its_file(world: World) -> None:
     files = files_of(world)
     write_atomically(files.claim, json.dumps({"job_id": attempt(world).row.job_id}))
     world.cluster.jobs.clear()
@@ -128,9 +128,7 @@ def test_a_job_that_was_started_again_is_known_by_what_it_left(world: World) -> 
 
 
 @pytest.mark.parametrize("inferred", [True, False])
-def test_of_a_task_that_began_only_a_line_of_its_own_says_that_it_was_cancelled_in_the_queue(
-    world: World, inferred: bool
-) -> None:
+def test_a_begun_task_counts_as_cancelled_in_the_queue_only_by_its_own_record(world: World, inferred: bool) -> None:
     """Its array's line lags; its own tells that Slurm had requeued it when somebody cancelled it."""
     write_atomically(files_of(world).claim, json.dumps({"job_id": "1_0"}))
     [(key, waiting)] = world.cluster.jobs.items()

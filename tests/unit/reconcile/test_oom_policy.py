@@ -45,13 +45,13 @@ def submitted(view: RunView, **values: Any) -> Submit:
     return submit
 
 
-def test_a_sibling_starts_with_what_is_predicted_to_fit_and_says_why() -> None:
+def test_a_sibling_starts_at_the_predicted_size_with_the_reason() -> None:
     submit = submitted(a_run(), ledgers=ledgers(*LINE))
     assert (submit.micro_batch, submit.predicted_gb) == (16, 50.0)
     assert "32 is predicted to take 90.0 of 80.0 GB" in submit.why
 
 
-def test_a_sibling_starts_below_what_ran_out_of_memory() -> None:
+def test_a_sibling_starts_below_a_size_that_ran_out_of_memory() -> None:
     assert submitted(a_run(), ledgers=ledgers(seen(32, oom=True))).micro_batch == 16
 
 
@@ -77,7 +77,7 @@ def waiting(**values: Any) -> RunView:
     return a_run(view, run=run_row(generation=1, state=RunState.QUEUED))
 
 
-def test_what_waits_in_the_queue_is_told_once() -> None:
+def test_a_queued_attempt_is_resized_once() -> None:
     [resize] = of_kind(Resize, decide(snapshot(waiting(), ledgers=ledgers(*LINE))))
     assert (resize.micro_batch, resize.predicted_gb) == (16, 50.0)
     view = waiting()
@@ -85,7 +85,7 @@ def test_what_waits_in_the_queue_is_told_once() -> None:
     assert of_kind(Resize, decide(snapshot(told, ledgers=ledgers(*LINE)))) == []
 
 
-def test_what_has_begun_is_left_alone() -> None:
+def test_a_begun_attempt_is_not_resized() -> None:
     assert of_kind(Resize, decide(snapshot(waiting(claimed=True), ledgers=ledgers(*LINE)))) == []
 
 

@@ -31,28 +31,28 @@ def test_a_login_shell_differs_from_cron_in_nothing_that_matters() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINING.split())
-def test_what_training_software_reads_matters(name: str) -> None:
+def test_variables_of_training_software_are_recorded(name: str) -> None:
     assert matter(name) == [name]
 
 
-def test_what_the_code_or_the_setup_names_matters() -> None:
+def test_variables_that_code_or_setup_read_are_recorded() -> None:
     setup = "source $PROJECT/env.sh\ncp ${ARCHIVE}/data /tmp"
     names = ("STORAGE", "PROJECT", "ARCHIVE", "UNRELATED")
     assert matter(*names, read=("STORAGE", "ABSENT"), setup=setup) == ["ARCHIVE", "PROJECT", "STORAGE"]
 
 
-def test_what_the_spec_sets_itself_does_not_matter() -> None:
+def test_variables_that_the_spec_sets_are_not_recorded() -> None:
     assert matter("HF_HOME", "NCCL_SOCKET_IFNAME", setup="export NCCL_SOCKET_IFNAME=ib0", given=("HF_HOME",)) == []
     assert matter("LD_LIBRARY_PATH", "LOADEDMODULES", setup="module load cuda") == []
 
 
-def test_slurm_chooses_the_gpus_but_on_one_s_own_machine_the_shell_does() -> None:
+def test_visible_devices_are_recorded_without_slurm_only() -> None:
     names = ["CUDA_VISIBLE_DEVICES"]
     assert matter(*names) == []
     assert that_matter(names, read=(), setup="", given=(), on_slurm=False) == names
 
 
-def test_a_shell_that_lacks_a_variable_is_told_which() -> None:
+def test_a_missing_variable_is_named() -> None:
     origin = Origin.of({"variables": ["HF_TOKEN", "WANDB_API_KEY"]})
     assert origin.missing({"HF_TOKEN": "", "MORE": "x"}) == ["WANDB_API_KEY"]
     assert "WANDB_API_KEY was set" in why_held(["WANDB_API_KEY"])

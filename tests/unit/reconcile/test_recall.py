@@ -221,7 +221,7 @@ def campaigns_retry(world: World) -> None:
     desired.retry(world.store, world.campaign, ["depth-1"])
 
 
-def test_what_another_submission_left_is_not_taken(world: World) -> None:
+def test_files_of_another_submission_are_ignored(world: World) -> None:
     world.record(**ONE)
     world.run_pass()
     [row] = world.attempts("depth-1")

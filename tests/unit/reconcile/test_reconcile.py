@@ -88,7 +88,7 @@ def test_a_campaign_from_submission_to_results(world: World) -> None:
     assert (attempt.started_s, attempt.ended_s, attempt.gpu_seconds) == (100.0, 160.0, 60.0)
 
 
-def test_every_change_leaves_an_event_that_says_why(world: World) -> None:
+def test_every_change_leaves_an_event_with_its_reason(world: World) -> None:
     world.record(retry={"crash": 1, "backoff_s": 0}, matrix={"depth": [1]})
     settle_all(world, state="FAILED", exit_code=1, error="boom")
     with world.store.read() as conn:
@@ -130,7 +130,7 @@ def raising(error: BaseException) -> Callable[..., None]:
     return fail
 
 
-def test_what_sbatch_objected_to_is_refused_once_the_queue_has_no_job(world: World) -> None:
+def test_an_objection_of_sbatch_is_a_refusal_once_the_queue_has_no_job(world: World) -> None:
     world.record(matrix={"depth": [1]})
     world.cluster.on_submit = raising(SubmissionUnclear("sbatch: error: what is this?", objects=True))
     world.run_pass()
@@ -199,7 +199,7 @@ def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
     assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
 
 
-def test_what_the_queue_has_no_room_for_waits_and_is_said_once(world: World) -> None:
+def test_a_full_queue_is_reported_once(world: World) -> None:
     world.record(matrix={"depth": list(range(10))})
     world.cluster.on_submit = taking(world.cluster, 4, for_now=True)
     for _ in range(3):
@@ -421,9 +421,7 @@ _STATES = [
 
 
 @pytest.mark.parametrize(("before", "after"), _STATES)
-def test_what_was_cancelled_starts_only_when_its_user_says_so(
-    world: World, before: Callable[[World], None], after: str
-) -> None:
+def test_a_cancelled_run_starts_only_by_a_retry(world: World, before: Callable[[World], None], after: str) -> None:
     before(world)
     attempts = {name: len(world.attempts(name)) for name in world.runs()}
     campaigns.cancel(world.store, world.campaign, list(attempts))
@@ -438,7 +436,7 @@ def test_what_was_cancelled_starts_only_when_its_user_says_so(
     assert set(world.states().values()) == {"completed"}
 
 
-def test_what_has_completed_stays_so_when_all_is_cancelled(world: World) -> None:
+def test_completed_runs_stay_completed_when_all_is_cancelled(world: World) -> None:
     world.record(matrix={"depth": [1]})
     settle_all(world)
     world.record()
@@ -749,7 +747,7 @@ def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: p
     assert world.states() == {"depth-1": "queued"}
 
 
-def test_a_watch_does_not_end_with_what_was_submitted_in_its_last_pass(world: World) -> None:
+def test_a_watch_does_not_end_with_a_submission_of_its_last_pass(world: World) -> None:
     """Its submitter found the lease taken, and was told that the next pass takes care of it."""
     world.record(matrix={"depth": [1]})
     settle_all(world)
@@ -766,7 +764,7 @@ def test_a_watch_does_not_end_with_what_was_submitted_in_its_last_pass(world: Wo
     assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
 
 
-def test_a_pass_says_what_waited_when_the_executor_last_answered(world: World, clock: Clock) -> None:
+def test_a_pass_reports_the_last_answer_about_waiting_jobs(world: World, clock: Clock) -> None:
     """By itself: the process that made the pass before may be another one, as with a crontab."""
     world.record(matrix={"depth": [1, 2, 3]})
     world.cluster.lost_grace_s = 600.0

@@ -57,7 +57,7 @@ def test_jobs_that_are_missing_on_their_own_cluster_are(world: World) -> None:
     assert world.attempts("depth-1")[0].failure_class == "lost"
 
 
-def test_a_campaign_of_which_no_job_is_left_may_go_on_elsewhere(world: World) -> None:
+def test_a_campaign_without_jobs_may_continue_on_another_cluster(world: World) -> None:
     world.run_jobs()
     world.run_pass()
     here = elsewhere(world, "other")

@@ -48,18 +48,20 @@ POINTS = {"fast": FAST_AND_BIG, "small": SLOW_AND_SMALL, "between": BETWEEN, "be
         ("within 100%", Objective.MEMORY, {"fast", "beaten"}),
     ],
 )
-def test_who_is_left_out(keep: str | int, objective: Objective | None, left_out: set[str]) -> None:
+def test_the_rule_selects_the_points_that_are_left_out(
+    keep: str | int, objective: Objective | None, left_out: set[str]
+) -> None:
     assert set(ScreeningRule(keep, objective).left_out(POINTS)) == left_out
 
 
-def test_what_one_short_run_cannot_tell_apart_is_kept() -> None:
+def test_points_within_the_noise_are_kept() -> None:
     near = replace(FAST_AND_BIG, step_s=0.102, tokens_per_s=98e3, mem_gb=40.5)
     assert ScreeningRule("pareto").left_out({"a": FAST_AND_BIG, "b": near}) == []
     clearly = replace(near, tokens_per_s=96e3)
     assert ScreeningRule("pareto").left_out({"a": FAST_AND_BIG, "b": clearly}) == ["b"]
 
 
-def test_a_point_that_nobody_can_judge_is_kept() -> None:
+def test_a_point_without_figures_is_kept() -> None:
     unknown, diverged = Screening(), replace(BETWEEN, loss=float("nan"))
     for keep in ("pareto", 1, "within 10%"):
         assert "unknown" not in ScreeningRule(keep).left_out({**POINTS, "unknown": unknown})

@@ -103,7 +103,7 @@ def test_two_rounds_at_once_share_the_campaigns(world: World) -> None:
     second.close()
 
 
-def test_a_round_leaves_alone_what_another_process_has(world: World) -> None:
+def test_a_round_skips_campaigns_of_other_processes(world: World) -> None:
     with world.store.read() as conn:
         held, *_ = queries.list_campaigns(conn)
     take_lease(world.store, held, LeaseHolder.me())
@@ -184,7 +184,7 @@ def test_a_watch_puts_the_next_pass_off_for_all(world: World) -> None:
     second.close()
 
 
-def test_a_clock_that_is_set_back_holds_up_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_set_back_delays_no_campaign(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the host of the database gets its time corrected: what was put off until ten would wait for an hour."""
     ahead_s = [3600.0]
 
@@ -208,7 +208,7 @@ def test_a_clock_that_is_set_back_holds_up_nobody(world: World, monkeypatch: pyt
     assert sorted(before) == sorted(after) == sorted(NAMES)
 
 
-def test_what_a_dead_process_had_is_taken_over(world: World) -> None:
+def test_campaigns_of_a_dead_process_are_taken_over(world: World) -> None:
     with world.store.read() as conn:
         _, held, *_ = queries.list_campaigns(conn)
     with world.store.write() as conn:

@@ -53,7 +53,7 @@ PASSING = [
         *((where, error, seen_as) for where in ("drain", "observe", "act") for error, seen_as in PASSING),
     ],
 )
-def test_a_watch_that_has_begun_waits_for_what_can_come_back(
+def test_a_begun_watch_waits_for_outages_to_end(
     world: World, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception, seen_as: type[Exception]
 ) -> None:
     watched = world.reconciler().watch(sleep=lambda _: None)
@@ -76,7 +76,7 @@ def test_before_a_pass_was_possible_it_ends_the_watch(
         next(world.reconciler().watch(sleep=lambda _: None))
 
 
-def test_what_cannot_come_back_ends_the_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_errors_end_the_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = world.reconciler().watch(sleep=lambda _: None)
     assert isinstance(next(watched), Pass)
     with world.store.write() as conn:  # another version upgrades the store
