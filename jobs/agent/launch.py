@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from dscampaign.jobs.shared import allocator, variables
+from dscampaign.jobs.shared import allocator, placeholders, variables
 from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
@@ -40,6 +41,20 @@ def command(
         line = [*in_copy(line, _workdir(payload), copy, folder)]
         options = [*in_copy(("", *options), _workdir(payload), copy, folder)][1:]
     return [*launchers.command(payload.launcher, place, options), RANK_SCRIPT, *line]
+
+
+def filled(payload: Payload, paths: AttemptPaths, resume: str) -> Payload:
+    """Return the payload with the values of this attempt in the placeholders of its command and environment."""
+    if payload.train:
+        return payload
+    contract = _contract(payload, paths, resume)
+    values = {name: contract[f"CAMPAIGN_{variable}"] for name, variable in placeholders.AT_LAUNCH.items()}
+    command, options = (
+        tuple(map(placeholders.without_escapes, placeholders.filled_words(words, values)))
+        for words in (payload.command, payload.launcher_options)
+    )
+    env = {n: placeholders.without_escapes(placeholders.filled(text, values)) for n, text in payload.env.items()}
+    return replace(payload, command=command, launcher_options=options, env=env)
 
 
 def options_of(payload: Payload) -> list[str]:

@@ -60,13 +60,14 @@ class Launcher:
     ) -> tuple[int, str]:
         """Start this node's ranks and wait; return their launcher's exit code, and why they were ended."""
         rank = self._node.rank
+        digests = variables.digests(os.environ, payload.env)
+        payload = launch.filled(payload, paths, start.resume)
         hostfile = paths.dir / f"hostfile-{rank}"
         write_atomically(hostfile, launch.hostfile_text(payload.nodes, payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
         caches = node_cache.variables(os.environ | payload.env)
         env = launch.environment(payload, paths, self._node, start.resume, os.environ | caches, cores, self._copy)
         env |= self._progress.variables
-        digests = variables.digests(os.environ, payload.env)
         self.facts = {"allocator": allocator.setting(env), "variables": digests}
         for lock in cleanup.clear_build_locks(Path(caches[_BUILDS])) if _BUILDS in caches else ():
             print(f"{lock} was removed: its build has ended", file=sys.stderr, flush=True)

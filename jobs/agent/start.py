@@ -22,6 +22,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload
 
+from . import script_checkpoints
 from .node import POLL_S, Node, Start, free_port, join
 from .search import found_before, prepare
 
@@ -151,7 +152,7 @@ class Starter:
             host=self._node.name,
             address=self._node.address(payload.nodes),
             port=free_port(),
-            resume=str(resumed.path) if resumed else "",
+            resume=str(resumed.path) if resumed else self._scripts_checkpoint(),
             start_step=resumed.step if resumed else 0 if payload.steps_decide else None,
             started_s=time.time(),
             micro_batch=None if searches else payload.micro_batch,
@@ -191,6 +192,15 @@ class Starter:
             reason = f"the checkpoint of step {recorded} that was recorded cannot be used, steps are made again"
             self.tell("checkpoint_older", reason=reason, step=step, recorded_step=recorded)
         return newest
+
+    def _scripts_checkpoint(self) -> str:
+        if self._payload.train:
+            return ""
+        with self._beating():
+            folder = self._run_paths.checkpoints(self._payload.config_hash)
+            return script_checkpoints.newest(
+                folder, lambda path, reason: self.tell("checkpoint_skipped", reason=reason, path=str(path))
+            )
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.db.records import CampaignRow, RunRow
+from dscampaign.jobs.shared.placeholders import filled, filled_words, text_of
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import count, duration
-from dscampaign.orchestrator.spec.expand import PLACEHOLDER, Run
+from dscampaign.orchestrator.spec.command_line import words_of
+from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.field_types import Scalar
 from dscampaign.orchestrator.spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
 from dscampaign.orchestrator.spec.matrix import Point, points
-from dscampaign.orchestrator.spec.model import TrainConfig, env_text
+from dscampaign.orchestrator.spec.model import TrainConfig
 from dscampaign.orchestrator.spec.yaml_source import load, written
 
 from .diff import changes
@@ -89,7 +91,7 @@ def promote(
     head = f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n"
     text = head + written(data)
     _, (run,) = runs_of_text(text, out)
-    said = tuple(f"{'.'.join(path)}: {env_text(value)}" for path, value in fixed.items())
+    said = tuple(f"{'.'.join(path)}: {text_of(value)}" for path, value in fixed.items())
     return Promotion(name, text, run, said, tuple(_notes(row, run, step_s)))
 
 
@@ -137,16 +139,14 @@ def _merged(raw: Mapping[str, Any], path: Keys, value: Any) -> Any:
 
 def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
     own = {setting.key: setting.value for setting in point.settings} | point.params
-    texts = {name: env_text(value) for name, value in own.items() if name not in _STAY and isinstance(value, Scalar)}
-
-    def filled(value: Any) -> Any:
-        if isinstance(value, list):
-            return [filled(item) for item in value]
-        if isinstance(value, dict):
-            return {key: filled(item) for key, item in value.items()}
-        return PLACEHOLDER.sub(lambda found: texts.get(found[1], found[0]), value) if isinstance(value, str) else value
-
-    return {(name,): filled(raw[name]) for name in ("command", "env") if raw.get(name) != filled(raw.get(name))}
+    values = {name: value for name, value in own.items() if name not in _STAY and isinstance(value, Scalar)}
+    words = [str(word) for word in words_of(raw["command"])] if "command" in raw else []
+    env = {name: str(value) for name, value in (raw.get("env") or {}).items()}
+    filled_in: dict[Keys, Any] = {
+        ("command",): list(filled_words(words, values)),
+        ("env",): {name: filled(text, values) for name, text in env.items()},
+    }
+    return {path: value for path, value in filled_in.items() if value not in (words, env)}
 
 
 def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:

@@ -69,12 +69,12 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
 
 
 def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
-    paths = CampaignPaths(submission.dir, submission.spec.name)
-    folder = paths.dir / BY_HAND / run.name
+    campaign = CampaignPaths(submission.dir, submission.spec.name)
+    folder = campaign.dir / BY_HAND / run.name
     payload = job_request.payload(
         run,
         run.config.model_copy(update={"ranks_per_node": run.ranks_per_node}),
-        paths,
+        campaign,
         generation=1,
         micro_batch=run.micro_batch,
         token=BY_HAND,
@@ -83,7 +83,8 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
         workdir=str(submission.workdir),
     )
     payload = replace(payload, run_dir=str(folder), attempt_dir=str(folder / "g0001"))
-    return payload, AttemptPaths(Path(payload.attempt_dir))
+    paths = AttemptPaths(Path(payload.attempt_dir))
+    return launch.filled(payload, paths, resume=""), paths
 
 
 def _options(resources: Mapping[str, Any]) -> Iterator[str]:

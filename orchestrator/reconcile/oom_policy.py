@@ -122,7 +122,7 @@ def _next_change(view: RunView, last: EndedAttempt, micro: int, before: int | No
             if last.hint:
                 hint = last.hint
             elif before:
-                hint = "let the script use CAMPAIGN_MICRO_BATCH, also where it evaluates, or take less memory otherwise"
+                hint = "let the script use {micro_batch}, also where it evaluates, or take less memory otherwise"
         return NoFit(f"{needs} · {hint}")
     return Fit(micro, (*last.changes, change), None, f"{needs}, tried with {change}")
 

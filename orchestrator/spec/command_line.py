@@ -18,7 +18,6 @@ from .launch_line import LaunchLine, launch_line
 from .variables import dollar_form
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
-_DOUBLED: Final = re.compile(r"\{\{\w[\w.]*\}\}")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
 _START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
@@ -117,8 +116,6 @@ def split(text: str) -> list[str]:
     Raises:
         Hint: A quote is not closed, or a word is one that only a shell understands.
     """
-    if doubled := _DOUBLED.search(text):
-        raise Hint(f"{doubled[0]} keeps a pair of braces around its value", f"write {doubled[0][1:-1]}")
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,15 +15,15 @@ from pydantic import ValidationError
 from dscampaign.db.states import Stage
 from dscampaign.db.storable import to_json
 from dscampaign.jobs.shared.ds_config import merged
-from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, concerns, did_you_mean, dotted
+from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotted
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.progress import counted
 
-from . import batch_size, strategies
+from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
-from .matrix import AxisSetting, Path, Point, as_scalar, points, short_name
-from .model import RunConfig, Spec, env_text
+from .matrix import AxisSetting, Path, Point, points, short_name
+from .model import RunConfig, Spec
 from .normalize import Origins, canonical
 from .run_names import SCREENS, run_name
 from .shared_sections import SharedSections
@@ -37,11 +36,7 @@ _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "g
 _REPEATED: Final = 3
 """Points that repeat an experiment, each with an error of its own."""
 
-PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
-_SHRINKS = frozenset({"micro_batch", "accumulation"})
-_OF_A_RANK = "local_rank"
-"""Filled in by each rank when it starts."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     Raises:
         InvalidSpec: With the errors of all points.
     """
-    found, findings = points(spec.matrix, _used(spec))
+    found, findings = points(spec.matrix, placeholders.used(spec))
     if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
@@ -207,17 +202,17 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
 
 
 def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, taken: Mapping[str, Run]) -> Run:
-    if config.command is not None and (findings := list(_textless(config, point))):
+    if config.command is not None and (findings := list(placeholders.without_text(config, point))):
         raise InvalidSpec(findings)
     if repeat:
         train = config.train.model_copy(update={"seed": config.train.seed + repeat})
         config = config.model_copy(update={"train": train})
-    values = _values(config, point, "{run}", repeat)
-    nameless = _filled(config, values)
+    values = placeholders.values_of(config, point, repeat)
+    nameless = placeholders.fill(config, values)
     digest = _config_hash(nameless, point, local_gpus)
     suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
     name = run_name(point.labels, suffix, digest, taken)
-    config = _filled(config, values | {"run": name}) if "run" in _used(config) else nameless
+    config = placeholders.fill(config, values | {"run": name}) if "run" in placeholders.used(config) else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
     micro_batch, accumulation = _batch(config, world_size)
@@ -287,60 +282,6 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
     else:
         parent[path[-1]] = deepcopy(value)
     return True
-
-
-def _used(config: RunConfig) -> dict[str, FieldPath]:
-    texts: list[tuple[FieldPath, str]] = [(("env", name), text) for name, text in config.env.items()]
-    texts += [(("command",), text) for text in (*config.launcher_options, *(config.command or ()))]
-    found = {short_name(name): place for place, text in texts for name in PLACEHOLDER.findall(text)}
-    return {name: place for name, place in found.items() if name != _OF_A_RANK}
-
-
-def _values(config: RunConfig, point: Point, name: str, repeat: int) -> dict[str, object]:
-    fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
-    fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
-    own = {setting.key: setting.value for setting in point.settings}
-    always = {"run": name, "repeat": repeat, "seed": config.train.seed, _OF_A_RANK: f"{{{_OF_A_RANK}}}"}
-    return fields | own | point.params | always
-
-
-def _textless(config: RunConfig, point: Point) -> Iterator[Finding]:
-    """Find values of placeholders that have neither text nor a label: a null, a list, a mapping."""
-    used, params = _used(config), point.params
-    for setting in point.settings:
-        name = short_name(setting.key)
-        digest = as_scalar(setting.value)
-        if name in used and not isinstance(setting.value, Scalar) and params.get(name, digest) == digest:
-            hint = "write a single value, quoted if it is text"
-            yield Finding((setting.place,), f"is no text for {{{name}}} in `command` or `env`", hint)
-
-
-def _filled(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
-    if config.command is None:
-        return config
-    findings = [*_unknown(("command",), (*config.launcher_options, *config.command), values)]
-    for variable, text in config.env.items():
-        findings += _unknown(("env", variable), [text], values)
-    if findings:
-        raise InvalidSpec(findings)
-
-    def fill(text: str) -> str:
-        return PLACEHOLDER.sub(lambda match: env_text(values[match[1]]), text)
-
-    command, options = (tuple(map(fill, words)) for words in (config.command, config.launcher_options))
-    env = {variable: fill(text) for variable, text in config.env.items()}
-    return config.model_copy(update={"command": command, "launcher_options": options, "env": env})
-
-
-def _unknown(place: FieldPath, texts: Iterable[str], values: Mapping[str, object]) -> Iterator[Finding]:
-    for name in dict.fromkeys(name for text in texts for name in PLACEHOLDER.findall(text)):
-        if name in _SHRINKS:
-            hint = f"read CAMPAIGN_{name.upper()} in the script: it changes when memory runs out"
-            yield Finding((place,), f"{{{name}}} is not known before an attempt starts", hint)
-        elif name not in values:
-            hint = "use a parameter of the matrix, a field of train, {run}, {repeat} or {local_rank}"
-            near = did_you_mean(name, values, hint)
-            yield Finding((place,), f"{{{name}}} is not defined in some point", near)
 
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationI
 from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
+from dscampaign.jobs.shared.placeholders import text_of
 
 from .command_line import Word, taken_apart, words_of
 from .field_types import (
@@ -56,13 +57,8 @@ AUTO: Final = "auto"
 """The micro-batch that is searched for."""
 
 
-def env_text(value: object) -> str:
-    """A value as a shell or a script reads it: `true`, not `True`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _as_env_text(value: Any) -> Any:
-    return env_text(value) if isinstance(value, int | float) else value
+    return text_of(value) if isinstance(value, int | float) else value
 
 
 def _variable(name: str) -> str:
@@ -298,9 +294,10 @@ class RunConfig(SpecSection):
     """Options of the launcher, such as `[--mixed_precision, bf16]`. Default: those of the command."""
     command: tuple[Word, ...] | None = None
     """Your own training script and its arguments instead of the built-in training: `train.py --depth {depth}`,
-    `-m package.module`, or with its launcher: `torchrun train.py`. `{name}` stands for a matrix parameter or a field
-    of train; `--local_rank={local_rank}` is for scripts that want the argument which the launcher would add, others
-    read LOCAL_RANK."""
+    `-m package.module`, or with its launcher: `torchrun train.py`. `{name}` stands for a matrix parameter, a field of
+    train, or a value of the attempt such as `{micro_batch}`; `[--resume {resume_from}]` is left out if the value is
+    empty ([placeholders](own-scripts.md#placeholders)). `--local_rank={local_rank}` is for scripts that want the
+    argument which the launcher would add, others read LOCAL_RANK."""
     code: Literal["copy", "live"] = "copy"
     """`copy`: a run keeps the code that it began with: the git work tree around the script, or the script's folder, is
     copied once per content, and every attempt runs from its copy

@@ -246,13 +246,38 @@ def test_a_commands_own_parameters() -> None:
     ("command", "words"),
     [
         ("-m t {depht}", "is not defined"),
-        ("-m t {micro_batch}", "not known before"),
+        ("-m t [--resume {resume_from} --x", "does not close"),
         ("-m t ${HOME}", "is not defined"),
     ],
 )
 def test_placeholders_that_cannot_be_filled(command: str, words: str) -> None:
     with pytest.raises(InvalidSpec, match=words):
         expand(spec(command=command))
+
+
+def test_values_of_an_attempt_stay_for_its_launch() -> None:
+    command = (
+        "-m t --b {micro_batch} --out {checkpoint_dir}/{run} [--r {resume_from}] {{lr}} [0.9,{beta2}] 'a:{b:{lr}}'"
+    )
+    one = runs({"micro_batch": [1, 2]}, command=command)["micro_batch-2"]
+    kept = ("--b", "{micro_batch}", "--out", "{checkpoint_dir}/micro_batch-2", "[--r", "{resume_from}]", "{{lr}}")
+    assert one.config.command == ("-m", "t", *kept, "[0.9,0.95]", "a:{b:0.0003}")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(True, ["--flag"]), (False, []), (None, []), ("", []), ("{lr}", ["--flag", "{{lr}}"]), (0, ["--flag", "0"])],
+)
+def test_an_option_is_left_out_if_its_value_is_empty(value: object, words: list[str]) -> None:
+    for command in ("-m t [--flag {x}] end", ["-m", "t", "[--flag {x}]", "end"]):
+        [run] = runs({"x": [value]}, command=command).values()
+        assert list(run.config.command or ()) == ["-m", "t", *words, "end"]
+
+
+@pytest.mark.parametrize("size", ["micro_batch", "accumulation"])
+def test_a_script_that_manages_its_own_batches_has_no_micro_batch_to_fill_in(size: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"{{{size}}} has no value"):
+        expand(Spec(name="x", command=f"-m t {{{size}}}"))  # type: ignore[arg-type]
 
 
 def test_a_parameter_that_the_command_does_not_use() -> None:

@@ -352,11 +352,6 @@ def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, 
     assert (problem.hint or "").startswith(hint)
 
 
-def test_braces_around_a_placeholder_would_stay(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, OWN + "command: -m t --lr {{lr}}\nmatrix: {lr: [1, 2]}\n")
-    assert (problem.field, problem.hint) == ("command", "write {lr}")
-
-
 @pytest.mark.parametrize("long", ["a" * 300, "é" * 130, "a/" * 2000])
 @pytest.mark.parametrize("field", ["model", "tokenizer", "dataset", "python", "workdir"])
 def test_a_name_that_no_file_can_have_is_told_where_it_stands(tmp_path: Path, field: str, long: str) -> None:

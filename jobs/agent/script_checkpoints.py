@@ -1,0 +1,70 @@
+"""The newest whole checkpoint of a script of the user's own, in the forms that libraries write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from zipfile import is_zipfile
+
+from dscampaign.files.ownership import distrust, distrust_tree
+from dscampaign.jobs.shared.checkpoint import position
+
+_STATES: Final = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
+_UNFINISHED: Final = re.compile(r"[._]|tmp|.*[._-](tmp|temp|partial|incomplete)$", re.IGNORECASE)
+_OF_TRAINER: Final = re.compile(r"checkpoint-(\d+)")
+_LAST: Final = {"trainer_state.json": "checkpoint-*", ".metadata": "*.distcp"}
+"""Files that the Hugging Face Trainer and `torch.distributed.checkpoint` write last, and their sign."""
+_DEEPSPEED: Final = "latest"
+"""DeepSpeed writes it last, and loads from the folder that holds it."""
+
+
+def newest(folder: Path, on_skip: Callable[[Path, str], None]) -> str:
+    """Return the checkpoint to resume from; "" for none.
+
+    DeepSpeed takes the folder itself. Else it is the Trainer's `checkpoint-N` of the most steps, or the newest file or
+    folder with a state.
+
+    Args:
+        on_skip: called with path and reason for every newer checkpoint that was skipped.
+    """
+    for path in _candidates(folder):
+        try:
+            doubt = (distrust_tree if path.is_dir() else distrust)(path, path.parent)
+            reason = str(doubt) if doubt else "" if path == folder else _torn(path)
+        except OSError as error:
+            reason = str(error)
+        if not reason:
+            return str(path)
+        on_skip(path, reason)
+    return ""
+
+
+def _candidates(folder: Path) -> list[Path]:
+    latest = folder / _DEEPSPEED
+    if latest.is_file() and (folder / latest.read_text(errors="replace").strip()).is_dir():
+        return [folder]
+    found = [path for path in folder.glob("*") if not _UNFINISHED.match(path.name) and position(path.name) == (-1, -1)]
+    if numbered := {int(match[1]): path for path in found if (match := _OF_TRAINER.fullmatch(path.name))}:
+        return [numbered[step] for step in sorted(numbered, reverse=True)]
+    return sorted(filter(_states, found), key=lambda path: path.lstat().st_mtime, reverse=True)
+
+
+def _states(path: Path) -> list[Path]:
+    return [place for place in (path, *path.rglob("*")) if place.suffix in _STATES and place.is_file()]
+
+
+def _torn(path: Path) -> str:
+    """Return why a checkpoint is not whole; "" if it is, as far as its files show."""
+    for last, sign in _LAST.items():
+        if (path.match(sign) or any(path.glob(sign))) and not (path / last).exists():
+            return f"no {last}"
+    return next((f"{state.name} is cut off" for state in _states(path) if _is_cut_off(state)), "")
+
+
+def _is_cut_off(state: Path) -> bool:
+    """`torch.save` writes an archive, which has its directory at the end."""
+    with state.open("rb") as stream:
+        head = stream.read(2)
+    return not head or (head == b"PK" and not is_zipfile(state))
