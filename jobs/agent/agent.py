@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from dscampaign.jobs.shared.closed_tasks import is_closed
 from dscampaign.jobs.shared.code_copy import DamagedCopy
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
-from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence
@@ -59,6 +59,8 @@ def main(argv: list[str]) -> int:
     except Distrusted as doubt:
         print(f"{evidence.REFUSED} not run: {doubt}", file=sys.stderr)
         return EXIT_NOT_MINE
+    if chosen := os.environ.get(SETUP_PYTHON) if payload.setup_chooses else None:
+        payload = replace(payload, python=chosen)
     closed = partial(is_closed, batch, index)
     return Agent(payload, Node.from_environment(os.environ), umask, closed).run()
 

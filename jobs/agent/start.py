@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from dscampaign.jobs.shared.checkpoint import Checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
-from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
 from dscampaign.jobs.shared.payload_array import read_payload
 
 from . import script_checkpoints
@@ -146,6 +147,8 @@ class Starter:
         searches = self._searches()
         payload = self._payload
         payload.write_configs(self._paths)
+        if payload.python == os.environ.get(SETUP_PYTHON):
+            self.tell("python", message=f"runs {payload.python}, which `setup` chose")
         resumed = self._verified_checkpoint()
         start = Start(
             job_id=self._node.job_id,

@@ -26,6 +26,7 @@ from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
 from dscampaign.jobs.shared.nvml import listed
+from dscampaign.jobs.shared.payload import SETUP_PYTHON
 
 from . import children
 from .gpu_census import census
@@ -70,7 +71,8 @@ def _end(*_: object) -> None:
 
 class _Examination:
     def __init__(self, question: Question, talk: Talk, node: Node) -> None:
-        self.question, self.talk, self.node = question, talk, node
+        chosen = os.environ.get(SETUP_PYTHON) if question.setup_chooses else None
+        self.question, self.talk, self.node = replace(question, python=chosen or question.python), talk, node
         self.env = _environment(question)
         self.report = NodeReport(node.name, clock_most_s=time.time() - question.asked_s)
 

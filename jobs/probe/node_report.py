@@ -14,7 +14,7 @@ class Question(Document):
     """The question.
 
     Attributes:
-        python: the Python that runs the training.
+        python: the Python that runs the training; if `setup_chooses`, unless the lines of `setup` choose another.
         env: the spec's additions to its environment.
         ranks, gpus: processes of the training on this node, and GPUs that it was promised.
         on_gpus: whether the training uses them.
@@ -34,6 +34,7 @@ class Question(Document):
     asked_s: float = 0.0
     nvme_path: str | None = None
     store: str | None = None
+    setup_chooses: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Software(Document):
         accelerator: DeepSpeed's device, "cuda" or "cpu".
         ops: for each operator that the training needs, whether it is built or compiles on demand.
         missing: packages that the built-in training needs.
+        path: of the interpreter.
     """
 
     python: str
@@ -112,6 +114,7 @@ class Software(Document):
     accelerator: str = ""
     ops: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    path: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from dscampaign.files.atomic_files import write_atomically
 
@@ -20,6 +20,9 @@ from .micro_batch_search import SEARCH_PASSES
 from .rank_groups import ranks_per_sample
 from .state_layout import arrangement
 
+SETUP_PYTHON: Final = "CAMPAIGN_PYTHON"
+"""The variable in which the shell that starts an agent names the Python that the lines of `setup` chose."""
+
 
 @dataclass(frozen=True)
 class Payload(Document):
@@ -27,6 +30,8 @@ class Payload(Document):
 
     Attributes:
         command: script and arguments for each rank; ``["-m", module, ...]`` runs a module.
+        python: the interpreter of the launcher and the ranks.
+        setup_chooses: whether one that the lines of `setup` choose runs them instead.
         launcher, launcher_options: the program that starts the ranks, see `launchers`, and options for it.
         store: URL without a password, or None if agents must leave the store alone (SQLite).
         target_step: optimizer step at which the run is complete; None if only the script knows.
@@ -87,6 +92,7 @@ class Payload(Document):
     retry_epoch: int = 0
     changes: str = ""
     recorded_s: float = 0.0
+    setup_chooses: bool = False
     launcher: str = "deepspeed"
     launcher_options: tuple[str, ...] = ()
 

@@ -21,7 +21,7 @@ PACKAGES = ("datasets", "filelock", "numpy", "pyarrow", "tokenizers", "transform
 def main() -> None:
     """Write the facts, also if a part cannot be loaded."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
-    facts = {"python": platform.python_version(), "torch": "", "missing": missing}
+    facts = {"python": platform.python_version(), "path": sys.executable, "torch": "", "missing": missing}
     try:
         facts.update(_torch())
     except Exception as exc:  # noqa: BLE001 - any failure of a foreign library is what is asked for

@@ -12,8 +12,8 @@ from .check import At, Check
 from .interpreter import answer
 from .requirements import Requirements
 
-_NEEDED: Final = ("torch", "deepspeed")
-_OF_THE_TRAINER: Final = ("transformers",)
+_OF_THE_TRAINER: Final = ("deepspeed", "transformers")
+_OF_LAUNCHERS: Final = {None: ("deepspeed",), "deepspeed": ("deepspeed",), "accelerate": ("accelerate",)}
 _ASK: Final = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
 _WAIT_S: Final = 20.0
 _WRITE: Final = "write the path of an interpreter as `python`"
@@ -24,8 +24,9 @@ def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[C
     """Return verdicts on the interpreters as this host sees them; a cluster's nodes may have others."""
     asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
     for required in requirements:
-        own = _OF_THE_TRAINER if required.config.command is None else ()
-        asked.setdefault((required.config.python or sys.executable, (*_NEEDED, *own)), required)
+        config = required.config
+        own = _OF_THE_TRAINER if config.command is None else _OF_LAUNCHERS.get(config.launcher, ())
+        asked.setdefault((config.python or sys.executable, ("torch", *own)), required)
     yield from (_python(At(here), python, names, required) for (python, names), required in asked.items())
 
 

@@ -18,8 +18,7 @@ _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 def software_checks(software: Software, gpus: Gpus | None, required: Requirements, at: At) -> Iterator[Check]:
     """Return verdicts on the training's Python; `gpus` is None if the driver showed none."""
-    which = required.config.python or "of this command"
-    yield at.ok("software.python", f"Python {software.python} ({which})")
+    yield at.ok("software.python", f"Python {software.python} ({software.path})")
     yield _torch(software, gpus, required, at)
     if not software.torch:
         return

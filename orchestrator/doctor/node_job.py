@@ -91,6 +91,7 @@ def _question(required: Requirements, settings: Settings) -> Question:
     store = settings.store_without_password
     return Question(
         python=required.config.python or sys.executable,
+        setup_chooses=required.config.python is None,
         env=required.config.env,
         ranks=required.ranks,
         gpus=required.gpus,

@@ -104,6 +104,7 @@ def payload(
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
         search=search,
+        setup_chooses=config.python is None,
         launcher=config.launcher or "deepspeed",
         launcher_options=config.launcher_options,
     )

@@ -2,11 +2,15 @@
 
 All lines run in a single shell, so that variables stay set. A line fails as under `set -e`: by its exit status, unless
 that is of a command whose failure the line itself handles (`|| true`, `if`, the left side of `&&`).
+
+A batch job's shell is no login shell, and may lack `module` and `conda`: before the first line that starts with an
+unknown command it reads the files of a login shell. The Python that the lines choose runs the training, see `PYTHON`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.documents import Document, Number
+from dscampaign.jobs.shared.payload import SETUP_PYTHON as PYTHON
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""
@@ -38,6 +43,37 @@ dscampaign_failed=
 trap dscampaign_note EXIT
 trap 'dscampaign_failed=1' ERR
 """.strip()
+
+_LOGIN: Final = r"""
+if [ -z "${dscampaign_read-}" ] && ! type "$dscampaign_name" >/dev/null 2>&1; then
+  dscampaign_read=1 dscampaign_path=$PATH dscampaign_options=$(set +o)
+  set +eu
+  if [ -r /etc/profile ]; then . /etc/profile; fi
+  for dscampaign_file in ~/.bash_profile ~/.bash_login ~/.profile; do
+    if [ -r "$dscampaign_file" ]; then . "$dscampaign_file"; break; fi
+  done
+  PATH=$dscampaign_path:$PATH
+  eval "$dscampaign_options"
+fi
+if [ "$dscampaign_name $(type -t conda)" = "conda file" ]; then eval "$(conda shell.bash hook)"; fi
+dscampaign_failed=
+""".strip()
+"""Make the command known as a login shell would; programs that were on the PATH stay the first."""
+
+_END: Final = rf"""
+for dscampaign_python in "$(command -v python)" "$(command -v python3)"; do
+  case "$dscampaign_before" in
+    *":$dscampaign_python:"*) ;;
+    *) if [ -x "$dscampaign_python" ]; then export {PYTHON}="$dscampaign_python"; break; fi ;;
+  esac
+done
+trap - ERR
+""".strip()
+
+_BEFORE: Final = 'dscampaign_before=":$(command -v python):$(command -v python3):"'
+_ACTIVATES: Final = re.compile(r"\bactivate\b")
+"""A line that chooses a Python even if the shell that submits has chosen the same."""
+_COMMAND: Final = re.compile(r"\s*([\w.+-]+)(?=\s|;|$)")
 
 
 @dataclass(frozen=True)
@@ -69,13 +105,22 @@ def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
     if not any(map(str.strip, lines)):
         return []
     folder = shlex.quote(str(batch))
-    return [f"dscampaign_record={folder}/setup-{index}.json", _BEGIN, *_checked(lines), "trap - ERR"]
+    before = "dscampaign_before=" if any(map(_ACTIVATES.search, lines)) else _BEFORE
+    begin = [
+        f"dscampaign_record={folder}/setup-{index}.json",
+        before,
+        f"dscampaign_login={shlex.quote(_LOGIN)}",
+        _BEGIN,
+    ]
+    return [*begin, *_checked(lines), _END]
 
 
 def _checked(lines: Sequence[str]) -> Iterator[str]:
     for number, text in _statements(tuple(lines)):
         head = json.dumps({"line": number, "text": text.strip()[:_SHOWN]})[:-1]
         yield "dscampaign_line=" + shlex.quote(head + ', "status": ')
+        if command := _COMMAND.match(text):
+            yield f'dscampaign_name={shlex.quote(command[1])}; eval "$dscampaign_login"'
         yield text
         yield "dscampaign_check"
 

@@ -303,7 +303,8 @@ class RunConfig(SpecSection):
     copied once per content, and every attempt runs from its copy
     ([details](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: Name | None = None
-    """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that runs this program."""
+    """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that the lines
+    of `setup` choose, such as `source env/bin/activate`, or else the one that runs this program."""
     env: dict[Variable, EnvText] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     deepspeed: DeepSpeedSection = Field(default={})  # type: ignore[assignment]

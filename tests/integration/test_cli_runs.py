@@ -229,6 +229,25 @@ def test_a_script_of_ones_own_runs_to_its_end(tmp_path: Path, monkeypatch: pytes
     assert (run["state"], run["step"], run["loss"]) == ("completed", 3, pytest.approx(1 / 3))
 
 
+def test_the_python_that_the_set_up_chooses_runs_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    """An agent loads nothing of it: not even a module that hides one of ours."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], check=True)
+    (tmp_path / "sqlalchemy.py").write_text("raise ImportError")
+    (tmp_path / "train.py").write_text("import sys\nprint('prefix', sys.prefix, flush=True)\n")
+    setup = f"[source env/bin/activate, 'export PYTHONPATH={tmp_path}']"
+    text = f"name: own\nexecutor: local\nlauncher: python\nlocal: {{setup: {setup}}}\ncommand: python train.py\n"
+    (tmp_path / "own.yaml").write_text(text)
+    assert main(["submit", "own.yaml", "--watch"]) == 0
+    capsys.readouterr()
+    assert main(["logs", "run"]) == 0
+    assert f"prefix {tmp_path}/env" in capsys.readouterr().out
+    assert main(["explain", "run"]) == 0
+    assert f"runs {tmp_path}/env/bin/python" in capsys.readouterr().out
+
+
 def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
     """Runs the command on a terminal of its own; returns its exit code and what the terminal got."""
     ours, theirs = pty.openpty()

@@ -360,7 +360,7 @@ def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first
     SlurmExecutor().submit(array)
     script = (array.folder / "submission.sh").read_text()
     assert "#SBATCH --chdir='/my project'\n" in script
-    assert " -P -u -m dscampaign.jobs.agent" in script
+    assert " -PE -u -m dscampaign.jobs.agent" in script
 
 
 @pytest.mark.usefixtures("slurm")

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dscampaign.orchestrator.executors.base import JobArray
-from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, guarded, record_of
+from dscampaign.orchestrator.executors.setup_lines import PYTHON, SetUpFailure, guarded, record_of
 from dscampaign.orchestrator.executors.slurm import SCRIPT, SlurmExecutor
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 ACTIVATE = 'activate() { false; export ENV="$1"; }'
 """A function that is at odds with `set -e`, as conda's are."""
+
+
+def shell(folder: Path, lines: Sequence[str], **env: str) -> subprocess.CompletedProcess[str]:
+    """The lines, and the Python that they chose, in a shell that is no login shell."""
+    home = folder / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / ".bash_profile").write_text("module() { export LOADED=$2; [ $2 != none ]; }\nPATH=/usr/bin:/bin\nfalse\n")
+    (home / "bin/conda").write_text("#!/bin/sh\necho 'conda() { [ $2 = llm ] && PATH=$HOME/llm:$PATH; }'\n")
+    (home / "bin/conda").chmod(0o700)
+    (home / "llm").mkdir()
+    (home / "llm/python").symlink_to("/bin/true")
+    script = "\n".join([*guarded(lines, folder, "0"), f'echo "${{LOADED-}} ${{{PYTHON}-}}"'])
+    env = {"HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}", **env}
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["module load cuda"], "cuda "),
+        (["A=1 module load cuda || true", "module load gcc"], "gcc "),
+        (["set -eu", "module load cuda", "conda activate llm"], "cuda HOME/llm/python"),
+        (["true", "echo none"], "none\n "),
+        (["PATH=$HOME/llm:$PATH"], " HOME/llm/python"),
+        (
+            ["source env/bin/activate", "python -c 'import sys; assert sys.prefix.endswith(\"env\")'"],
+            " HERE/env/bin/python",
+        ),
+    ],
+)
+def test_commands_of_a_login_shell_and_the_python_that_results(tmp_path: Path, lines: list[str], said: str) -> None:
+    if "env/bin" in lines[0]:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    done = shell(tmp_path, lines)
+    expected = said.replace("HOME", f"{tmp_path}/home").replace("HERE", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
+
+
+@pytest.mark.parametrize("line", ["module load none", "conda activate nothing", "modul load cuda"])
+def test_commands_of_a_login_shell_fail_loudly(tmp_path: Path, line: str) -> None:
+    assert shell(tmp_path, ["true", line]).returncode
+    record = SetUpFailure.read(record_of(tmp_path, 0))
+    assert record
+    assert (record.line, record.text) == (2, line)
+
+
+def test_a_python_that_was_active_before_is_chosen_anew(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    active = {"PATH": f"{tmp_path}/env/bin:{os.environ['PATH']}"}
+    assert shell(tmp_path, ["source env/bin/activate"], **active).stdout == f" {tmp_path}/env/bin/python\n"
 
 
 def run(folder: Path, *lines: str) -> tuple[int, str, SetUpFailure | None]:
