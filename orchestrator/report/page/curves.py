@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
 
-from .looks import REST, Looks
+from .looks import OTHERS, Look, Looks
 
 POINTS: Final = 6_000
 """Of all curves of a page."""
@@ -28,61 +28,47 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class CurvePoint:
-    """A step of a condition: the mean over its repeats, their range, and the mean minus the baseline's."""
-
-    c: int
-    step: float
-    loss: float
-    low: float
-    high: float
-    apart: float
-
-
-@dataclass(frozen=True)
 class Curves:
     """The curves of a workload.
 
     Attributes:
+        rows: by condition `c` and `step`, the mean `loss` over repeats, their range `low` to `high`, and the mean minus
+            the baseline's, `apart`.
         held_out: losses on held-out text.
         tokens, seconds: of a step, in the unit of the axis, by the condition's number.
         across: by name, the text of each axis that all curves can be drawn along.
         thinned_to: points of a curve; 0 if it has all steps.
     """
 
-    rows: tuple[CurvePoint, ...]
-    held_out: tuple[Mapping[str, Any], ...]
+    rows: Sequence[Mapping[str, Any]]
+    held_out: Sequence[Mapping[str, Any]]
     tokens: Mapping[int, float]
     seconds: Mapping[int, float]
     across: Mapping[str, str]
     thinned_to: int
 
-    def points(self) -> list[dict[str, Any]]:
-        """The points as a chart has them."""
-        return [{name: short(value) for name, value in vars(row).items()} | {"c": row.c} for row in self.rows]
-
-    def domain(self, field: str = "loss") -> list[float]:
+    def domain(self, field: str = "loss") -> tuple[float, float]:
         """Return the ends of an axis with room for the curves, but not for their fall in the first steps."""
-        last = max((row.step for row in self.rows), default=0.0)
-        every = [(row.step, value) for row in self.rows if math.isfinite(value := getattr(row, field))]
+        every = [(row["step"], row[field]) for row in self.rows if row[field] is not None]
+        last = max((step for step, _ in every), default=0.0)
         known = [value for step, value in every if step >= last / _FIRST]
         if not known:
-            return [0.0, 0.0]
+            return 0.0, 0.0
         low, high = min(known), float(np.percentile(known, 99.5))
         if field == "loss":
             farthest = 2 * float(np.percentile([value for _, value in every], 99)) - low
             high = max([high, *(each["loss"] for each in self.held_out if each["loss"] <= farthest)])
-        return [low - 0.04 * (high - low), high + 0.06 * (high - low)]
+        return low - 0.04 * (high - low), high + 0.06 * (high - low)
 
 
 def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     """Return the curves of a workload with its share of the points of a page."""
     drawn = [each.condition for each in one.comparisons if any(run.curve.drawable for run in each.condition.runs)]
     points = int(min(_MOST, max(_LEAST, share * POINTS / max(1, len(drawn)))))
-    grid = _mean(one.workload.baseline, points) if one.workload.baseline in drawn else None
-    drawn.sort(key=lambda condition: -looks[condition.name].colour)  # the colours above the grey
-    rows = tuple(row for condition in drawn for row in _rows(condition, looks, points, grid))
-    held_out = tuple(row for condition in drawn for row in _held_out(condition, looks))
+    base = _mean(one.workload.baseline, points) if one.workload.baseline in drawn else None
+    drawn.sort(key=lambda condition: looks[condition.name].group != OTHERS)  # the colours above the grey
+    rows = [row for condition in drawn for row in _rows(condition, looks[condition.name], points, base)]
+    held_out = [row for condition in drawn for row in _held_out(condition, looks[condition.name])]
     unit_s, unit = _time_unit(drawn)
     tokens = {looks[each.name].number: rate / 1e6 for each in drawn if (rate := _rate(each, "tokens"))}
     seconds = {looks[each.name].number: rate / unit_s for each in drawn if (rate := _rate(each, "seconds"))}
@@ -93,15 +79,17 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     return Curves(rows, held_out, tokens, seconds, across, points if longest > points else 0)
 
 
-def _rows(condition: Condition, looks: Looks, points: int, base: Any) -> Iterator[CurvePoint]:
-    look = looks[condition.name]
+def _rows(condition: Condition, look: Look, points: int, base: Any) -> Iterator[Mapping[str, Any]]:
     steps, low, mean, high = _mean(condition, points)
     apart = mean - np.interp(steps, base[0], base[2], left=math.nan, right=math.nan) if base else mean * math.nan
-    if look.colour == REST or len(condition.runs) < 2:
+    if look.group == OTHERS or len(condition.runs) < 2:
         low = high = mean * math.nan
-    for row in zip(steps, mean, low, high, apart, strict=True):
-        if math.isfinite(row[1]):
-            yield CurvePoint(look.number, *map(float, row))
+    for values in zip(steps, mean, low, high, apart, strict=True):
+        if math.isfinite(values[1]):
+            yield {
+                "c": look.number,
+                **dict(zip(("step", "loss", "low", "high", "apart"), map(short, values), strict=True)),
+            }
 
 
 def _mean(condition: Condition, points: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -113,12 +101,10 @@ def _mean(condition: Condition, points: int) -> tuple[Floats, Floats, Floats, Fl
     return steps, each.min(axis=0), each.mean(axis=0), each.max(axis=0)
 
 
-def _held_out(condition: Condition, looks: Looks) -> Iterator[Mapping[str, Any]]:
-    look = looks[condition.name]
-    if look.colour != REST:
-        for run in condition.runs:
-            for step, loss in zip(run.curve.eval_step, run.curve.held_out, strict=True):
-                yield {"c": look.number, "step": step, "loss": round(loss, 5)}
+def _held_out(condition: Condition, look: Look) -> Iterator[Mapping[str, Any]]:
+    for run in condition.runs if look.group != OTHERS else ():
+        for step, loss in zip(run.curve.eval_step, run.curve.held_out, strict=True):
+            yield {"c": look.number, "step": step, "loss": round(loss, 5)}
 
 
 def _rate(condition: Condition, field: str) -> float:

@@ -15,6 +15,8 @@ REST: Final = len(COLOURS)
 """Number of the colour of all conditions without their own colour."""
 
 GREY: Final = "#9AA0A6"
+OTHERS: Final = "others"
+"""The group of all conditions without their own colour."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,14 @@ class Look:
     colour: int
 
     @property
+    def group(self) -> str:
+        """Its name in a legend."""
+        return OTHERS if self.colour == REST else self.title
+
+    @property
     def paint(self) -> str:
         """The colour itself."""
-        return GREY if self.colour == REST else COLOURS[self.colour]
+        return (*COLOURS, GREY)[self.colour]
 
 
 Looks = Mapping[str, Look]

@@ -389,7 +389,7 @@ def _gpus(results: Results, details: GpuDetails, looks: Looks) -> Section:
     }
     said = "Samples of the timed steps, medians over repeats; energy is of whole attempts and all their GPUs."
     of_run = {run.name: one.name for one in results.conditions for run in one.runs}
-    pictures = tuple(charts.gpus(details.traces, looks, of_run)) if details.traces else ()
+    pictures = charts.gpus(details.traces, looks, of_run) if details.traces else ()
     return Section("What did the GPUs do?", said, pictures, (conditions_table(results, looks, columns, shown),))
 
 

@@ -50,19 +50,11 @@ def _numbered(svg: str) -> str:
 
 
 def _static(chart: Chart) -> dict[str, Any]:
-    """The specification of a picture: without what a pointer needs, with a legend for lines."""
+    """The specification of a picture: without what a pointer needs."""
     spec = dict(chart.spec)
     spec["params"] = [one for one in spec["params"] if "select" not in one]
     if "layer" in spec:
         spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
-    if chart.name.startswith("loss"):
-        values = {one["name"]: one["value"] for one in spec["params"]}
-        drawn = {row["c"] for row in spec["datasets"]["rows"]}
-        names = {values["colours"][c]: values["titles"][c] for c in drawn}
-        names |= {REST: "others"} if REST in names else {}
-        spec["params"].append({"name": "names", "value": names})
-        legend = {"values": sorted(names), "labelExpr": "names[datum.value]", "orient": "bottom", "columns": 3}
-        spec = _with_legend(spec, {**legend, "title": None, "labelLimit": 200})
     return {**spec, "width": _STATIC_WIDTH, "config": {**CONFIG, "background": "white"}}
 
 
@@ -75,21 +67,10 @@ CONFIG: Final[Mapping[str, Any]] = {
         "domain": False, "ticks": False, "gridColor": "#e4e6e9", "labelColor": "#5f6368", "titleColor": "#5f6368",
         "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "labelPadding": 6, "tickCount": 6,
     },
-    "legend": {"labelFontSize": 11, "labelColor": "#3c4043"},
+    "legend": {"labelFontSize": 11, "labelColor": "#3c4043", "orient": "bottom", "columns": 3, "labelLimit": 200},
     "text": {"fontSize": 11},
 }  # fmt: skip
 """The look of all charts; the style sheet of the page paints text and grid for its theme."""
-
-
-def _with_legend(part: Any, legend: Mapping[str, Any]) -> Any:
-    """Return a specification with a legend for each colour of conditions."""
-    if isinstance(part, list):
-        return [_with_legend(each, legend) for each in part]
-    if not isinstance(part, dict):
-        return part
-    if part.get("field") == "k" and "legend" in part:
-        return {**part, "legend": legend}
-    return {key: value if key in ("datasets", "params") else _with_legend(value, legend) for key, value in part.items()}
 
 
 def html_page(
@@ -102,7 +83,8 @@ def html_page(
 ) -> str:
     """Return the page. Args: pictures: SVG by name; made_s: now, in seconds since 1970."""
     charts = [*([first.chart] if first.chart else []), *(chart for one in sections for chart in one.charts)]
-    live = {chart.name: {**chart.spec, "config": CONFIG, "datasets": _columns(chart)} for chart in charts}
+    config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
+    live = {chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)} for chart in charts}
     style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
     shown = {name: _data_url(svg) for name, svg in pictures.items() if len(svg) <= _LARGEST}
     page = _render(

@@ -12,7 +12,7 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
-from dscampaign.orchestrator.report.page.charts import along
+from dscampaign.orchestrator.report.page.charts import along, losses
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.elements import Section
 from dscampaign.orchestrator.report.page.looks import REST, looks_of
@@ -101,7 +101,7 @@ def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) 
     looks = looks_of(results)
     for share, points in ((20 / POINTS, 20), (1, 160)):
         curves = curves_of(results.workloads[0], looks, share)
-        assert (curves.thinned_to, len({row.step for row in curves.rows if row.c == 0})) == (points, points)
+        assert (curves.thinned_to, len({row["step"] for row in curves.rows if row["c"] == 0})) == (points, points)
     section = next(one for one in questions(results, NO_DETAILS, looks, None) if one.title == "Same learning?")
     assert "curves are thinned to 160 steps" in section.text
 
@@ -160,3 +160,14 @@ def test_repeats_on_other_machines_and_silent_runs_are_reported(planted_url: Pla
 
 def test_without_failures_no_loss_of_time_is_reported(planted_url: PlantStore) -> None:
     assert problems(results_at(planted_url(FAST))).text == "0 attempts failed."
+
+
+def test_curves_that_coincide_have_dashes_of_their_own(planted_url: PlantStore) -> None:
+    results = results_at(planted_url(BASE, FAST, Planted("same")))
+    looks = looks_of(results)
+    chart = losses(curves_of(results.workloads[0], looks, 1), looks, "")
+    assert chart
+    (lines,) = (layer for layer in chart.spec["layer"] if layer["mark"]["type"] == "line")
+    scale = lines["encoding"]["strokeDash"]["scale"]
+    assert scale["domain"] == ["base", "fast", "same"]
+    assert len(set(map(tuple, scale["range"]))) == 3
