@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final, Literal
 
@@ -20,118 +20,60 @@ _MODULES: Final[Mapping[str, Launcher]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "deepspeed": "deepspeed",
 }
-_RETRIES: Final = "leave it out: `retry` starts a run again"
-_SCRIPT: Final = "launch a Python script, or a module by -m"
+_PROGRAMS: Final = re.compile(rf"(.*/)?({_PYTHON.pattern}|torchrun|accelerate|deepspeed)")
+_SIZES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("nproc_per_node", "num_gpus", "num_accelerators", "ntasks_per_node"), "ranks"),
+    **dict.fromkeys(("nnodes", "num_nodes", "num_machines", "nodes"), "nodes"),
+    **dict.fromkeys(("num_processes", "ntasks"), "world"),
+}
+"""The number that an option gives."""
 
+_OURS: Final[Mapping[Launcher, str]] = {
+    "torchrun": "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone node_rank master_addr master_port max_restarts"
+    " local_addr log_dir redirects tee use_env",
+    "accelerate": "machine_rank main_process_ip main_process_port same_network rdzv_backend rdzv_conf max_restarts tee"
+    " log_dir deepspeed_hostfile deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter",
+    "deepspeed": "hostfile master_port master_addr node_rank launcher launcher_args no_local_rank no_ssh no_ssh_check"
+    " ssh_port force_multi save_pid enable_each_rank_log",
+    "srun": "label unbuffered verbose quiet kill_on_bad_exit disable_status overlap exact whole preserve_env no_kill"
+    " exclusive mpi cpu_bind wait output error job_name export jobid cpus_per_task",
+    "python": "u",
+}
+"""Options that this program sets itself, or that make no difference here."""
 
-@dataclass(frozen=True)
-class _Options:
-    """The options of a launcher, with `_` for `-`.
+_GPUS: Final = "leave it out: ranks use the GPUs of their job"
+_REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("no_python", "run_path", "multi_prog"), "launch a Python script, or a module by -m"),
+    **dict.fromkeys(("gpu_ids", "include", "exclude"), _GPUS),
+    **dict.fromkeys(("gpus_per_task", "gpu_bind"), "leave it out: a task uses GPU number SLURM_LOCALID"),
+    **dict.fromkeys(("container_image", "container_mounts", "container_workdir"), "write `container:`"),
+    "autotuning": "`micro_batch: auto` searches for a micro-batch",
+    "elastic_training": "leave it out: `retry` starts a run again",
+    "venv_script": "write it in `setup`",
+    "chdir": "write `workdir:`",
+}
+"""Options that cannot be used here, with a hint."""
 
-    Attributes:
-        flags: options without a value.
-        ours: options that this program sets itself, or that make no difference here.
-        sizes: options that give a number, and the number that they give.
-        refused: options that cannot be used here, each with a hint.
-        others: hint for every other option; "" if it is passed on.
-    """
+_OTHERS: Final[Mapping[Launcher, str]] = {
+    "srun": "write it below `slurm:`",
+    "python": "write it as a variable of `env`, such as PYTHONWARNINGS",
+}
+"""The hint for every other option; without it, the option is passed on."""
 
-    flags: frozenset[str]
-    ours: frozenset[str] = frozenset()
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    short: Mapping[str, str] = field(default_factory=dict)
-    others: str = ""
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-def _letters(text: str) -> dict[str, str]:
-    words = text.split()
-    return dict(zip(words[::2], words[1::2], strict=True))
-
-
-_OPTIONS: Final[Mapping[Launcher, _Options]] = {
-    "torchrun": _Options(
-        flags=_names("standalone module no_python run_path virtual_local_rank use_env"),
-        ours=_names(
-            "rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone node_rank master_addr master_port max_restarts"
-            " local_addr log_dir redirects tee use_env"
-        ),
-        sizes={"nproc_per_node": "ranks", "nnodes": "nodes"},
-        refused={"no_python": _SCRIPT, "run_path": _SCRIPT},
-        short=_letters("m module r redirects t tee"),
-    ),
-    "accelerate": _Options(
-        flags=_names(
-            "quiet cpu multi_gpu tpu use_mps_device enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic"
-            " dynamo_use_regional_compilation use_deepspeed use_fsdp use_parallelism_config use_megatron_lm"
-            " same_network module no_python tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 debug"
-            " fp8_use_autocast_during_eval"
-        ),
-        ours=_names(
-            "machine_rank main_process_ip main_process_port same_network rdzv_backend rdzv_conf max_restarts tee"
-            " log_dir deepspeed_hostfile deepspeed_multinode_launcher"
-            " deepspeed_exclusion_filter deepspeed_inclusion_filter"
-        ),
-        sizes={"num_processes": "world", "num_machines": "nodes"},
-        refused={"no_python": _SCRIPT, "gpu_ids": "leave it out: ranks use the GPUs of their job"},
-        short=_letters("m module q quiet"),
-    ),
-    "deepspeed": _Options(
-        flags=_names(
-            "module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank quiet"
-        ),
-        ours=_names(
-            "hostfile master_port master_addr node_rank launcher launcher_args no_local_rank no_ssh no_ssh_check"
-            " ssh_port force_multi save_pid enable_each_rank_log quiet"
-        ),
-        sizes={"num_gpus": "ranks", "num_accelerators": "ranks", "num_nodes": "nodes"},
-        refused={
-            "no_python": _SCRIPT,
-            "include": "leave it out: ranks use the GPUs of their job",
-            "exclude": "leave it out: ranks use the GPUs of their job",
-            "autotuning": "`micro_batch: auto` searches for a micro-batch",
-            "elastic_training": _RETRIES,
-            "venv_script": "write it in `setup`",
-        },
-        short=_letters("H hostfile i include e exclude q quiet"),
-    ),
-    "srun": _Options(
-        flags=_names(
-            "label unbuffered verbose quiet kill_on_bad_exit overcommit oversubscribe disable_status pty no_allocate"
-            " multi_prog overlap exact whole preserve_env contiguous hold spread_job use_min_nodes no_kill exclusive"
-            " propagate mem_bind_verbose interactive"
-        ),
-        ours=_names(
-            "label unbuffered verbose quiet kill_on_bad_exit disable_status overlap exact whole preserve_env no_kill"
-            " exclusive propagate mpi cpu_bind wait output error job_name export jobid cpus_per_task"
-        ),
-        sizes={"ntasks": "world", "ntasks_per_node": "ranks", "nodes": "nodes"},
-        refused={
-            "chdir": "write `workdir:`",
-            "multi_prog": _SCRIPT,
-            "pty": "leave it out",
-            **dict.fromkeys(
-                ("container_image", "container_mounts", "container_workdir", "container_name"), "write `container:`"
-            ),
-            **dict.fromkeys(("gpus_per_task", "gpu_bind"), "leave it out: a task uses GPU number SLURM_LOCALID"),
-        },
-        short=_letters(
-            "n ntasks N nodes l label u unbuffered v verbose Q quiet K kill_on_bad_exit c cpus_per_task o output"
-            " e error J job_name W wait X disable_status E preserve_env k no_kill D chdir s oversubscribe O overcommit"
-            " p partition A account t time w nodelist x exclude G gpus"
-        ),
-        others="write it below `slurm:`",
-    ),
-    "python": _Options(
-        flags=_names("u module b B d E i I O OO P q s S v x"),
-        ours=_names("u"),
-        short=_letters("m module"),
-        others="write it as a variable of `env`, such as PYTHONWARNINGS",
-    ),
+_LETTERS: Final[Mapping[Launcher, Mapping[str, str]]] = {
+    "torchrun": {"m": "module", "r": "redirects", "t": "tee"},
+    "accelerate": {"m": "module"},
+    "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude"},
+    "srun": {
+        "n": "ntasks",
+        "N": "nodes",
+        "l": "label",
+        "u": "unbuffered",
+        "K": "kill_on_bad_exit",
+        "c": "cpus_per_task",
+    }
+    | {"o": "output", "e": "error", "J": "job_name", "D": "chdir", "W": "wait", "v": "verbose", "Q": "quiet"},
+    "python": {"m": "module"},
 }
 
 
@@ -213,7 +155,7 @@ def _launcher(words: Sequence[str], name: str) -> tuple[Launcher | None, int]:
 
 
 def _srun(words: Sequence[str]) -> LaunchLine:
-    outer = _read("srun", words, 1, module=False)
+    outer = _read("srun", words, 1)
     inner = launch_line(outer.script)
     if inner is None or inner.launcher == "srun":
         raise Hint(
@@ -233,29 +175,25 @@ def _with_argument(line: LaunchLine) -> LaunchLine:
     return replace(line, script=(*line.script[:head], argument, *line.script[head:]))
 
 
-def _read(launcher: Launcher, words: Sequence[str], begin: int, *, module: bool = True) -> LaunchLine:
+def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
     """Read the options from this position on."""
-    known = _OPTIONS[launcher]
     options, sizes, dropped, refused = list[str](), dict[str, int](), dict[str, str](), dict[str, str]()
-    as_module, at = False, begin
+    ours, others, as_module, at = _OURS[launcher].split(), _OTHERS.get(launcher, ""), False, begin
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        name, value, used = _option(words, at, known)
+        name, value, used = _option(words, at, _LETTERS[launcher])
         kept, at = words[at : at + used], at + used
-        if name == "module" and module:
+        if name == "module":
             as_module = True
             if launcher == "python":
                 break
-        elif name in known.sizes:
-            dropped[name] = value
-            if value.isdecimal():
-                sizes[known.sizes[name]] = int(value)
-        elif name in known.ours:
-            dropped[name] = value
-        elif name in known.refused or known.others:
-            refused[kept[0].partition("=")[0]] = known.refused.get(name, known.others)
-            dropped[name] = value
-        else:
+        elif name in _SIZES:
+            sizes |= {_SIZES[name]: int(value)} if value.isdecimal() else {}
+        elif name not in ours and (hint := _REFUSED.get(name, others)):
+            refused[kept[0].partition("=")[0]] = hint
+        elif name not in ours:
             options += kept
+            continue
+        dropped[name] = value
     at += words[at : at + 1] == ["--"]
     if at >= len(words):
         raise Hint("launches no script", "write the script and its arguments")
@@ -263,18 +201,19 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int, *, module: bool 
     return LaunchLine(launcher, tuple(options), script, at, sizes, dropped, refused)
 
 
-def _option(words: Sequence[str], at: int, known: _Options) -> tuple[str, str, int]:
-    """Return an option's name, its value, and the number of words that it takes."""
-    word = words[at]
-    text, equals, value = word.partition("=")
-    if text.startswith("--"):
-        name = text[2:].replace("-", "_")
-    else:
-        name = known.short.get(text[1:2], text[1:].replace("-", "_"))
-        if text[1:2] in known.short and len(text) > 2 and name not in known.flags:  # as in -n4
-            return name, word[2:], 1
-    if equals or name in known.flags:
-        return name, value, 1
-    if at + 1 == len(words):
-        raise Hint(f"launches no script: {word} has no value", "write the script and its arguments")
-    return name, words[at + 1], 2
+def _option(words: Sequence[str], at: int, letters: Mapping[str, str]) -> tuple[str, str, int]:
+    """Return an option's name with `_` for `-`, its value, and the number of words that it takes.
+
+    What follows tells a flag: another option, a script, or a program.
+    """
+    text, equals, value = words[at].partition("=")
+    name = text.lstrip("-").replace("-", "_")
+    if not text.startswith("--"):
+        name = letters.get(text[1:2], name)
+        if len(text) > 2 and text[1:2] in letters and name in _SIZES:  # as in -n4
+            return name, text[2:], 1
+    following = words[at + 1] if at + 1 < len(words) else "-"
+    is_flag = (
+        name == "module" or following.startswith("-") or following.endswith(".py") or _PROGRAMS.fullmatch(following)
+    )
+    return (name, value, 1) if equals or is_flag else (name, following, 2)
