@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, and_, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, or_, select
 
 from . import schema
 from .records import COMPLETED_EARLY, THINNED
-from .states import ACTIVE_ATTEMPT, RunState, shown_state
+from .states import ACTIVE_ATTEMPT, AttemptState, RunState, shown_state
 
 METRICS_SOURCE: Final = "script.metrics_source"
+_NOT_READ: Final = ("reported", "none")
 """Kind of the event with the source of metrics that a script does not report."""
 REPORT_REFUSED: Final = "script.report_refused"
 """Kind of the event with the reason why reported values were refused."""
@@ -116,7 +117,8 @@ class MetricsSource(NamedTuple):
     """The source of a run's metrics if its script does not report them.
 
     Attributes:
-        kind: `printed`, `tensorboard` or `trainer_state`; "" if an earlier version has recorded it.
+        kind: `printed`, `tensorboard` or `trainer_state`; `none` if its output has no metrics so far; "" if an earlier
+            version has recorded it.
         message: the same for people.
     """
 
@@ -125,7 +127,10 @@ class MetricsSource(NamedTuple):
 
 
 def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSource]:
-    """Return, by run id, the source of the metrics of its newest attempt with any, unless the script reports them."""
+    """Return, by run id, the source of the metrics of its newest attempt with any, unless the script reports them.
+
+    A running attempt that has no metrics yet counts, too.
+    """
     event, attempt = schema.events.c, schema.attempt.c
     asked = select(event.attempt_id, event.message, event.data["source"].as_string())
     told: dict[int, MetricsSource] = {}
@@ -135,11 +140,15 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
             told[attempt_id] = MetricsSource(kind or "", message)
     if not told:
         return {}
-    began = select(attempt.run_id, attempt.id).join(schema.run, attempt.run_id == schema.run.c.id)
-    began = began.where(schema.run.c.campaign_id == campaign_id, attempt.last_step.is_not(None))
-    newest = {row[0]: row[1] for row in conn.execute(began.order_by(attempt.generation))}
-    found = {run_id: told[attempt_id] for run_id, attempt_id in newest.items() if attempt_id in told}
-    return {run_id: source for run_id, source in found.items() if source.kind != "reported"}
+    silent = [attempt_id for attempt_id, source in told.items() if source.kind == "none"]
+    waits = and_(attempt.id.in_(silent), attempt.last_step.is_(None), attempt.state == AttemptState.RUNNING)
+    began = select(attempt.run_id, attempt.id, waits).join(schema.run, attempt.run_id == schema.run.c.id)
+    began = began.where(schema.run.c.campaign_id == campaign_id, or_(attempt.last_step.is_not(None), waits))
+    newest = {row[0]: row[1:] for row in conn.execute(began.order_by(attempt.generation))}
+    found = {
+        run_id: (told[attempt_id], waiting) for run_id, (attempt_id, waiting) in newest.items() if attempt_id in told
+    }
+    return {run_id: source for run_id, (source, waiting) in found.items() if waiting or source.kind not in _NOT_READ}
 
 
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:

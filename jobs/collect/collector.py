@@ -15,7 +15,7 @@ from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 
-from .formats import MAX_STEP, Line
+from .formats import LOSSES, MAX_STEP, Line
 from .printed import CommonForms, Patterns, Printed
 from .sources import MetricSource, Places, TensorBoard, TrainerState
 
@@ -26,13 +26,18 @@ HOLD_S: Final = 5.0
 AT_ONCE_S: Final = 0.1
 """A look reads on for so long if there is more."""
 FINISH_S: Final = 5.0
+SILENT_S: Final = 60.0
+"""Output for so long without metrics: the user learns that while the script runs."""
 UNREAD: Final = "the script printed more than could be read until its end: the metrics of its last lines are missing"
 MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
-REPORTED: Final = "reported"
-"""In place of the kind of a source in an event, once the script reports metrics itself."""
+REPORTED, NONE = "reported", "none"
+"""In place of the kind of a source in an event: the script reports metrics itself; there are none so far."""
+NO_METRICS: Final = (
+    "no metrics in the first minute of output. Add to the script: from dscampaign import report, "
+    "and after each step: report(step, loss=loss)"
+)
 MAX_MESSAGE: Final = 500
-_LOSSES: Final = {"loss", "eval_loss"}
 
 
 class Collector:
@@ -52,15 +57,16 @@ class Collector:
             [Printed(paths.logs, Patterns(payload.metrics))]
             if payload.metrics
             else [
+                Printed(paths.logs, CommonForms(payload.target_step, accumulates=(payload.accumulation or 1) > 1)),
                 TensorBoard(places, pid, since_s),
-                Printed(paths.logs, CommonForms(payload.target_step)),
                 TrainerState(places, before=Places(payload, 0.0)),
             ]
         )
         self._held: dict[MetricSource, list[Line]] = {source: [] for source in self._sources}
         self._chosen: MetricSource | None = None
         self._over = False
-        self._first_s = 0.0
+        self._first_s = self._output_s = 0.0
+        self._is_silent = False
         self._marks: dict[str, int] = {}
         self._remarked: set[str] = set()
 
@@ -110,6 +116,8 @@ class Collector:
                 more |= moved
         if self._chosen is None:
             self._choose(at_once=last and not more)
+        if self._chosen is None and not self._first_s:
+            self._notice_silence()
         if self._chosen is not None:
             lines, self._held[self._chosen] = self._held[self._chosen], []
             self._spool.append([new for line in lines if (new := self._new(line))])
@@ -121,12 +129,12 @@ class Collector:
         return more
 
     def _choose(self, *, at_once: bool) -> None:
-        """Choose the source with most losses, of equals the first; with patterns of the spec there is no other."""
+        """Choose the source with most losses, of equals the first, preferably with times, as for the other runs."""
         losses = {
-            source: sum(self._by_patterns or not _LOSSES.isdisjoint(line) for line in lines)
+            source: sum(self._by_patterns or not LOSSES.isdisjoint(line) for line in lines)
             for source, lines in self._held.items()
         }
-        best = max(losses, key=lambda source: losses[source])
+        best = max(losses, key=lambda source: (losses[source] > 0, source.has_times, losses[source]))
         if not losses[best]:
             return
         self._first_s = self._first_s or time.monotonic()
@@ -134,6 +142,13 @@ class Collector:
             self._chosen, self._sources = best, [best]
             message = f"the script does not report metrics; they are read from {best.description}"
             self._tell(message, source=best.kind, within_s=best.within_s)
+
+    def _notice_silence(self) -> None:
+        now_s = time.monotonic()
+        self._output_s = self._output_s or (now_s if any(source.has_read for source in self._sources) else 0.0)
+        if self._output_s and now_s - self._output_s >= SILENT_S and not self._is_silent:
+            self._is_silent = True
+            self._tell(NO_METRICS, source=NONE)
 
     def _new(self, line: Line) -> Line:
         """Return the values of a line that are further than all before: the same value may stand in two files."""
@@ -152,8 +167,9 @@ class Collector:
 
     def _script_reports(self) -> bool:
         self._over = self._spool.has_others_steps()
-        if self._over and self._chosen is not None:
-            self._tell("the script reports metrics now; nothing else is read any more", source=REPORTED)
+        if self._over and (self._chosen or self._is_silent):
+            message = "the script reports metrics now; nothing else is read any more"
+            self._tell(message, source=REPORTED if self._chosen else NONE)
         return self._over
 
     def _tell(self, message: str, **facts: str | float) -> None:

@@ -32,6 +32,8 @@ class Epochs:
             return [reading]
         if self._first < 0:
             self._first, self._total, self._example = reading.epoch, reading.total, reading.text.strip()
+        if reading.counts and self._first <= 1:
+            self._anew = True
         if self._anew is None:
             self._decide(reading.epoch - self._first, reading.step)
         if self._anew is None and not self.refused:

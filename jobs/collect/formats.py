@@ -1,7 +1,7 @@
 """Tables of the forms in which training scripts print a step and its metrics.
 
 A line is read if exactly one step and at least one loss are certain: no number is wrong. A new form of step is a row of
-`STEPS`, a new form of step time a row of `TIMES`.
+`STEPS`, whose example is its test, and a new form of step time a row of `TIMES`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from .metric_names import metric_name
 Line = dict[str, float]
 """A line of the spool: `step`, and values by name."""
 
+LOSSES: Final = {"loss", "eval_loss"}
 MAX_STEP: Final = 2**53
 """Beyond, a float skips whole numbers."""
 
-_BETWEEN: Final = r"[\s:=\"']*(?:tensor\()?"
+_BETWEEN: Final = r"[\s:=\"']*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
+"""Between a name and its number, which a tensor or a list of one number may hold."""
 _NUMBER: Final = (
     r"[-+]?(?>nan|inf(?:inity)?|[1-9]\d{0,2}(?:,\d{3})+\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)"
 )
@@ -26,6 +28,7 @@ _NUMBER: Final = (
 _COUNT: Final = r"(?>[1-9]\d{0,2}(?:,\d{3}){1,3}|\d{1,12})"
 _BEGIN: Final = r"(?<![a-z0-9_./-])(?:(?P<before>[a-z]+) +)?"
 _BAR: Final = r"\d+%\|[^|]*\| *(?P<step>\d{1,12})/(?P<total>\d{1,12}) \["
+_OF_TOTAL: Final = rf"(?P<step>{_COUNT}) ?/ *(?P<total>{_COUNT})"
 
 
 def _form(pattern: str) -> re.Pattern[str]:
@@ -34,7 +37,7 @@ def _form(pattern: str) -> re.Pattern[str]:
 
 def _counted(name: str) -> re.Pattern[str]:
     """Return the pattern of a named step, such as `train_step: [1,200/5,000]`."""
-    parts = r"(?:(?:train(?:er|ing)?|cur(?:rent)?)[_./-])*"
+    parts = r"_?(?:(?:train(?:er|ing)?|cur(?:rent)?)[_./-])*"
     total = rf"(?:(?:\s*/\s*|\s+of\s+)(?P<total>{_COUNT})(?:\.0+(?!\d))?)?"
     step = rf"(?P<step>{_COUNT})(?:\.0+(?!\d))?"
     return _form(rf"{_BEGIN}{parts}{name}{_BETWEEN}[\[(#]*\s*{step}{total}(?![\w%/]|[.,:-]\d)")
@@ -44,33 +47,61 @@ class StepForm(NamedTuple):
     """A form in which scripts print a step.
 
     Attributes:
-        pattern: has the groups `step` and `before`, the word before it, and perhaps `total`.
-        example: a part of a line.
+        pattern: has the groups `step`, perhaps `total`, and perhaps `before`, the word before it.
+        example: a line with step 295 of 1,000 and loss 2.5.
         source: prints it.
         over_all: whether the step is certainly counted over all epochs.
-        of_run: whether it is a step only if its total is the run's number of steps.
+        counts: whether it may count something else than steps, so that its total must fit the run's number of steps.
     """
 
     pattern: re.Pattern[str]
     example: str
     source: str
     over_all: bool = False
-    of_run: bool = False
+    counts: bool = False
 
 
 _OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iteration|iter)|global ?step"
+_EPOCH_BEFORE: Final = r"epoch(?:\(train\))?[\s:=#\[(]*\d++(?:\s*/\s*\d++)?[\])]?[\s:,|-]*"
+_TRAINING_COUNT: Final = r"\b(?:(?:train(?:ing)?|progress)\b:?|iter\(train\))"
+_BEFORE_COUNT: Final = rf"^(?:[a-z]+:[\w.]+:)?|[|\]>━╸╺]|(?<!\w)-+|\]:|:\d\d(?:[.,]\d+)?\]?|{_TRAINING_COUNT}"
+"""The begin of the line, of its part after a time or the name of a logger, or a word for training."""
 
 _STEP: Final = _counted("step")
-_ITERATION: Final = _counted("(?:iteration|iter)")
+_ITERATION: Final = _counted("(?:iteration|iter|itr|it)")
 
 STEPS: Final = (
-    StepForm(_counted(rf"(?:{_OVER_ALL})s?"), "global_step: 295", "NeMo, Lightning, LitGPT", over_all=True),
-    StepForm(_form(rf"{_BEGIN}(?:step|iteration|iter)s?:? +{_BAR}"), "Steps:  30%|##9  | 295/1000 [", "Diffusers"),
-    StepForm(_STEP, "step 295/1000", "nanoGPT, torchtitan, torchtune, PyTorch's tutorials"),
-    StepForm(_ITERATION, "iter 295:", "nanoGPT, Megatron-LM, Detectron2"),
-    StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295", "DeepSpeed"),
-    StepForm(_form(rf"(?P<before>^){_BAR}"), " 30%|##9  | 295/1000 [", "Accelerate", of_run=True),
-    StepForm(_form(rf"{_BEGIN}:? *{_BAR}"), "Training:  30%|##9  | 295/1000 [", "tqdm", of_run=True),
+    StepForm(_counted(rf"(?:{_OVER_ALL})s?"), "global_step: 295 | loss: 2.5", "NeMo, Lightning, LitGPT", over_all=True),
+    StepForm(_form(rf"{_BEGIN}(?:step|iteration|iter)s?:? +{_BAR}"), "Steps: 30%|# | 295/1000 [loss=2.5]", "Diffusers"),
+    StepForm(_STEP, "step 295/1000: loss tensor(2.5, device='cuda:0')", "nanoGPT, torchtitan, torchtune, OLMo"),
+    StepForm(_ITERATION, "iter 295: loss 2.5, mfu 12.30%", "nanoGPT, Megatron-LM, Detectron2"),
+    StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295 loss: 2.5", "DeepSpeed, GPT-NeoX"),
+    StepForm(
+        _form(rf"(?P<before>^|(?<![a-z0-9_./-])[a-z]+)?:? *{_BAR}"),
+        " 30%|##9  | 295/1000 [02:00<04:51, 2.4it/s, loss=2.5]",
+        "Accelerate, Lightning, torchtune and others with tqdm",
+        counts=True,
+    ),
+    StepForm(
+        _form(rf"{_BEGIN}(?:mini-?)?batch(?:es|_idx)?[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])"),
+        "[batch=295/1000]: loss 2.5",
+        "Composer, PyTorch's tutorials",
+        counts=True,
+    ),
+    StepForm(
+        _form(rf"(?<![\w./-]){_OF_TOTAL} (?:batches|steps|iterations|iters|it)\b"),
+        "| epoch   1 |   295/ 1000 batches | loss  2.5 | ppl    12.2",
+        "PyTorch's examples",
+        counts=True,
+    ),
+    StepForm(
+        _form(
+            rf"(?:{_BEFORE_COUNT}|{_EPOCH_BEFORE})[ \t]*[\[(]? *{_OF_TOTAL} ?[\])]?(?=[\s:,|-]|$)(?! *\(\d| \d\d:\d)"
+        ),
+        "[295/1000] loss=2.5 time=0.12s",
+        "Keras, Rich, OpenMMLab, torchvision",
+        counts=True,
+    ),
 )
 """The first form that a line has gives its step; iterations beside steps may count micro-batches."""
 
@@ -81,16 +112,19 @@ _OTHER_STEPS: Final = _form(
     r"|diffusion|denoising|time|data"
 )
 """Before `step`, these make it another number than the step of the line."""
-_EPOCH: Final = _form(rf"(?<![a-z_./-])epoch{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
+_EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
 _EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 
 _VALUE: Final = _form(
     r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
-    r"((?:[a-z]+ )?(?:[a-z0-9]+[_/.-])*loss(?:[_/.-](?:step|epoch))?"
-    r"(?:[ _/.-](?:train|training|val|valid|validation|eval|test)\b)?"
+    r"((?:(?!(?:and|at|current|has|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
+    r"(?:(?:[a-z]*entropy|ce)?loss|[a-z]*cross_?entropy)(?:[_/.-](?:step|epoch))?"
+    r"(?:[ _/.-](?:train|training|val|valid|validation|eval|test)\b)?(?:/total)?"
     r"|(?:[a-z0-9]+[_/.-])*(?:lr|learning[ _]rate|grad[ _]?norm))"
+    rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT})?"
     rf"{_BETWEEN}({_NUMBER})(?![\w/%]|[.,]\d)"
 )
+"""Name and number of a value; the step may stand between them."""
 _OF_MANY: Final = _form(
     r"best|lowest|min(?:imum)?|max(?:imum)?|mean|average|avg|running|smoothed|ema|epoch|final|last|prev(?:ious)?|target"
     r"|initial"
@@ -100,6 +134,11 @@ _HELD_OUT: Final = _form(
     r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
     r"(?![\w./-])"
 )
+_OTHER_WORK: Final = _form(
+    r"\b(?:sanity|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
+)
+"""A count of these is no count of steps."""
+_NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|restor(?:ed|ing)|resum(?:ed|ing))\b")
 _TRAINING: Final = _form("train")
 
 _TIME: Final = (
@@ -110,11 +149,14 @@ TIMES: Final = (
     (_form(rf"{_TIME}(?: ?\(ms\)|_ms\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1e-3),
     (_form(rf"{_TIME}(?: ?\(s\)|_s\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1.0),
     (_form(rf"{_TIME}{_BETWEEN}(?P<number>{_NUMBER}) ?ms\b"), 1e-3),
-    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?ms/(?P<name>step)\b"), 1e-3),
-    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?s/(?P<name>step)\b"), 1.0),
+    (_form(rf"(?P<name>(?:step|iter|iteration)[ _]time|dt){_BETWEEN}(?P<number>{_NUMBER}) ?s(?:ec(?:ond)?s?)?\b"), 1.0),
+    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?(?:ms|msec)/(?P<name>step|iter(?:ation)?|batch)\b"), 1e-3),
+    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?s(?:ec(?:ond)?s?)?/(?P<name>step|iter(?:ation)?|batch)\b"), 1.0),
+    (_form(rf"(?<![\w.,])ms/(?P<name>step|batch){_BETWEEN}(?P<number>{_NUMBER})(?![\w.,/])"), 1e-3),
 )
 """Forms of step times, each with its unit in seconds."""
 
+_HEADING: Final = re.compile(r"^\S.*[\]:]\s*$")
 _DICT: Final = re.compile(r"^\{'[\w/.-]+': .*\}$")
 _ITEM: Final = _form(rf"'([\w/.-]+)': '?({_NUMBER})'?[,}}]")
 
@@ -128,7 +170,7 @@ class Reading:
         text: the line.
         total: number of steps beside the step, 0 for none.
         epoch: the epoch in which the step may be counted; None if it is counted over all epochs.
-        over_all: whether its name is that of a step counted over all epochs.
+        counts: whether its form is that of a count, see `StepForm`.
         bar: whether it is a turn of a progress bar, which may still have the values of the turn before.
     """
 
@@ -136,7 +178,7 @@ class Reading:
     text: str
     total: int = 0
     epoch: int | None = None
-    over_all: bool = False
+    counts: bool = False
     bar: bool = False
 
     @property
@@ -145,17 +187,30 @@ class Reading:
         return int(self.line["step"])
 
 
-def read_line(text: str, run_steps: int | None = None) -> Reading | None:
-    """Return the metrics of a line with a step and a loss; None of any other."""
-    read = _step(text, run_steps)
-    if read is None or not {"loss", "eval_loss"} & (values := _values(text)).keys():
+def read_line(text: str, run_steps: int | None = None, epoch: int | None = None) -> Reading | None:
+    """Return the metrics of a line with a step and a loss; None of any other.
+
+    Args:
+        run_steps: number of steps of the whole run.
+        epoch: of the line above, for a line that names none.
+    """
+    read = _step(text, run_steps, epoch)
+    if read is None or _NOT_NOW.search(text):
+        return None
+    values = read_values(text)
+    if not values.keys() & ({"loss"} if read.counts else LOSSES):
         return None
     if "eval_loss" not in values and not _HELD_OUT.search(text):
         values |= _step_time(text)
     read.line |= values
-    if not read.over_all and (epoch := _EPOCH.search(text)):
-        read.epoch = int(epoch[1])
     return read
+
+
+def read_heading(text: str, run_steps: int | None = None) -> Reading | None:
+    """Return the step of a line above indented lines of metrics, as Composer and OLMo print; None of any other."""
+    if not _HEADING.search(text) or _HELD_OUT.search(text) or _NOT_NOW.search(text):
+        return None
+    return _step(text, run_steps, None)
 
 
 def epoch_alone(text: str) -> int | None:
@@ -169,33 +224,47 @@ def logged(text: str) -> Line | None:
 
     The Trainer's summary of the training has no loss of the last step.
     """
-    if not _DICT.match(text) or _step(text, None):
+    if not _DICT.match(text) or _step(text, None, None):
         return None
     values = {name: _number(number) for name, number in _ITEM.findall(text)}
     if "train_runtime" in values:
         return values
     named = {metric_name(name): value for name, value in values.items()}
-    return named if {"loss", "eval_loss"} & named.keys() else {}
+    return named if LOSSES & named.keys() else {}
 
 
-def _step(text: str, run_steps: int | None) -> Reading | None:
+def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None:
+    epoch = int(match[1]) if (match := _EPOCH.search(text)) else epoch
     for form in STEPS:
         reads = {
             int(_number(match["step"])): int(_number(match.groupdict().get("total") or "0"))
             for match in form.pattern.finditer(text)
-            if not _OTHER_STEPS.fullmatch(match["before"] or "")
+            if not _OTHER_STEPS.fullmatch(match.groupdict().get("before") or "")
         }
-        if form.of_run:
-            reads = {step: total for step, total in reads.items() if total == run_steps and not _HELD_OUT.search(text)}
+        bar = _BAR in form.pattern.pattern
+        if form.counts:
+            other = _HELD_OUT.search(text) or _OTHER_WORK.search(text)
+            fit = not other and {
+                step: n for step, n in reads.items() if step <= n and _fits(n, run_steps, epoch, bar=bar)
+            }
+            reads = fit or {}
         if len(reads) > 1:  # as in `loss 2.0 at step 9, best at step 5`
             return None
         for step, total in reads.items():
-            over_all = form.over_all or form.of_run  # a bar of the whole run counts over all epochs
-            return Reading({"step": step}, text, total, over_all=over_all, bar=_BAR in form.pattern.pattern)
+            over_all = form.over_all or (form.counts and total == run_steps)
+            return Reading({"step": step}, text, total, None if over_all else epoch, form.counts, bar)
     return None
 
 
-def _values(text: str) -> Line:
+def _fits(total: int, run_steps: int | None, epoch: int | None, *, bar: bool) -> bool:
+    """Return whether it is the number of the run's steps, or of an epoch's: a bar's may be left earlier."""
+    if not (run_steps and total) or epoch is None:
+        return total == run_steps
+    return run_steps % total == 0 or (bar and total > run_steps and epoch <= 1)
+
+
+def read_values(text: str) -> Line:
+    """Return the metrics of the training on a line, and its loss on held-out data."""
     values: Line = {}
     others, at = "", 0
     for match in _VALUE.finditer(text):

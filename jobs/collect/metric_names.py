@@ -8,7 +8,8 @@ from typing import Final
 _HELD_OUT: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
 _TRAINING: Final = frozenset({"train", "training"})
 _KNOWN: Final = {
-    **dict.fromkeys(("loss", "lm_loss", "ce_loss", "total_loss"), "loss"),
+    **dict.fromkeys(("loss", "lm_loss", "ce_loss", "total_loss", "loss_total"), "loss"),
+    **dict.fromkeys(("crossentropyloss", "cross_entropy_loss", "cross_entropy", "languagecrossentropy"), "loss"),
     **dict.fromkeys(("loss_step", "step_loss", "reduced_loss"), "loss"),  # of Lightning, Diffusers and NeMo
     "lr": "lr",
     "learning_rate": "lr",
@@ -32,8 +33,8 @@ def metric_name(tag: str, *, folder: str = "") -> str:
     """
     words = _words(tag)
     training = [word for word in words if word in _TRAINING]
-    name = "_".join(word for word in words if word not in _HELD_OUT | _TRAINING)
-    if len(training) > 1:  # `train/train_loss` is the Trainer's mean over all steps
+    name = "_".join(word for word in words if word not in _HELD_OUT | _TRAINING | {"metrics"})
+    if len(training) > 1 and " " not in tag:  # `train/train_loss` is the Trainer's mean over all steps
         return tag
     if not _HELD_OUT.isdisjoint(words) or (not training and _is_held_out(folder, words)):
         return "eval_loss" if name in _OF_HELD_OUT else tag

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .epochs import Epochs
-from .formats import Line, Reading, epoch_alone, logged, read_line
+from .formats import Line, Reading, epoch_alone, logged, read_heading, read_line, read_values
 from .sources import CHUNK_BYTES, MetricSource
 
 LINE_LIMIT: Final = 1000
@@ -26,8 +27,9 @@ PATTERN_S: Final = 2.0
 SHOWN: Final = 80
 """Characters of a line, for people."""
 
-_ESCAPE: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
+_LOSS: Final = re.compile("loss|entropy", re.IGNORECASE)
 _TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
 
 
@@ -62,6 +64,7 @@ class Printed(MetricSource):
         in_time = not more and now_s - self._at_end_s <= SEEN_WITHIN_S
         self._at_end_s = -math.inf if more else now_s
         self._offset += len(chunk)
+        self.has_read = self._offset > 0
         *pieces, rest = _LINE_END.split(self._rest + chunk)
         self._rest = rest[:LINE_LIMIT]
         texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
@@ -102,12 +105,13 @@ class Patterns:
 class CommonForms:
     """`iter 10: loss 4.2, time 20.1ms` and the like; the Hugging Face Trainer's lines between its progress bars."""
 
-    def __init__(self, run_steps: int | None = None) -> None:
+    def __init__(self, run_steps: int | None = None, *, accumulates: bool = False) -> None:
         self.description = ""
-        self._run_steps = run_steps
+        self._run_steps, self._accumulates = run_steps, accumulates
         self._waiting: list[Line] = []
         self._total = 0
         self._epoch: int | None = None
+        self._heading: Reading | None = None
         self._turn: list[Reading] = []
         self._epochs = Epochs()
 
@@ -139,12 +143,20 @@ class CommonForms:
             return [Reading(line, text) for line in self._placed(int(bar[1]), int(bar[2]))]
         elif (epoch := epoch_alone(text)) is not None:
             self._epoch = epoch
-        elif "loss" in text.lower() and (reading := read_line(text, self._run_steps)):
-            if reading.epoch is None and not reading.over_all:
-                reading.epoch = self._epoch
+        elif reading := self._line(text):
             self.description = self.description or f'lines of the output, for example "{text.strip()[:SHOWN]}"'
             return [reading]
         return []
+
+    def _line(self, text: str) -> Reading | None:
+        if not text[:1].isspace():
+            self._heading = read_heading(text, self._run_steps)
+        elif self._heading and (values := read_values(text)):
+            return replace(self._heading, line={**self._heading.line, **values}, text=text)
+        read = read_line(text, self._run_steps, self._epoch) if _LOSS.search(text) else None
+        if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
+            return None if self._accumulates or read.step > (self._run_steps or 0) else read
+        return read
 
     def _last_turns(self, readings: list[Reading], *, last: bool) -> list[Reading]:
         """Keep the last turn of a bar at each step: those before may still have the values of the step before."""

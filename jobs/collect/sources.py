@@ -40,12 +40,16 @@ class MetricSource:
 
     Attributes:
         kind: a word for programs.
+        has_times: its lines have times.
+        has_read: it is not empty.
         within_s: a line with a time may have been seen this much later than it was written.
         description: for people.
         remarks: for people.
     """
 
     kind = ""
+    has_times = True
+    has_read = False
     within_s = 0.0
 
     def __init__(self) -> None:
@@ -116,6 +120,7 @@ class TrainerState(MetricSource):
     """`trainer_state.json`, which Transformers' Trainer saves with each checkpoint: its whole log."""
 
     kind = "trainer_state"
+    has_times = False
 
     def __init__(self, places: Places, before: Places) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         for event in events:
             if event.kind in (STEPS_RESTARTED, STEPS_BEYOND):
                 not_taken[event.attempt_id][event.kind] = event.message
-        sources = {event.attempt_id: event.message for event in events if event.kind == METRICS_SOURCE}
+        sources = {event.attempt_id: event.message for event in events if _names_source(event)}
         within_s = _lines_within_s(events)
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
@@ -64,6 +64,10 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
             )
             measured.append(measured_run(data))
     return measured
+
+
+def _names_source(event: EventRow) -> bool:
+    return event.kind == METRICS_SOURCE and event.data.get("source") != "none"
 
 
 def _seconds(data: Mapping[str, Any]) -> float:

@@ -346,6 +346,15 @@ def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World,
     assert said not in " ".join(shown(capsys, "explain", "done"))
 
 
+def test_a_run_that_prints_no_metrics_is_noticed_while_it_runs(world: World, capsys: Output) -> None:
+    event = {"event": "metrics_source", "ts": 1.0, "source": "none", "message": "no metrics so far"}
+    world.set_attempt(world.attempt("new", lines=[event]), state=AttemptState.RUNNING)
+    assert "new: no metrics so far" in shown(capsys, "status")
+    assert any(line.split() == ["metrics", "no", "metrics", "so", "far"] for line in shown(capsys, "explain", "new"))  # type: ignore[attr-defined]
+    world.attempt("new", 2, lines=[event, {"step": 1, "loss": 2.0}])  # it reports them itself
+    assert "new: no metrics so far" not in shown(capsys, "status")
+
+
 @pytest.mark.parametrize("kind", ["metrics_source", "report_refused"])
 def test_a_completed_run_without_metrics_has_the_reason_in_place_of_advice(
     world: World, capsys: Output, kind: str

@@ -294,6 +294,31 @@ def test_a_script_that_begins_to_report_is_left_alone_from_then_on(tmp_path: Pat
     assert [line for line in looked.reported() if isinstance(line, tuple)] == [(1, 7.0), (2, 7.0), (3, 1.0)]
 
 
+def test_output_without_metrics_is_noticed_while_the_script_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    collect.look()
+    looked.print("no step here\n")
+    for silent_s in (60.0, 0.0, 0.0):
+        monkeypatch.setattr(collector, "SILENT_S", silent_s)
+        collect.look()
+    assert (looked.reported(), looked.kinds()) == ([collector.NO_METRICS], ["none"])
+    looked.print("step 1 loss 1.5\n")
+    collect.look()
+    assert looked.kinds() == ["none", "printed"]
+
+
+def test_of_two_sources_the_one_with_times_is_read(tmp_path: Path) -> None:
+    looked = Looked(tmp_path, command=("train.py", "--output_dir", "out/r"))
+    collect = looked.collector()
+    looked.print("step 1 loss 3.0\n")
+    looked.trainer_state(looked.workdir / "out" / "r" / "checkpoint-2", 3.0, 2.0)
+    collect.finish()
+    assert looked.kinds() == ["printed"]
+
+
 def test_event_files_in_the_working_folder_count_if_the_first_rank_made_them(tmp_path: Path) -> None:
     looked = Looked(tmp_path)
     collect = looked.collector()

@@ -137,9 +137,117 @@ def test_of_what_is_in_doubt_nothing_is_taken(tmp_path: Path, text: str) -> None
 
 @pytest.mark.parametrize("form", STEPS, ids=lambda form: form.example)
 def test_each_form_of_step_reads_its_example(form: StepForm) -> None:
-    read = read_line(f"{form.example} \x20 loss: tensor(2.5, device='cuda:0')", run_steps=1000)
+    read = read_line(form.example, run_steps=1000)
     assert read is not None
     assert read.line == {"step": 295, "loss": 2.5}
+
+
+BAR = "30%|###   | 30/100 [00:10<00:23,  2.9it/s"
+BLOCKS = (
+    "[batch=30/100]:\n\t Train time/epoch: 0\n\t Train metrics/train/LanguageCrossEntropy: 2.5",
+    "12:00:00 INFO [train:1] [step=30/9999,epoch=0]\n    optim/total_grad_norm=1.5\n    train/CrossEntropyLoss=2.5",
+    "[step=30/9999,epoch=1]\n    eval/lm/c4/CE loss=3.5\n    train/CE loss=2.5",
+)
+"""Of Composer, OLMo, and OLMo-core: a line with the step, above those of its metrics."""
+OF_STEPS = (  # a run of 100 steps
+    *BLOCKS,
+    f"{BAR}, loss=2.5]",
+    f"Epoch 1/1: {BAR}, loss=tensor(2.5)]",
+    f"1|30|Loss: 2.5: {BAR}]",  # torchtune
+    "[rank0]: [30/100] loss=2.5",
+    "INFO:__main__:[30/100] loss=2.5",
+    "2026-05-01 12:00:00,000 [30/100] loss=2.5",
+    "2026-05-01 12:00:00 - INFO - 30/100 - loss: 2.5",
+    "Train: 30/100 loss=2.5",
+    "(30/100) loss: 2.5",
+    "05/01 12:00:00 - mmengine - INFO - Iter(train) [  30/100]  lr: 1e-4  eta: 0:10:00  loss: 2.5",
+    "2026-05-01 12:00:00.123 | INFO     | __main__:train:42 - step 30 loss 2.5",  # loguru
+    "\x1b[32m2026\x1b[0m | \x1b[1mINFO\x1b[0m | step \x1b[38:5:3m30\x1b[m loss \x1b[36m2.5\x1b[0m",
+    "\x1b[?25l\x1b]0;title\x07step 30 loss 2.5",
+    "step 30 loss 2.5 1.2k tok/s",
+    "step 30 | loss tensor([2.5], device='cuda:0', dtype=torch.bfloat16)",
+    "step: 30, loss: Array(2.5, dtype=float32)",
+    "step 30 with loss np.float32(2.5)",
+    "Training loss (for one batch) at step 30: 2.5",
+    "Loss after iteration 30: 2.5",
+    "INFO:tensorflow:loss = 2.5, step = 30 (0.45 sec)",
+    '{"_step": 30, "train/loss": 2.5}',
+    "it 30: loss 2.5",
+    "step 30 cross_entropy 2.5",
+)
+OF_EPOCHS = (  # of 100 batches each
+    "Epoch 1/3\n 30/100 [======>.......................] - ETA: 1s - loss: 2.5",  # Keras
+    "Epoch 1/3\n 30/100 ━━━━━━ 1s 15ms/step - accuracy: 0.1 - loss: 2.5",
+    f"Epoch 0: {BAR}, v_num=0, train_loss=2.5]",  # Lightning
+    "Epoch 0/2 ━━━━╸━━━ 30/100 0:00:01 • 0:00:09 10.00it/s v_num: 0.000 train_loss: 2.500",
+    "Epoch 0/2  ----------- 30/100 0:00:01 train_loss: 2.5",
+    "05/01 12:00:00 - mmengine - INFO - Epoch(train)  [1][ 30/100]  lr: 1e-4 loss: 2.5",
+    "Epoch 1/3, Batch 30/100, Loss: 2.5",
+    "Epoch: [0]  [ 30/100]  eta: 0:00:10  lr: 0.01  loss: 2.5 (2.75)  time: 0.3  data: 0.1",  # torchvision
+    "Epoch: [0][  30/100]\tTime  0.123 ( 0.456)\tLoss 2.5000e+00 (6.9e+00)\tAcc@1   0.00 (  0.10)",
+    "| epoch   1 |    30/ 100 batches | lr 5.00 | ms/batch 12.50 | loss  2.50 | ppl    12.18",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "run_steps"), [*((text, 100) for text in OF_STEPS), *((text, 300) for text in OF_EPOCHS)]
+)
+def test_a_line_of_step_30_is_read(tmp_path: Path, text: str, run_steps: int) -> None:
+    form = CommonForms(9999 if "9999" in text else run_steps)
+    found = read(f"{text}\n", form, tmp_path)
+    assert {(line["step"], line["loss"]) for line in found if "loss" in line} == {(30, 2.5)}
+    assert {line["step"] for line in found} == {30}
+
+
+@pytest.mark.parametrize(
+    ("text", "run_steps"),
+    [
+        ("Epoch 3/10 train_loss: 2.5 val_loss: 3.5", 10),
+        ("Training epoch 3/10 loss 2.5", 10),
+        ("Epoch [3/10], Loss: 2.5, time 3 s", 10),
+        ("12:00:01 - INFO - Epoch: 3/10 - loss: 2.5", 10),
+        ("Epoch 3: loss=2.5", 3),
+        ("Evaluating: 100%|##| 10/10 [00:01<00:00, loss=2.5]", 10),
+        ("Validation DataLoader 0:  30%|###   | 3/10 [00:01<00:00, loss=2.5]", 10),
+        ("Sanity Checking DataLoader 0: 50%|##   | 1/2 [00:01<00:00, loss=2.5]", 2),
+        ("Epoch 3/10: 100%|###| 40/40 [00:01<00:00, val_loss=2.5]", 400),
+        ("Test: [ 3/10]\tLoss 2.5", 10),
+        ("Epoch(val) [1][ 3/10]  loss: 2.5", 10),
+        ("val: 3/10 loss=2.5", 10),
+        ("[3/10] val_loss=2.5", 10),
+        ("Evaluation at step 30:\n    loss: 2.5", 100),
+        ("Loading checkpoint shards: 100%|##| 10/10 [00:01<00:00]", 10),
+        ("Loaded checkpoint at step 500 (loss 2.5)", 1000),
+        ("Generating: 10%|#   | 1/10 [00:01<00:00, loss=2.5]", 10),
+        ("Epoch 1\n-------\nloss: 2.5  [   64/60000]\nloss: 2.25  [ 6464/60000]", 938),  # samples
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.5", 60000),
+        ("Epoch 1/3, Batch 30/100, Loss: 2.5", 250),
+        ("rank 1/8: loss 2.5", 8),
+        ("worker [1/4] loss 2.5", 4),
+        ("Fold 3-10/20 loss 2.5", 20),
+        ("Trial: 3/10 loss 2.5", 10),
+        ("memory 40/80 GB loss 2.5", 80),
+        ("[2026/05/01 10:00:00] loss 2.5", 5),
+        ("config:\n    steps: 100\n    loss_weight: 2.5", 100),
+    ],
+)
+def test_other_counts_are_no_steps(tmp_path: Path, text: str, run_steps: int) -> None:
+    assert read(f"{text}\n", CommonForms(run_steps), tmp_path) == []
+
+
+@pytest.mark.parametrize(("accumulates", "steps"), [(False, [10, 20]), (True, [])])
+def test_an_epoch_may_be_longer_than_the_run(tmp_path: Path, accumulates: bool, steps: list[int]) -> None:
+    text = "".join(f"\rEpoch 0:  1%|# | {step}/1000 [00:10<00:23, loss=2.5]" for step in (10, 20, 30))
+    found = read(text, CommonForms(20, accumulates=accumulates), tmp_path)
+    assert [line["step"] for line in found] == steps
+
+
+@pytest.mark.parametrize("lines_each", [1, 2])
+def test_batches_of_all_epochs_are_counted_on(tmp_path: Path, lines_each: int) -> None:
+    batches = [50, 100][-lines_each:]
+    text = "".join(f"Epoch {e}/2, Batch {b}/100, Loss: {e}.5\n" for e in (1, 2) for b in batches)
+    found = read(text, CommonForms(200), tmp_path)
+    assert [line["step"] for line in found] == [100 * e + b for e in (0, 1) for b in batches]
 
 
 @pytest.mark.parametrize("run_steps", [None, 40])
@@ -150,7 +258,17 @@ def test_a_bar_counts_steps_if_its_total_is_the_runs(run_steps: int | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "step_time"), [("244.5 ms/step", 0.2445), ("(0.456 s/step)", 0.456), ("3.4 it/s", None)]
+    ("text", "step_time"),
+    [
+        ("244.5 ms/step", 0.2445),
+        ("(0.456 s/step)", 0.456),
+        ("34ms/batch", 0.034),
+        ("ms/batch 12.5", 0.0125),
+        ("0.5 sec/iter", 0.5),
+        ("step time: 0.25s", 0.25),
+        ("time 360.5s", None),  # of the step, or since the beginning
+        ("3.4 it/s", None),
+    ],
 )
 def test_step_times_have_units(text: str, step_time: float | None) -> None:
     read = read_line(f"step 10/30 | loss 5.1 | {text}")
