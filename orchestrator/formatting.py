@@ -1,4 +1,4 @@
-"""Numbers, durations and foreign text as people read them."""
+"""Numbers, durations, fields and foreign text as people read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -185,3 +185,12 @@ def duration(seconds: float) -> str:
 
 def _two(number: int, rest: int, unit: str, lesser: str) -> str:
     return f"{number} {unit} {rest} {lesser}" if rest else f"{number} {unit}"
+
+
+def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield fields and their values, with dots in the names of nested ones."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat_fields(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

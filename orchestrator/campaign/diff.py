@@ -14,7 +14,7 @@ from dscampaign.db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, 
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.formatting import flat_fields, some
 from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE, MEASURES
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
@@ -202,7 +202,7 @@ def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the fields that differ, as `train.lr: 0.001 → 0.01`."""
-    old, new = _fields(before), _fields(after)
+    old, new = dict(flat_fields(before)), dict(flat_fields(after))
     return [f"{name}: {_word(old, name)} → {_word(new, name)}" for name in old | new if old.get(name) != new.get(name)]
 
 
@@ -215,10 +215,3 @@ def _experiment_changes(before: Mapping[str, Any], run: Run) -> list[str]:
 def _word(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name, "not set")
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _fields(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _fields(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

@@ -29,6 +29,7 @@ from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths, RunPaths
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
 from .code_text import codes_text
@@ -123,15 +124,6 @@ def finite(value: Any) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def flat_fields(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield fields and their values, with dots in the names of nested ones."""
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from flat_fields(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def columns_of(documents: Sequence[Mapping[str, Any]]) -> tuple[list[str], Iterator[list[Any]]]:

@@ -23,12 +23,6 @@ def open_campaign(place: PlaceOptions, name: str | None) -> tuple[Store, Campaig
     return opened, find(opened, where.name)
 
 
-def open_runs(place: PlaceOptions, words: Sequence[str]) -> tuple[Store, CampaignRow, list[str]]:
-    """Open the store and find campaign and runs, as `find_with_runs`."""
-    opened, campaign, chosen = open_selection(place, words)
-    return opened, campaign, names_of(opened, campaign, chosen) or []
-
-
 def open_selection(
     place: PlaceOptions, words: Sequence[str], chosen: Selection | None = None
 ) -> tuple[Store, CampaignRow, Selection]:
@@ -63,7 +57,8 @@ def find(store: Store, name: str | None) -> CampaignRow:
     what = "campaign or spec file" if name and _is_spec(name) else "campaign"
     if name is None:
         raise UserError("which campaign?", f"one of: {', '.join(known)}")
-    having = campaigns_with_run(store, name)
+    with store.read() as conn:
+        having = [other.name for other in known.values() if queries.run_by_name(conn, other.id, name)]
     run = f"it is a run of {having[0]}: write `{having[0]} {name}`" if len(having) == 1 else ""
     raise UserError(f"no {what} named {name}", run or f"one of: {', '.join(known)}")
 
@@ -79,35 +74,20 @@ def names_to_complete(place: PlaceOptions, words: Sequence[str]) -> list[str]:
     return runs if words else [*known, *runs]
 
 
-def campaigns_with_run(store: Store, name: str) -> list[str]:
-    """Return the campaigns that have a run of that name."""
-    with store.read() as conn:
-        found = queries.list_campaigns(conn)
-        return [campaign.name for campaign in found if queries.run_by_name(conn, campaign.id, name)]
-
-
 def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
     """Return the campaign of that name, or all of the store; raises UserError as `find`."""
     return [find(store, name)] if name else list(_known(store).values())
 
 
-def find_with_runs(store: Store, words: Sequence[str]) -> tuple[CampaignRow, list[str]]:
-    """Resolve `[NAME] [RUN...]`; the name may be omitted if there is only one campaign, a run may be a pattern.
-
-    Raises UserError as `find`, or if a run does not exist.
-    """
-    campaign, patterns = _find_with_patterns(store, words)
-    return campaign, names_of(store, campaign, Selection(patterns=patterns)) or []
-
-
 def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
-    """Resolve `[NAME] RUN`; the run may be omitted if the campaign has only one.
+    """Resolve `[NAME] RUN`; the name may be omitted if there is only one campaign, the run if it has only one.
 
-    Raises UserError as `find_with_runs`, or if it is not one run.
+    Raises UserError as `find`, or if it is not one run; the run may be a pattern.
     """
     if len(words) > 1:
         find(store, words[0])  # before a run, only a campaign can stand
-    campaign, names = find_with_runs(store, words)
+    campaign, patterns = _find_with_patterns(store, words)
+    names = names_of(store, campaign, Selection(patterns=patterns))
     with store.read() as conn:
         runs = [run for run in queries.runs(conn, campaign.id) if not names or run.name in names]
     if len(runs) != 1:

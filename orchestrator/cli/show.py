@@ -88,7 +88,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
       campaign explain --config
     """
     from dscampaign.orchestrator.campaign import documents
-    from dscampaign.orchestrator.campaign.lookup import find_run, open_runs
+    from dscampaign.orchestrator.campaign.lookup import find_run, open_selection
 
     from .pages.describe import campaign_page, run_page, settings_page
 
@@ -97,9 +97,9 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
         document = {"settings": [{"name": s.name, "value": s.value, "source": s.source} for s in shown]}
         echo_either(as_json, lambda: document, lambda page: settings_page(shown, page))
         return EXIT_OK
-    opened, campaign, names = open_runs(place, words)
-    if names:
-        run = documents.run_details(opened, *find_run(opened, (campaign.name, *names)))
+    opened, campaign, chosen = open_selection(place, words)
+    if chosen:
+        run = documents.run_details(opened, *find_run(opened, (campaign.name, *chosen.patterns)))
         echo_either(as_json, lambda: documents.run_document(run), lambda page: run_page(run, page))
     else:
         facts = documents.campaign_details(opened, campaign)

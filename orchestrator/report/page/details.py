@@ -12,8 +12,7 @@ from typing import Any, Final
 from dscampaign.db.gpu_records import GpuDevice, GpuUse
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.orchestrator.campaign.documents import flat_fields
-from dscampaign.orchestrator.formatting import short_number, some
+from dscampaign.orchestrator.formatting import flat_fields, short_number, some
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule
 from dscampaign.orchestrator.report.compare.conditions import Condition, key_of
 from dscampaign.orchestrator.report.compare.results import Results
