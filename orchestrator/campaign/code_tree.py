@@ -190,7 +190,7 @@ def _readable(place: Path) -> bool:
 
 def work_tree(folder: Path) -> Path | None:
     """Return the work tree around a folder, spelt as the folder is; None outside of one, or without git."""
-    top, up = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--show-cdup")
+    top, up = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--show-cdup")
     if not top or up is None:
         return None
     spelt = Path(os.path.normpath(folder / up))
@@ -205,7 +205,7 @@ def _git_listing(root: Path) -> _Listing | None:
         (listing.untracked, ("--others", "--exclude-standard")),
         (listing.left_out, ignored),
     ):
-        said = _git(root, "ls-files", "-z", *which)
+        said = git(root, "ls-files", "-z", *which)
         if said is None:
             return None
         paths.extend(dict.fromkeys(path.rstrip("/") for path in said.split("\0") if path))
@@ -225,7 +225,8 @@ def _add_nested(listing: _Listing, paths: list[str], root: Path, nested: str) ->
     listing.left_out += [f"{nested}/{path}" for path in inner.left_out]
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a command of git in a folder; None if it fails."""
     command = ["git", "-C", os.fspath(folder), *arguments]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # as in a hook of git's
     try:

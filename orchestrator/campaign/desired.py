@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, NewRun, RunRow
 from dscampaign.db.states import ABSENT, CANCELLING, REMOVED, UNNAMED, WANTED, WANTED_YET, CauseCode, RunState
 from dscampaign.db.store import Store
-from dscampaign.files.ownership import distrust
+from dscampaign.files.ownership import distrust, user_name
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.shared.checkpoint import newest_first
 from dscampaign.jobs.shared.layout import Beside, CampaignPaths
@@ -34,6 +32,7 @@ from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.user_paths import expanded
 
 from .code_copies import CodeCopies, has_code
+from .code_tree import git
 from .diff import SpecDiff, as_kept, merge
 from .stop_or_retry import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
 
@@ -304,9 +303,9 @@ def _campaign_values(submission: Submission, before: CampaignRow | None, copies:
         "limits": spec.limits.model_dump(exclude_none=True),
         "provenance": {
             "version": __version__,
-            "user": _user(),
+            "user": user_name(os.geteuid()),
             "spec": str(path),
-            "git": _git_state(path.parent),
+            "git": git(path.parent, "describe", "--always", "--dirty", "--abbrev=12") or "",
             "workdir": str(submission.workdir),
             "python": sys.executable,
             "variables": sorted({*earlier, *_variables(submission, copies)}),
@@ -324,22 +323,6 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
         given=spec.env,
         on_slurm=spec.executor == "slurm",
     )
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
-
-
-def _git_state(folder: Path) -> str:
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _apply(

@@ -115,7 +115,7 @@ class World:
             self._patch.setattr(module, "time", self.clock.as_module())
         self._patch.setattr(start, "free_port", lambda: 29500)
         self._patch.setattr(agent_module, "NodeFacts", lambda *_: SimpleNamespace(end=dict))
-        self._patch.setattr(campaigns, "_git_state", lambda _: "")
+        self._patch.setattr(campaigns, "git", lambda *_: "")
         self._patch.setattr(lease_module, "_require_schema", lambda _: None)  # nobody upgrades this store
         self._patch.setattr(FencedWriter, "write", _watched(FencedWriter.write))
         self._born = 0
