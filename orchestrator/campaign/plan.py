@@ -358,6 +358,6 @@ def _decided(
     except Unreachable as exc:
         return {}, exc
     with answering_within(LOOK_S):
-        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, RunMetrics())
+        snapshot, trouble = observe(desired, make_executor(campaign, paths), paths, RunMetrics(store))
     actions = decide(replace(snapshot, capacity=None))
     return {action.run.id: action for action in actions if isinstance(action, Submit)}, trouble

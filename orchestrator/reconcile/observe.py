@@ -51,24 +51,18 @@ from .stored import Stored, waits_for_storage
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Metrics of runs, read only if they decide something; none without a store."""
+    """Metrics of runs, read only if they decide something."""
 
-    store: Store | None = None
-
-    def looking_at(self, stored: Stored, run_ids: Sequence[int]) -> Stored:
-        """Return the stored state, with these runs too."""
-        return stored.looking_at(run_ids, self.store) if self.store else stored
+    store: Store
 
     def step_times(self, run_id: int) -> StepTimes:
         """Return the step times of a run."""
-        if self.store is None:
-            return StepTimes(None, 0)
         with self.store.read() as conn:
             return queries.step_times(conn, run_id)
 
     def hopeless(self, row: AttemptRow, config: RunConfig) -> str:
         """Return why a running attempt is to end early, "" for nothing."""
-        if self.store is None or config.prune == PruneConfig():
+        if config.prune == PruneConfig():
             return ""
         with self.store.read() as conn:
             lines = queries.newest_lines(conn, row.id, LINES)
@@ -76,8 +70,6 @@ class RunMetrics:
 
     def diverged(self, rows: Sequence[AttemptRow]) -> tuple[str, int] | None:
         """Return the figure that is not finite at the end of these attempts, and the step since when."""
-        if self.store is None:
-            return None
         with self.store.read() as conn:
             lines = [line for row in rows for line in reversed(queries.newest_lines(conn, row.id, LINES))]
         return diverged(line._asdict() for line in lines)
@@ -105,7 +97,7 @@ def observe(
     folder = _Folder(paths)
     news = changed(stored.ledgers, ledgers or {})
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
-    stored = metrics.looking_at(stored, look)
+    stored = stored.looking_at(look, metrics.store)
     views, broken, failed = _views(stored, listing, folder, metrics, renewing)
     if failed and not queue.length and all(view.run.state in SETTLED_RUN for view in views):
         # no other could be read: it is the folder

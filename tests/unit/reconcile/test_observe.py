@@ -45,7 +45,7 @@ def files_of(world: World) -> AttemptPaths:
 
 
 def look(world: World) -> Snapshot:
-    return observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics())[0]
+    return observe(read_store(world.store, world.campaign), world.cluster, world.paths, RunMetrics(world.store))[0]
 
 
 def run(world: World) -> RunView:
@@ -200,7 +200,7 @@ def test_a_look_that_failed_is_part_of_the_snapshot(world: World) -> None:
 
     world.cluster.on_look = away
     stored = read_store(world.store, world.campaign)
-    snapshot, trouble = observe(stored, world.cluster, world.paths, RunMetrics())
+    snapshot, trouble = observe(stored, world.cluster, world.paths, RunMetrics(world.store))
     assert (snapshot.listed, snapshot.complete, str(trouble)) == (False, False, "squeue is away")
 
 
@@ -214,7 +214,7 @@ def test_how_long_steps_take_is_asked_only_where_none_came_for_long(world: World
 
     def seen() -> RunView:
         stored = read_store(world.store, world.campaign)
-        return observe(stored, world.cluster, world.paths, Steps())[0].runs[0]
+        return observe(stored, world.cluster, world.paths, Steps(world.store))[0].runs[0]
 
     world.cluster.jobs = {key: view._replace(state="RUNNING") for key, view in world.cluster.jobs.items()}
     beat = files_of(world).heartbeat(0)
