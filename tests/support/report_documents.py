@@ -12,7 +12,7 @@ def _columns(text: str) -> frozenset[str]:
 SECTIONS: Final = {
     "How fast?": _columns(
         "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
-        "p99 (ms) | tokens/s of a rank | samples/s | tokens/s per GB | repeats | steps timed | window | warm-up"
+        "p99 (ms) | tokens/s of a rank | samples/s | tokens/s per GB | repeats | steps timed | window (s) | warm-up"
     ),
     "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),
     "Does it fit?": _columns(
@@ -25,8 +25,7 @@ SECTIONS: Final = {
     ),
     "Runs": _columns("run | state | tries | received | losses | times | memories | waited for data"),
     "GPUs": _columns(
-        "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | coolest | hottest | memory | "
-        "energy kJ"
+        "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | coolest | hottest | memory | energy"
     ),
     "What MFU is calculated from": _columns(
         "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "

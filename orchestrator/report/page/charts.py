@@ -53,6 +53,7 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     known = [each for each in one.comparisons if each.speed and each.condition.value("mem_reserved_gb") is not None]
     if len(known) < 2:
         return None
+    known.sort(key=lambda each: looks[each.condition.name].group != OTHERS)  # the colours above the grey
     rows = [{**_speed(each, looks), "memory": each.condition.value("mem_reserved_gb")} for each in known]
     on_gpus = any(run.on_gpus for each in known for run in each.condition.runs)
     across = alt.X("memory:Q", title="memory of a GPU (GB)" if on_gpus else "memory (GB)", scale=_near())

@@ -186,7 +186,7 @@ def _estimate(found: Estimate | float | None) -> dict[str, Any] | float | None:
 
 
 def _run(run: MeasuredRun) -> dict[str, Any]:
-    parts = {name: asdict(value) if (value := getattr(run, name)) else None for name in _PARTS}
+    parts = {name: dict(vars(value)) if (value := getattr(run, name)) else None for name in _PARTS}
     plain = {name: getattr(run, name) for name in _RUN_FIELDS}
     return {
         **plain,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dscampaign.db.gpu_records import GpuDevice, GpuUse
 from dscampaign.db.states import RunState
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import flat_fields, short_number, some
 from dscampaign.orchestrator.reconcile.screening import ScreeningRule
 from dscampaign.orchestrator.report.compare.conditions import Condition, key_of
@@ -22,8 +23,13 @@ from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.spec.effects import COMPARES_ALIKE
 from dscampaign.orchestrator.spec.run_names import SCREENS
 
-from .elements import Section, Table, table_of
-from .questions import MOST_ROWS
+from .elements import Section, table, table_of
+
+T = TypeVar("T")
+Columns = dict[str, Callable[[T], str]]
+
+ALL: Final = 99
+"""A table of details shows all its columns."""
 
 _MFU_TEXT: Final = (
     "MFU = tokens/s of a rank × FLOP a token / peak; FLOP a token = 6 × parameters + 12 × layers × width × length; the "
@@ -34,8 +40,9 @@ _MFU_TEXT: Final = (
 def details(results: Results, gpus: GpuDetails, ds_configs: Mapping[str, str]) -> Iterator[Section]:
     """Yield the sections that a page folds; `ds_configs` has the DeepSpeed configuration by condition."""
     yield _screening(results)
-    yield _runs(results)
-    yield _each_gpu(gpus)
+    begun = [run for run in results.runs if run.tries]
+    yield Section("Runs", tables=table_of(_RUNS, begun, main=ALL, file="runs.csv"), folded=True)
+    yield Section("GPUs", tables=table_of(_gpus(gpus), gpus.uses, main=ALL, file="report.json"), folded=True)
     yield setup(results)
     yield _mfu_inputs(results)
     chosen = [one.answer.chosen or one.workload.baseline for one in results.workloads]
@@ -48,116 +55,106 @@ def details(results: Results, gpus: GpuDetails, ds_configs: Mapping[str, str]) -
 
 def _screening(results: Results) -> Section:
     rule = ScreeningRule.of(results.campaign.provenance)
-    if rule is None or not results.screening:
-        return Section("Screening")
     full: dict[str, list[MeasuredRun]] = {}
     for run in results.runs:
         full.setdefault(key_of(run.params), []).append(run)
-    rows = [_screened(run, full.get(key_of(run.params), [])) for run in results.screening]
-    header = ("condition", "steps", "tokens/s", "step ms", "memory", "loss", "then", "because")
-    text = f"Each point ran for a few steps, which count in no comparison; in full ran {rule.text}."
-    return Section("What was screened?", text, tables=(_long(header, rows, "-rrrrr--"),), folded=True)
+    columns: Columns[MeasuredRun] = {
+        "condition": lambda run: run.name.removesuffix(SCREENS),
+        "steps": lambda run: "" if run.step is None else f"{run.step:,}",
+        "tokens/s": lambda run: short_number(run.timing.tokens_per_s) if run.timing else "",
+        "step (ms)": lambda run: METRICS["step_s"].number(run.timing.step_s) if run.timing else "",
+        "memory": lambda run: METRICS["mem_reserved_gb"].text(_first(run.memory.reserved, run.memory.host)),
+        "loss": lambda run: METRICS["held_out"].number(_first(run.loss.held_out, run.loss.final)),
+        "then": lambda run: _then(full.get(key_of(run.params), [])),
+        "because": lambda run: next((one.reason for one in full.get(key_of(run.params), []) if _is_out(one)), ""),
+    }
+    text = f"Each point ran for a few steps, which count in no comparison; in full ran {rule.text if rule else ''}."
+    tables = table_of(columns, results.screening, main=ALL) if rule else ()
+    return Section("What was screened?", text, tables=tables, folded=True)
 
 
-def _screened(run: MeasuredRun, full: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    timing, memory = run.timing, run.memory
-    held = memory.reserved if memory.reserved is not None else memory.host
-    loss = run.loss.held_out if run.loss.held_out is not None else run.loss.final
-    out = next((each for each in full if each.state is RunState.SCREENED), None)
-    ran = "ran in full" if any(each.tries for each in full) else str(full[0].state) if full else ""
-    return (
-        run.name.removesuffix(SCREENS),
-        "" if run.step is None else f"{run.step:,}",
-        short_number(timing.tokens_per_s) if timing else "",
-        f"{1000 * timing.step_s:,.1f}" if timing else "",
-        METRICS["mem_reserved_gb"].text(held),
-        METRICS["held_out"].number(loss),
-        *(("left out", out.reason) if out else (ran, "")),
-    )
+def _first(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one
 
 
-def _runs(results: Results) -> Section:
-    """How complete and clean the figures of each run are."""
-    header = (
-        "run", "state", "tries", "steps expected", "received", "losses", "times", "memories", "gaps", "repeated",
-        "not finite", "skipped", "allocator retries", "waited for data", "clocks held down",
-    )  # fmt: skip
-    rows = [_run(run) for run in results.runs if run.tries]
-    return Section("Runs", tables=(_long(header, rows, "--" + "r" * 13, "runs.csv"),) if rows else (), folded=True)
+def _is_out(run: MeasuredRun) -> bool:
+    return run.state is RunState.SCREENED
 
 
-def _run(run: MeasuredRun) -> tuple[str, ...]:
-    quality = run.quality
-    counts = (quality.gaps, quality.repeated, quality.non_finite, quality.skipped_steps, quality.alloc_retries)
-    return (
-        run.name,
-        f"{run.state} early" if run.early else str(run.state),
-        str(run.tries),
-        f"{quality.expected:,}" if quality.expected else "",
-        *(f"{number:,}" for number in (quality.received, quality.losses, quality.times, quality.memories)),
-        *(f"{number:,}" if number else "" for number in counts),
-        *(f"{share:.1%}" if share else "" for share in (quality.data_wait, run.gpus.slowed)),
-    )
+def _then(full: Sequence[MeasuredRun]) -> str:
+    if any(map(_is_out, full)):
+        return "left out"
+    return "ran in full" if any(run.tries for run in full) else str(full[0].state) if full else ""
 
 
-def _each_gpu(details: GpuDetails) -> Section:
-    header = (
-        "run", "node", "GPU", "utilisation", "power", "peak", "of limit", "peak over 1 s", "coolest", "hottest",
-        "memory", "energy kJ",
-    )  # fmt: skip
-    rows = [_gpu(run, used, details) for run, used in details.uses]
-    return Section("GPUs", tables=(_long(header, rows, "--rrrrrrrrrr"),) if rows else (), folded=True)
+def _many(number: int) -> str:
+    return f"{number:,}" if number else ""
 
 
-def _gpu(run: str, used: GpuUse, details: GpuDetails) -> tuple[str, ...]:
-    limits = (one.power_limit_w for one in details.devices.get(run, ()) if (one.node, one.gpu) == (used.node, used.gpu))
-    limit_w = next(limits, None)
-    return (
-        run,
-        used.node,
-        str(used.gpu),
-        METRICS["gpu_util_pct"].text(used.util_pct),
-        METRICS["gpu_power_w"].text(used.power_w),
-        METRICS["gpu_power_peak_w"].text(used.power_peak_w),
-        f"{used.power_peak_w / limit_w:.0%}" if used.power_peak_w and limit_w else "",
-        METRICS["gpu_power_avg_peak_w"].text(used.power_avg_peak_w),
-        METRICS["gpu_temperature_min_c"].text(used.temperature_min_c),
-        METRICS["gpu_temperature_c"].text(used.temperature_max_c),
-        METRICS["mem_device_gb"].text(used.mem_used_max_gb),
-        METRICS["energy_j"].number(used.energy_j),
-    )
+_RUNS: Final[Columns[MeasuredRun]] = {
+    "run": lambda run: run.name,
+    "state": lambda run: f"{run.state} early" if run.early else str(run.state),
+    "tries": lambda run: str(run.tries),
+    "steps expected": lambda run: _many(run.quality.expected),
+    "received": lambda run: f"{run.quality.received:,}",
+    "losses": lambda run: f"{run.quality.losses:,}",
+    "times": lambda run: f"{run.quality.times:,}",
+    "memories": lambda run: f"{run.quality.memories:,}",
+    "gaps": lambda run: _many(run.quality.gaps),
+    "repeated": lambda run: _many(run.quality.repeated),
+    "not finite": lambda run: _many(run.quality.non_finite),
+    "skipped": lambda run: _many(run.quality.skipped_steps),
+    "allocator retries": lambda run: _many(run.quality.alloc_retries),
+    "waited for data": lambda run: f"{run.quality.data_wait:.1%}" if run.quality.data_wait else "",
+    "clocks held down": lambda run: f"{run.gpus.slowed:.1%}" if run.gpus.slowed else "",
+}
+"""How complete and clean the figures of a run are."""
 
 
-_WORK: Final = {"matrix_parameters": "parameters", "layers": "layers", "attention_width": "width"}
-"""Facts of a model that its work follows from, and those of which earlier versions counted it."""
+def _gpus(details: GpuDetails) -> Columns[tuple[str, GpuUse]]:
+    limits = {(run, one.node, one.gpu): one.power_limit_w for run, every in details.devices.items() for one in every}
+
+    def of_limit(one: tuple[str, GpuUse]) -> str:
+        run, used = one
+        limit_w = limits.get((run, used.node, used.gpu))
+        return f"{used.power_peak_w / limit_w:.0%}" if used.power_peak_w and limit_w else ""
+
+    return {
+        "run": lambda one: one[0],
+        "node": lambda one: one[1].node,
+        "GPU": lambda one: str(one[1].gpu),
+        "utilisation": lambda one: METRICS["gpu_util_pct"].text(one[1].util_pct),
+        "power": lambda one: METRICS["gpu_power_w"].text(one[1].power_w),
+        "peak": lambda one: METRICS["gpu_power_peak_w"].text(one[1].power_peak_w),
+        "of limit": of_limit,
+        "peak over 1 s": lambda one: METRICS["gpu_power_avg_peak_w"].text(one[1].power_avg_peak_w),
+        "coolest": lambda one: METRICS["gpu_temperature_min_c"].text(one[1].temperature_min_c),
+        "hottest": lambda one: METRICS["gpu_temperature_c"].text(one[1].temperature_max_c),
+        "memory": lambda one: METRICS["mem_device_gb"].text(one[1].mem_used_max_gb),
+        "energy": lambda one: METRICS["energy_j"].text(one[1].energy_j),
+    }
 
 
 def _mfu_inputs(results: Results) -> Section:
-    header = (
-        "condition", "device", "precision", "tokens/s of a rank", "parameters", "layers", "width", "length",
-        "FLOP a token", "peak TFLOP/s", "MFU",
-    )  # fmt: skip
-    rows = list(_mfu_rows(results))
-    tables = (_long(header, rows, "---rrrrrrrr"),) if rows else ()
-    return Section("What MFU is calculated from", _MFU_TEXT, tables=tables, folded=True)
-
-
-def _mfu_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    rows = []
     for condition in results.conditions:
         run = next((run for run in condition.runs if run.speed), condition.runs[0])
-        peak, tokens = run.speed.get("peak_flops"), condition.value("tokens_per_s")
-        if isinstance(peak, int | float) and condition.value("mfu") is not None:
-            yield (
-                condition.title,
-                str(run.speed.get("device") or run.start.get("device") or ""),
-                str(condition.field("precision") or ""),
-                _whole(tokens / condition.ranks) if tokens is not None else "",
-                *(_whole(run.start.get(name, run.start.get(older))) for name, older in _WORK.items()),
-                _whole(condition.field("seq_len")),
-                _whole(run.speed.get("flops_per_token")),
-                f"{peak / 1e12:,.4g}",
-                condition.text("mfu"),
-            )
+        if isinstance(run.speed.get("peak_flops"), int | float) and condition.value("mfu") is not None:
+            rows.append((condition, run))
+    columns: Columns[tuple[Condition, MeasuredRun]] = {
+        "condition": lambda one: one[0].title,
+        "device": lambda one: str(one[1].speed.get("device") or one[1].start.get("device") or ""),
+        "precision": lambda one: str(one[0].field("precision") or ""),
+        "tokens/s of a rank": lambda one: _whole((one[0].value("tokens_per_s") or 0.0) / one[0].ranks),
+        "parameters": lambda one: _whole(one[1].start.get("matrix_parameters", one[1].start.get("parameters"))),
+        "layers": lambda one: _whole(one[1].start.get("layers")),
+        "width": lambda one: _whole(one[1].start.get("attention_width", one[1].start.get("width"))),
+        "length": lambda one: _whole(one[0].field("seq_len")),
+        "FLOP a token": lambda one: _whole(one[1].speed.get("flops_per_token")),
+        "peak TFLOP/s": lambda one: f"{one[1].speed['peak_flops'] / 1e12:,.4g}",
+        "MFU": lambda one: one[0].text("mfu"),
+    }
+    return Section("What MFU is calculated from", _MFU_TEXT, tables=table_of(columns, rows, main=ALL), folded=True)
 
 
 def _whole(value: Any) -> str:
@@ -167,20 +164,18 @@ def _whole(value: Any) -> str:
 
 def setup(results: Results) -> Section:
     """The fields in which conditions differ, a row a condition, and those that they have in common."""
-    names = [condition.title for condition in results.conditions]
-    each = [dict(_fields(condition)) for condition in results.conditions]
-    columns = {field: [fields.get(field, "") for fields in each] for field in dict.fromkeys(chain(*each))}
-    varying = {field: values for field, values in columns.items() if len(set(values)) > 1}
-    common = [(field, values[0]) for field, values in columns.items() if field not in varying and values[0]]
-    rows = list(zip(names, *varying.values(), strict=True)) if varying else []
-    differ = _long(("condition", *varying), rows)
-    alike = table_of(("in all conditions" if len(names) > 1 else "field", "value"), common)
-    return Section("Set-up", tables=tuple(table for table in (differ, alike) if table.rows), folded=True)
-
-
-def _long(header: tuple[str, ...], rows: Sequence[Any], right: str = "", file: str = "conditions.csv") -> Table:
-    more = max(0, len(rows) - MOST_ROWS)
-    return table_of(header, rows[:MOST_ROWS], right, main=len(header), more=more, file=file)
+    each = [(condition.title, dict(_fields(condition))) for condition in results.conditions]
+    columns = {
+        field: {fields.get(field, "") for _, fields in each} for field in dict.fromkeys(chain(*(f for _, f in each)))
+    }
+    varying: Columns[tuple[str, dict[str, str]]] = {"condition": lambda one: one[0]}
+    for name, values in columns.items():
+        if len(values) > 1:
+            varying[name] = lambda one, name=name: one[1].get(name, "")
+    common = [(field, *values) for field, values in columns.items() if len(values) == 1 and values != {""}]
+    differ = table_of(varying, each, main=len(varying), file="conditions.csv") if len(varying) > 1 else ()
+    alike = table(("in all conditions" if len(each) > 1 else "field", "value"), common)
+    return Section("Set-up", tables=(*differ, alike), folded=True)
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
@@ -220,74 +215,68 @@ def _text(value: object) -> str:
 
 
 def environment(results: Results, details: GpuDetails) -> Section:
-    """The campaign, its software, its machines, and of each run its ids in other tools and where its logs are."""
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for run in results.runs:
-        if run.software:
-            groups.setdefault(tuple(run.software.items()), []).append(run.name)
+    """The campaign, its software, its nodes, and of each run its ids in other tools and where its logs are."""
     facts = {**results.campaign.provenance, "executor": results.campaign.executor, "folder": results.campaign.dir}
-    campaign = tuple((name, str(value)) for name, value in facts.items() if value)
-    tables = [table_of(("campaign", "value"), campaign)]
-    tables += [table_of((some(names, 4), "value"), facts) for facts, names in groups.items()]
-    if machines := tuple(_machines(results, details)):
-        header = ("node", "GPUs", "GPU", "GPU memory", "power limit", "host memory limit", "runs")
-        tables.append(table_of(header, machines, "-r-rrr-"))
-    tables += _processors(results)
-    tools = sorted({tool for run in results.runs for tool in run.forwarded})
-    places = list(_places(results, tools))
-    tables.append(_long(("run", *tools, "logs of its newest attempt"), places, file="runs.csv"))
-    return Section("Environment", tables=tuple(tables), folded=True)
+    tables = [table(("campaign", "value"), [(name, str(value)) for name, value in facts.items() if value])]
+    software = alike((run for run in results.runs if run.software), lambda run: tuple(run.software.items()))
+    tables += [table((some([run.name for run in same], 4), "value"), same[0].software.items()) for same in software]
+    tables += table_of(_NODES, list(_nodes(results, details)), main=ALL)
+    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
+    places: Columns[MeasuredRun] = {"run": lambda run: run.name}
+    for tool in sorted({tool for run in results.runs for tool in run.forwarded}):
+        places[tool] = lambda run, tool=tool: run.forwarded.get(tool, "")
+    places["logs of its newest attempt"] = lambda run: str(paths.run(run.name).attempt(run.generation).logs)
+    begun = [run for run in results.runs if run.generation]
+    return Section("Environment", tables=(*tables, *table_of(places, begun, main=ALL, file="runs.csv")), folded=True)
 
 
-def _machines(results: Results, details: GpuDetails) -> Iterator[tuple[str, ...]]:
-    runs: dict[str, list[str]] = defaultdict(list)
-    limits: dict[str, set[float]] = defaultdict(set)
-    gpus: dict[str, dict[tuple[str, str, str], set[str]]] = defaultdict(lambda: defaultdict(set))
+@dataclass
+class _Node:
+    name: str
+    runs: list[str] = field(default_factory=list)
+    limits_gb: set[float] = field(default_factory=set)
+    devices: dict[str, GpuDevice] = field(default_factory=dict)
+    machines: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def each(self, name: str) -> str:
+        """The values of a fact about the machine: a node may have had another system later."""
+        return ", ".join(dict.fromkeys(str(machine[name]) for machine in self.machines if machine.get(name)))
+
+    def gpus(self, of: Callable[[GpuDevice], str]) -> str:
+        """The values of a fact about its GPUs."""
+        return ", ".join(dict.fromkeys(map(of, self.devices.values())))
+
+
+_NODES: Final[Columns[_Node]] = {
+    "node": lambda node: node.name,
+    "GPUs": lambda node: _many(len(node.devices)),
+    "GPU": lambda node: node.gpus(lambda gpu: gpu.name),
+    "GPU memory": lambda node: node.gpus(lambda gpu: METRICS["mem_usable_gb"].text(gpu.mem_total_gb)),
+    "power limit": lambda node: node.gpus(lambda gpu: METRICS["gpu_power_w"].text(gpu.power_limit_w)),
+    # Jobs on one node may have had different limits.
+    "host memory limit": lambda node: ", ".join(map(METRICS["mem_host_gb"].text, sorted(node.limits_gb))),
+    "CPU": lambda node: node.each("cpu"),
+    "cores used": lambda node: " of ".join(filter(None, (node.each("usable"), node.each("cores")))),
+    "system": lambda node: node.each("system"),
+    "kernel": lambda node: node.each("kernel"),
+    "CPU load": lambda node: _range([busy for one in node.machines if isinstance(busy := one.get("busy_pct"), int)]),
+    "runs": lambda node: some(node.runs, 4),
+}
+
+
+def _nodes(results: Results, details: GpuDetails) -> Iterable[_Node]:
+    found: dict[str, _Node] = {}
     for run in results.runs:
         devices = details.devices.get(run.name, ())
-        for node in dict.fromkeys((*run.hosts, *(device.node for device in devices))):
-            runs[node].append(run.name)
-        for node, limit_gb in run.host_limits_gb.items():
-            limits[node].add(limit_gb)
-        for device in devices:
-            gpus[device.node][_kind(device)].add(device.uuid or str(device.gpu))
-    for node, names in runs.items():
-        # Jobs on one node may have had different limits.
-        limit = ", ".join(dict.fromkeys(map(METRICS["mem_host_gb"].text, sorted(limits[node]))))
-        for kind, found in (gpus.get(node) or {("", "", ""): set[str]()}).items():
-            yield node, str(len(found) or ""), *kind, limit, some(names, 4)
-
-
-def _processors(results: Results) -> Iterator[Table]:
-    nodes: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    loads: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for run in results.runs:
-        for node, machine in run.machines.items():
-            cores, usable = (machine.get(name) for name in ("cores", "usable"))
-            of = f"{usable} of {cores}" if cores and usable else ""
-            cpu, *system = (str(machine.get(name) or "") for name in ("cpu", "system", "kernel"))
-            kind = (cpu, of, *system)
-            nodes[kind].append(node)
-            loads[kind] += [busy] if isinstance(busy := machine.get("busy_pct"), int) else []
-    rows = [(some(list(dict.fromkeys(found)), 4), *kind, _range(loads[kind])) for kind, found in nodes.items()]
-    if rows:
-        yield table_of(("nodes", "CPU", "cores used", "system", "kernel", "CPU load"), rows, "--r--r")
+        for name in dict.fromkeys((*run.hosts, *run.machines, *(device.node for device in devices))):
+            node = found.setdefault(name, _Node(name))
+            node.runs.append(run.name)
+            node.limits_gb |= {run.host_limits_gb[name]} if name in run.host_limits_gb else set()
+            node.machines += [run.machines[name]] if name in run.machines else []
+            node.devices |= {device.uuid or str(device.gpu): device for device in devices if device.node == name}
+    return found.values()
 
 
 def _range(percents: Sequence[int]) -> str:
     ends = (min(percents), max(percents)) if percents else ()
     return " to ".join(dict.fromkeys(map(str, ends))) + (" %" if ends else "")
-
-
-def _kind(device: GpuDevice) -> tuple[str, str, str]:
-    limit = "" if device.power_limit_w is None else f"{device.power_limit_w:,.0f} W"
-    return device.name, METRICS["mem_usable_gb"].text(device.mem_total_gb), limit
-
-
-def _places(results: Results, tools: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Of each run that has begun, its ids in other tools, and where its logs are."""
-    paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
-    for run in results.runs:
-        if run.generation:
-            logs = paths.run(run.name).attempt(run.generation).logs
-            yield run.name, *(run.forwarded.get(tool, "") for tool in tools), str(logs)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dscampaign.orchestrator.formatting import clean
 
 MAIN_COLUMNS: Final = 7
 """A table shows so many columns at first."""
+
+MOST_ROWS: Final = 120
+"""Rows of a table; a data file has all."""
+
+_NUMBER: Final = re.compile(r"[-+−]?\d[\d,.]*(e[-+]?\d+)?( ?[%×\w/°]+)?( \[.*\])?|NaN|–|")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Table:
     """A table.
 
     Attributes:
-        right: an `r` for each column of numbers.
+        right: an `r` for each column of numbers, else a `-`.
         main: number of columns that are shown at first.
         more: number of further rows, which only the data files have.
         file: the data file with all rows and columns.
@@ -47,30 +55,40 @@ class Table:
 
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    right: str = ""
-    main: int = MAIN_COLUMNS
-    more: int = 0
-    file: str = ""
-
-    def without_empty_columns(self) -> Table:
-        """The table without columns that are empty in every row; the first, and rows of a single cell, always stay."""
-        used = [i for i in range(len(self.header)) if i == 0 or any(row[i].text for row in self.rows if len(row) > 1)]
-        right = self.right.ljust(len(self.header), "-")
-        rows = tuple(tuple(replace(row[i], text=clean(row[i].text)) for i in used[: len(row)]) for row in self.rows)
-        main = sum(i < self.main for i in used) if self.main < len(self.header) else len(used)
-        return replace(
-            self,
-            header=tuple(self.header[i] for i in used),
-            rows=rows,
-            right="".join(right[i] for i in used),
-            main=max(main, min(MAIN_COLUMNS, len(used))),
-        )
+    right: str
+    main: int
+    more: int
+    file: str
 
 
-def table_of(header: tuple[str, ...], rows: Any, right: str = "", **more: Any) -> Table:
-    """Return a table of cells or texts."""
-    cells = tuple(tuple(each if isinstance(each, Cell) else Cell(str(each)) for each in row) for row in rows)
-    return Table(header, cells, right, **more)
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[Any]], *, main: int = MAIN_COLUMNS, more: int = 0, file: str = ""
+) -> Table:
+    """Return a table of cells or texts, without the columns that are empty in every row but the first column.
+
+    A row of a single cell is a heading.
+    """
+    cells = [[each if isinstance(each, Cell) else Cell(str(each)) for each in row] for row in rows]
+    whole = [row for row in cells if len(row) > 1 or len(header) == 1]
+    used = [place for place in range(len(header)) if place == 0 or any(row[place].text for row in whole)]
+    numbers = [place > 0 and all(_NUMBER.fullmatch(row[place].text) for row in whole) for place in used]
+    return Table(
+        header=tuple(header[place] for place in used),
+        rows=tuple(tuple(replace(row[i], text=clean(row[i].text)) for i in used[: len(row)]) for row in cells),
+        right="".join("r" if is_number else "-" for is_number in numbers),
+        main=min(main, len(used)),
+        more=more,
+        file=file,
+    )
+
+
+def table_of(
+    columns: Mapping[str, Callable[[T], Any]], items: Sequence[T], *, main: int = MAIN_COLUMNS, file: str = ""
+) -> tuple[Table, ...]:
+    """Return a table with a row for each item, if there are any; of too many items, a file has the others."""
+    rows = [[cell(item) for cell in columns.values()] for item in items[:MOST_ROWS]]
+    more = max(0, len(items) - MOST_ROWS)
+    return (table(tuple(columns), rows, main=main, more=more, file=file),) if rows else ()
 
 
 @dataclass(frozen=True)

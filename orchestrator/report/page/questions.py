@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dscampaign.orchestrator.campaign.status import no_metrics
-from dscampaign.orchestrator.failures.groups import alike
+from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count, duration, loss_number, short_number, some, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
-from dscampaign.orchestrator.report.compare.conditions import unlike_machines
+from dscampaign.orchestrator.report.compare.conditions import Condition, unlike_machines
 from dscampaign.orchestrator.report.compare.ranking import pace
-from dscampaign.orchestrator.report.compare.reasons import grouped_reasons, reasons_text
+from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import (
@@ -28,6 +28,7 @@ from dscampaign.orchestrator.report.compare.sensitivity import (
 )
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.compare.wording import difference, span, times
+from dscampaign.orchestrator.report.measure.failures import FailedAttempt
 from dscampaign.orchestrator.report.measure.flags import remarks_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -40,77 +41,66 @@ from .curves import Curves, curves_of
 from .elements import Cell, Chart, Section, Table, table_of
 from .looks import Looks
 
-MOST_ROWS: Final = 120
-"""Rows of a table; a data file has all."""
-
 MOST_WORKLOADS: Final = 6
 """So many have charts; more have the tables."""
 
 HOUR_S: Final = 3600.0
 
-Column = Callable[[BaselineComparison], Cell]
+Column = Callable[[BaselineComparison], Cell | str]
 
 
 def questions(results: Results, details: GpuDetails, looks: Looks, first: Chart | None) -> Iterator[Section]:
     """Yield the sections between the first screen, whose chart `first` they leave out, and the details."""
-    for section in _questions(results, details, looks):
+    drawn = results.workloads[:MOST_WORKLOADS]
+    sections = (
+        _speed(results, looks, drawn),
+        _learning(results, looks, drawn),
+        _memory(results, looks, drawn),
+        _settings(results, looks),
+        _scaling(results, looks),
+        _time_to_loss(results, looks),
+        problems(results),
+        _hours(results),
+        _gpus(results, details, looks),
+    )
+    for section in sections:
         yield replace(section, charts=tuple(chart for chart in section.charts if not first or chart.name != first.name))
 
 
-def _questions(results: Results, details: GpuDetails, looks: Looks) -> Iterator[Section]:
-    drawn = results.workloads[:MOST_WORKLOADS]
-    yield _speed(results, looks, drawn)
-    yield _learning(results, looks, drawn)
-    yield _memory(results, looks, drawn)
-    yield _settings(results, looks)
-    yield _scaling(results, looks)
-    yield _time_to_loss(results, looks)
-    yield problems(results)
-    yield _hours(results)
-    yield _gpus(results, details, looks)
-
-
-def named(one: BaselineComparison, looks: Looks) -> Cell:
+def named(one: Condition, looks: Looks, *, is_baseline: bool = False) -> Cell:
     """The cell that names a condition."""
-    look = looks[one.condition.name]
-    return Cell(look.title, note="baseline" if one.is_baseline else "", tip=look.name, colour=look.colour)
+    look = looks[one.name]
+    return Cell(look.title, note="baseline" if is_baseline else "", tip=look.name, colour=look.colour)
 
 
-def conditions_table(
-    results: Results, looks: Looks, columns: Mapping[str, Column], shown: Sequence[BaselineComparison], main: int = 7
-) -> Table:
+def _conditions(
+    results: Results, looks: Looks, columns: Mapping[str, Column], shown: Sequence[BaselineComparison]
+) -> tuple[Table, ...]:
     """Return a row for each condition, with its workload if there are several."""
     workloads = {each.condition.name: one.workload.name for one in results.workloads for each in one.comparisons}
-    several = len(results.workloads) > 1
-    rows = [(named(one, looks), *(cell(one) for cell in columns.values())) for one in shown]
-    if several:
-        rows = [(row[0], Cell(workloads[one.condition.name]), *row[1:]) for one, row in zip(shown, rows, strict=True)]
-    header = ("condition", *(["workload"] if several else []), *columns)
-    right = "".join("r" if any(row[i].value is not None for row in rows) else "-" for i in range(len(header)))
-    more = max(0, len(rows) - MOST_ROWS)
-    if len(rows) > MOST_ROWS:  # the data files have the other columns
-        header, rows = header[:main], [row[:main] for row in rows[:MOST_ROWS]]
-    return Table(header, tuple(rows), right, main, more, "conditions.csv")
+    first: dict[str, Column] = {"condition": lambda one: named(one.condition, looks, is_baseline=one.is_baseline)}
+    if len(results.workloads) > 1:
+        first["workload"] = lambda one: workloads[one.condition.name]
+    return table_of({**first, **columns}, shown, file="conditions.csv")
 
 
-def metric(name: str, *, unit: bool = False) -> Column:
-    """Return the cell of a metric over a condition's repeats; without `unit` the header has it."""
-    text = METRICS[name].text if unit else METRICS[name].number
+def _metric(name: str) -> Column:
+    """Return the cell of a metric over a condition's repeats, without its unit, which the header has."""
 
     def cell(one: BaselineComparison) -> Cell:
         value = one.condition.value(name)
-        return Cell(text(value), value if value is not None and math.isfinite(value) else None)
+        return Cell(METRICS[name].number(value), value if value is not None and math.isfinite(value) else None)
 
     return cell
 
 
-def text(of: Callable[[BaselineComparison], str]) -> Column:
-    """Return a cell of text."""
-    return lambda one: Cell(of(one))
+def _beside(of: Callable[[BaselineComparison], Any]) -> Column:
+    """Return a column that the baseline has empty."""
+    return lambda one: "" if one.is_baseline else of(one)
 
 
-def _estimate(found: Estimate | None, words: Callable[[Estimate], str]) -> Cell:
-    return Cell(words(found), found.value) if found else Cell("")
+def _estimate(found: Estimate | None, text: Callable[[Estimate], str]) -> Cell:
+    return Cell(text(found), found.value) if found else Cell("")
 
 
 def _charts(drawn: Sequence[WorkloadResults], make: Callable[[WorkloadResults], Chart | None]) -> tuple[Chart, ...]:
@@ -128,41 +118,38 @@ def of_workload(chart: Chart, one: WorkloadResults, place: int, several: int) ->
 
 def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
     shown = sorted((one for one in results.comparisons if one.speed), key=pace, reverse=True)
-    if not shown:
-        return Section("How fast?")
-    columns = {
-        shown[0].speed_unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
-        "interval": text(lambda one: span(one.speed)),
-        "× baseline": lambda one: _estimate(None if one.is_baseline else one.times_baseline, times),
-        "verdict": text(lambda one: "" if one.is_baseline else str(one.order)),
-        "step (ms)": metric("step_s"),
-        "MFU": metric("mfu"),
-        "mean (ms)": metric("step_mean_s"),
-        "σ of steps (ms)": metric("step_std_s"),
-        "IQR of steps (ms)": metric("step_iqr_s"),
-        "p99 (ms)": metric("step_p99_s"),
-        "tokens/s of a rank": text(_of_a_rank),
-        "samples/s": metric("samples_per_s"),
-        "tokens/s per GB": metric("tokens_per_s_per_gb"),
-        "epoch": metric("epoch_s"),
-        "repeats": text(lambda one: str(sum(run.timing is not None for run in one.condition.counted))),
-        "steps timed": metric("steps_timed"),
-        "window": metric("window_s", unit=True),
-        "warm-up steps": metric("warm_up_steps"),
-        "warm-up": metric("warm_up_s"),
+    unit = shown[0].speed_unit if shown else ""
+    columns: dict[str, Column] = {
+        unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
+        f"95 % interval ({unit})": lambda one: span(one.speed),
+        "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
+        "verdict": _beside(lambda one: one.order),
+        "step (ms)": _metric("step_s"),
+        "MFU": _metric("mfu"),
+        "mean (ms)": _metric("step_mean_s"),
+        "σ of steps (ms)": _metric("step_std_s"),
+        "IQR of steps (ms)": _metric("step_iqr_s"),
+        "p99 (ms)": _metric("step_p99_s"),
+        "tokens/s of a rank": lambda one: _of_a_rank(one.condition),
+        "samples/s": _metric("samples_per_s"),
+        "tokens/s per GB": _metric("tokens_per_s_per_gb"),
+        "epoch": _metric("epoch_s"),
+        "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
+        "steps timed": _metric("steps_timed"),
+        "window (s)": _metric("window_s"),
+        "warm-up steps": _metric("warm_up_steps"),
+        "warm-up": _metric("warm_up_s"),
     }
     beside = [f"{looks[one.workload.baseline.name].title} ({one.workload.because})" for one in results.workloads]
     over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
-    said = (
-        f"Medians after the warm-up; × baseline is of geometric means over {over}; the baseline is {some(beside, 3)}."
-    )
-    table = conditions_table(results, looks, columns, shown)
-    return Section("How fast?", said, _charts(drawn, lambda one: charts.speeds(one, looks)), (table,))
+    text = f"Medians after the warm-up; × baseline: geometric means over {over}; the baseline is {some(beside, 3)}."
+    pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
+    return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 
 
-def _of_a_rank(one: BaselineComparison) -> str:
-    tokens, ranks = one.condition.value("tokens_per_s"), one.condition.ranks
-    return short_number(tokens / ranks) if tokens is not None and ranks > 1 else ""
+def _of_a_rank(one: Condition) -> str:
+    tokens = one.value("tokens_per_s")
+    return short_number(tokens / one.ranks) if tokens is not None and one.ranks > 1 else ""
 
 
 def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
@@ -171,111 +158,131 @@ def curves(one: WorkloadResults, looks: Looks, several: int) -> Curves:
 
 
 def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
-    unit = " (nats)" if not any(one.condition.own_loss for one in results.comparisons) else ""
-    found = {id(one): curves(one, looks, len(drawn)) for one in drawn}
-    pictures = _charts(drawn, lambda one: charts.losses(found[id(one)], looks, unit))
-    pictures += _charts(drawn, lambda one: charts.loss_differences(found[id(one)], looks, unit))
-    shown = sorted((one for one in results.comparisons if one.condition.counted), key=_loss)
+    unit = "" if any(one.condition.own_loss for one in results.comparisons) else " (nats)"
+    found = {one.workload.name: curves(one, looks, len(drawn)) for one in drawn}
+    pictures = _charts(drawn, lambda one: charts.losses(found[one.workload.name], looks, unit))
+    pictures += _charts(drawn, lambda one: charts.loss_differences(found[one.workload.name], looks, unit))
+    shown = [one for one in results.comparisons if one.condition.counted]
     if not shown:
         return Section("Same learning?", charts=pictures)
-    columns = {
-        f"{shown[0].loss_is} loss": lambda one: metric(_compared_loss(one))(one),
-        "Δ baseline": _apart,
-        "95 % interval": text(_loss_interval),
-        "verdict": text(lambda one: "" if one.is_baseline else str(one.loss.verdict)),
-        "because": text(lambda one: "" if one.is_baseline else one.loss.reason),
-        "final": metric("final_loss"),
-        "first": metric("first_loss"),
-        "reduction": metric("loss_reduction"),
-        "lowest loss": metric("best_loss"),
-        "held out": metric("held_out"),
+    compared = "held_out" if shown[0].loss_is == "held-out" else "final_loss"
+    shown.sort(key=lambda one: _lowest_first(one.condition.value(compared)))
+    columns: dict[str, Column] = {
+        f"{shown[0].loss_is} loss": _metric(compared),
+        "Δ baseline": _beside(_apart),
+        "95 % interval": _beside(_loss_interval),
+        "verdict": _beside(lambda one: one.loss.verdict),
+        "because": _beside(lambda one: one.loss.reason),
+        "final": _metric("final_loss"),
+        "first": _metric("first_loss"),
+        "reduction": _metric("loss_reduction"),
+        "lowest loss": _metric("best_loss"),
+        "held out": _metric("held_out"),
     }
     margin = shown[0].loss.margin
-    said = f"Losses{unit}; equivalent: within {margin:.2g} of the baseline's, by two one-sided tests over repeats."
+    text = f"Losses{unit}; equivalent: within {margin:.2g} of the baseline's, by two one-sided tests over repeats"
     if thinned := [one.thinned_to for one in found.values() if one.thinned_to]:
-        said = f"{said[:-1]}; curves are thinned to {min(thinned)} steps."
-    return Section("Same learning?", said, pictures, (conditions_table(results, looks, columns, shown, 6),))
+        text += f"; curves are thinned to {min(thinned)} steps"
+    return Section("Same learning?", f"{text}.", pictures, _conditions(results, looks, columns, shown))
 
 
-def _compared_loss(one: BaselineComparison) -> str:
-    """The name of the loss that is compared."""
-    return "held_out" if one.loss_is == "held-out" else "final_loss"
-
-
-def _loss(one: BaselineComparison) -> float:
-    found = one.condition.value(_compared_loss(one))
-    return math.inf if found is None or math.isnan(found) else found
+def _lowest_first(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
 
 
 def _apart(one: BaselineComparison) -> Cell:
-    found = None if one.is_baseline else one.loss.difference
-    return _estimate(found, lambda known: difference(known.value, one.loss, one.loss_unit))
+    return _estimate(one.loss.difference, lambda found: difference(found.value, one.loss, one.loss_unit))
 
 
 def _loss_interval(one: BaselineComparison) -> str:
     found = one.loss.difference
-    if one.is_baseline or not found or found.low is None or found.high is None:
+    if not found or found.low is None or found.high is None:
         return ""
-    return f"{difference(found.low, one.loss, one.loss_unit)} to {difference(found.high, one.loss, one.loss_unit)}"
+    return " to ".join(difference(end, one.loss, one.loss_unit) for end in (found.low, found.high))
+
+
+_MEMORY: Final[Mapping[str, Column]] = {
+    "reserved (GB)": _metric("mem_reserved_gb"),
+    "of usable": _metric("mem_share"),
+    "beside baseline": lambda one: "" if one.more_memory is None else f"{one.more_memory:+.0%}",
+    "allocated (GB)": _metric("mem_allocated_gb"),
+    "on the device (GB)": _metric("mem_device_gb"),
+    "host (GB)": _metric("mem_host_gb"),
+    "usable (GB)": _metric("mem_usable_gb"),
+    "with warm-up (GB)": _metric("mem_higher_peak_gb"),
+    "at the end (GB)": _metric("mem_end_gb"),
+    "persistent parameters": _metric("persistent_parameters"),
+    "their elements": _metric("persistent_elements"),
+}
+_GPUS: Final[Mapping[str, Column]] = {
+    "utilisation (%)": _metric("gpu_util_pct"),
+    "power (W)": _metric("gpu_power_w"),
+    "hottest (°C)": _metric("gpu_temperature_c"),
+    "energy (kJ)": _metric("energy_j"),
+    "J/token": _metric("j_per_token"),
+    "CPU load (%)": _metric("cpu_busy_pct"),
+    "peak power (W)": _metric("gpu_power_peak_w"),
+    "peak over 1 s (W)": _metric("gpu_power_avg_peak_w"),
+    "coolest (°C)": _metric("gpu_temperature_min_c"),
+    "power-capped": _metric("gpu_power_capped"),
+    "samples": _metric("gpu_samples"),
+    "every (s)": _metric("gpu_interval_s"),
+}
 
 
 def _memory(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> Section:
     held = ("mem_reserved_gb", "mem_allocated_gb")
     shown = [one for one in results.comparisons if any(one.condition.value(name) is not None for name in held)]
-    if not shown:
-        return Section("Does it fit?")
-    columns = {
-        "reserved (GB)": metric("mem_reserved_gb"),
-        "of usable": metric("mem_share"),
-        "beside baseline": text(lambda one: "" if one.more_memory is None else f"{one.more_memory:+.0%}"),
-        "allocated (GB)": metric("mem_allocated_gb"),
-        "on the device (GB)": metric("mem_device_gb"),
-        "host (GB)": metric("mem_host_gb"),
-        "usable (GB)": metric("mem_usable_gb"),
-        "with warm-up (GB)": metric("mem_higher_peak_gb"),
-        "at the end (GB)": metric("mem_end_gb"),
-        "persistent parameters": metric("persistent_parameters"),
-        "their elements": metric("persistent_elements"),
-    }
-    said = "Peaks after the warm-up, highest of any rank and repeat; host memory is of a node."
-    if results.only_cpus:
-        said = "These runs were on CPUs: the memory of a rank's process, with the program itself."
     shown.sort(key=lambda one: one.condition.value(held[0]) or 0.0)
-    table = conditions_table(results, looks, columns, shown)
-    return Section("Does it fit?", said, _charts(drawn, lambda one: charts.memories(one, looks)), (table,))
+    text = "Peaks after the warm-up, highest of any rank and repeat; host memory is of a node."
+    if results.only_cpus:
+        text = "These runs were on CPUs: the memory of a rank's process, with the program itself."
+    pictures = _charts(drawn, lambda one: charts.memories(one, looks))
+    return Section("Does it fit?", text, pictures, _conditions(results, looks, _MEMORY, shown))
+
+
+def _gpus(results: Results, details: GpuDetails, looks: Looks) -> Section:
+    shown = [one for one in results.comparisons if any(run.gpus.names for run in one.condition.runs)]
+    text = "Samples of the timed steps, medians over repeats; energy is of whole attempts and all their GPUs."
+    of_run = {run.name: one.name for one in results.conditions for run in one.runs}
+    pictures = charts.gpus(details.traces, looks, of_run) if details.traces else ()
+    return Section("What did the GPUs do?", text, pictures, _conditions(results, looks, _GPUS, shown))
 
 
 def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
-    rows, remarks, several = [], list[str](), len(results.workloads) > 1
-    for one in results.workloads:
-        changes = sensitivities(one.comparisons)
-        remarks += confounded(one.comparisons, changes)
-        for change in changes:
-            sure = certainties(change)
-            alike = len(set(sure.values())) == 1
-            certainty = next(iter(sure.values())) if alike else ", ".join(f"{name} {how}" for name, how in sure.items())
-            row = (change_in_words(change), speed_effect(change), memory_effect(change), loss_effect(change), certainty)
-            pairs = Cell(str(len(change.pairs)), len(change.pairs), tip=pair_names(change))
-            rows.append((*([one.workload.name] if several else []), *row, pairs))
-    header = (*(["workload"] if several else []), "change", "speed", "memory", "loss", "certainty", "pairs")
-    pictures = tuple(axis_charts(results, looks))
-    said = next(iter(remarks), "Over all pairs that differ in this alone: [95 % interval], (range over pairs).")
-    tables = (table_of(header, rows, "-" * (len(header) - 1) + "r"),) if rows else ()
-    return Section("What does each setting do?", said, pictures, tables)
+    found = [(one, sensitivities(one.comparisons)) for one in results.workloads]
+    changes = [(one.workload.name, change) for one, every in found for change in every]
+    remarks = [remark for one, every in found for remark in confounded(one.comparisons, every)]
+    columns: dict[str, Callable[[Any], Cell | str]] = {
+        **({"workload": lambda one: one[0]} if len(found) > 1 else {}),
+        "change": lambda one: change_in_words(one[1]),
+        "speed": lambda one: speed_effect(one[1]),
+        "memory": lambda one: memory_effect(one[1]),
+        "loss": lambda one: loss_effect(one[1]),
+        "certainty": lambda one: _certainty(certainties(one[1])),
+        "pairs": lambda one: Cell(str(len(one[1].pairs)), len(one[1].pairs), tip=pair_names(one[1])),
+    }
+    text = next(iter(remarks), "Over all pairs that differ in this alone: [95 % interval], (range over pairs).")
+    return Section("What does each setting do?", text, tuple(axis_charts(results, looks)), table_of(columns, changes))
+
+
+def _certainty(sure: Mapping[str, str]) -> str:
+    if len(set(sure.values())) == 1:
+        return next(iter(sure.values()))
+    return ", ".join(f"{name} {how}" for name, how in sure.items())
 
 
 def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
     """Yield charts along each numeric axis: the loss first if an axis changes what is learned."""
     compared = results.comparisons
-    speed = "tokens_per_s" if compared[0].in_tokens else "step_s"
-    loss = "held_out" if compared[0].loss_is == "held-out" else "final_loss"
-    figures = {speed: "tokens/s" if compared[0].in_tokens else "step (ms)", "mem_reserved_gb": "memory (GB)"}
-    titles = {"held_out": "held-out loss", "final_loss": "final loss"}
-    first = {loss: titles[loss]} if results.workloads[0].answer.lead is Objective.LOSS else {}
-    figures = {**first, **figures, loss: titles[loss]}
-    names = dict.fromkeys(name for each in compared for name in each.condition.params)
-    for axis in names:
+    loss, loss_title = (
+        ("held_out", "held-out loss") if compared[0].loss_is == "held-out" else ("final_loss", "final loss")
+    )
+    speed = {"tokens_per_s": "tokens/s"} if compared[0].in_tokens else {"step_s": "step (ms)"}
+    leads = {loss: loss_title} if results.workloads[0].answer.lead is Objective.LOSS else {}
+    figures = {**leads, **speed, "mem_reserved_gb": "memory (GB)", loss: loss_title}
+    for axis in dict.fromkeys(name for each in compared for name in each.condition.params):
         for name, title in figures.items():
             if name == loss and axis in WORK:  # losses of different work do not compare
                 continue
@@ -284,73 +291,89 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
 
 
 def _scaling(results: Results, looks: Looks) -> Section:
-    rows = [
-        (
-            Cell(looks[one.condition.name].title, tip=one.condition.name, colour=looks[one.condition.name].colour),
-            str(one.ranks),
-            one.keeps,
-            short_number(one.tokens_per_s),
-            short_number(one.tokens_per_s / one.ranks),
-            f"{one.efficiency:.0%}",
-            "" if one.condition is one.reference else looks[one.reference.name].title,
-        )
-        for one in scaling_of(results.conditions)
-    ]
-    said = "Efficiency is the speed of a rank as a share of its speed with the fewest ranks."
-    header = ("condition", "ranks", "keeps", "tokens/s", "of a rank", "efficiency", "beside")
-    return Section("Does it scale?", said, tables=(table_of(header, rows, "-r-rrr-"),) if rows else ())
+    columns: dict[str, Callable[[Any], Cell | str]] = {
+        "condition": lambda one: named(one.condition, looks),
+        "ranks": lambda one: str(one.ranks),
+        "keeps": lambda one: one.keeps,
+        "tokens/s": lambda one: Cell(short_number(one.tokens_per_s), one.tokens_per_s),
+        "of a rank": lambda one: Cell(short_number(one.tokens_per_s / one.ranks), one.tokens_per_s / one.ranks),
+        "efficiency": lambda one: f"{one.efficiency:.0%}",
+        "beside": lambda one: "" if one.condition is one.reference else one.reference.title,
+    }
+    text = "Efficiency is the speed of a rank as a share of its speed with the fewest ranks."
+    return Section("Does it scale?", text, tables=table_of(columns, list(scaling_of(results.conditions))))
 
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
-    rows = [
-        (
-            Cell(looks[time.condition.name].title, tip=time.condition.name, colour=looks[time.condition.name].colour),
-            loss_number(time.loss, 3),
-            Cell("never" if time.seconds is None else duration(time.seconds), time.seconds),
-            short_number(time.tokens),
-            short_number(time.condition.tokens_per_step),
-        )
-        for time in results.times
-    ]
-    said = "Batches differ, so what compares is the training time with a loss above a level that all reach."
-    header = ("condition", "loss", "training time", "tokens", "tokens a step")
-    return Section("How soon at the same loss?", said, tables=(table_of(header, rows, "-rrrr"),) if rows else ())
+    columns: dict[str, Callable[[Any], Cell | str]] = {
+        "condition": lambda one: named(one.condition, looks),
+        "loss": lambda one: loss_number(one.loss, 3),
+        "training time": lambda one: Cell("never" if one.seconds is None else duration(one.seconds), one.seconds),
+        "tokens": lambda one: Cell(short_number(one.tokens), one.tokens),
+        "tokens a step": lambda one: short_number(one.condition.tokens_per_step),
+    }
+    text = "Batches differ, so what compares is the training time with a loss above a level that all reach."
+    return Section("How soon at the same loss?", text, tables=table_of(columns, results.times))
+
+
+Problem = tuple[str, Sequence[str], str, str]
+"""What happened, how often and where, the reason of the first, and what was done."""
 
 
 def problems(results: Results) -> Section:
-    """Failures by cause, then doubts, conditions that are out, and remarks by kind."""
-    failed = alike((one for run in results.runs for one in run.failures), lambda one: (one.kind, one.reaction))
-    rows = [(same[0].kind, [one.run for one in same], same[0].reason, same[0].then) for same in failed]
+    """A row for each cause: failures, doubts, conditions that are out for other causes, and remarks on the others."""
+    failures = [one for run in results.runs for one in run.failures]
+    rows = [_failure(same) for same in alike(failures, lambda one: cause(one.kind, "", one.reason, one.run))]
     for one in results.workloads:
-        rows += [("not proven", list(doubt.names), doubt.text, "") for doubt in one.answer.doubts]
-        rows += [("remark", list(remark.names), remark.text, "") for remark in one.answer.remarks]
-        against = [(row.condition.title, row.why) for row in one.answer.rows if row.why]
-        rows += [("out", list(names), reasons_text(why), "") for names, why in grouped_reasons(against)]
+        rows += [("not proven", doubt.names, doubt.text, "") for doubt in one.answer.doubts]
+        rows += [("remark", remark.names, remark.text, "") for remark in one.answer.remarks]
+        out = [(row.condition, row.why) for row in one.answer.rows if row.why]
+        others = [
+            (one.title, why) for one, why in out if why.code not in _ENDS or not any(r.failures for r in one.runs)
+        ]
+        rows += [("out", names, reasons_text(why), "") for names, why in grouped_reasons(others)]
     rows += [
         ("different machines", [one.title], how, "") for one in results.conditions if (how := unlike_machines(one))
     ]
+    rows += _remarks(results)
+    columns: dict[str, Callable[[Problem], Cell | str]] = {
+        "what": lambda one: one[0],
+        "how often": lambda one: Cell(str(len(one[1]) or ""), len(one[1])),
+        "where": lambda one: Cell(some(list(dict.fromkeys(one[1])), 2), tip=", ".join(one[1][:40])),
+        "reason, of the first": lambda one: one[2],
+        "what was done": lambda one: one[3],
+    }
+    lost = sum(results.cost.lost.values()) / HOUR_S
+    text = f"{count(len(failures), 'attempt')} failed"
+    text += f"; {lost:.2g} {results.hour_unit} ({HOUR_S * lost / results.cost.total:.0%}) were lost." if lost else "."
+    return Section("What went wrong?", text, tables=table_of(columns, rows))
+
+
+_ENDS: Final = frozenset({Why.ENDED, Why.CHANGED})
+"""Reasons against a condition that follow from failures."""
+
+
+def _failure(same: Sequence[FailedAttempt]) -> Problem:
+    last = [one for one in same if one.run == same[0].run][-1]
+    return same[0].kind, [one.run for one in same], same[0].reason, last.then
+
+
+def _remarks(results: Results) -> Iterator[Problem]:
+    """Yield remarks by kind; a condition that is out has a row already."""
+    rows = [row for one in results.workloads for row in one.answer.rows]
+    out = {run.name for row in rows if row.why and row.why.code is not Why.UNFINISHED for run in row.condition.runs}
     remarks: dict[str, list[tuple[str, str]]] = {}
     for run in results.runs:
-        for kind, said in remarks_of(run).items():
-            remarks.setdefault(kind, []).append((run.name, said))
-    rows += [(kind, [name for name, _ in same], same[0][1], "") for kind, same in remarks.items()]
+        for kind, text in remarks_of(run).items() if run.name not in out else ():
+            remarks.setdefault(kind, []).append((run.name, text))
+    for kind, same in remarks.items():
+        yield kind, [name for name, _ in same], same[0][1], ""
     if silent := [run.name for run in results.runs if run.silent]:
-        rows.append(("no metrics", silent, no_metrics(silent), ""))
-    cells = [
-        (kind, Cell(str(len(names) or ""), len(names)), Cell(some(names, 2), tip=", ".join(names[:40])), why, then)
-        for kind, names, why, then in rows
-    ]
-    header = ("what", "how often", "where", "reason, of the first", "what was done")
-    lost = sum(results.cost.lost.values()) / HOUR_S
-    said = f"{count(sum(map(len, failed)), 'attempt')} failed"
-    said += f"; {lost:.2g} {results.hour_unit} ({HOUR_S * lost / results.cost.total:.0%}) were lost." if lost else "."
-    return Section("What went wrong?", said, tables=(table_of(header, cells, "-r---"),) if cells else ())
+        yield "no metrics", silent, no_metrics(silent), ""
 
 
 def _hours(results: Results) -> Section:
     cost = results.cost
-    if not cost.total:
-        return Section("Where did the time go?")
     parts = [
         ("training steps that count", cost.training),
         ("warm-up and compiling", cost.warm_up),
@@ -358,39 +381,17 @@ def _hours(results: Results) -> Section:
         ("search for the micro-batch", cost.search),
         ("screening", cost.screening),
         ("step times unknown", cost.untimed),
+        *((f"lost: {words(kind)}", value) for kind, value in cost.lost.items()),
     ]
     parts = [(name, value) for name, value in parts if value]
-    parts += [(f"lost: {words(kind)}", value) for kind, value in cost.lost.items()]
-    rows = [
-        (name, Cell(f"{value / HOUR_S:,.3f}", value), Cell(f"{value / cost.total:.1%}", value)) for name, value in parts
-    ]
-    said = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."
-    table = table_of(("use", results.hour_unit, "share"), rows, "-rr")
-    return Section("Where did the time go?", said, (charts.hours(results, parts),), (table,))
-
-
-def _gpus(results: Results, details: GpuDetails, looks: Looks) -> Section:
-    shown = [one for one in results.comparisons if any(run.gpus.names for run in one.condition.runs)]
-    if not shown:
-        return Section("What did the GPUs do?")
-    columns = {
-        "utilisation (%)": metric("gpu_util_pct"),
-        "power (W)": metric("gpu_power_w"),
-        "hottest (°C)": metric("gpu_temperature_c"),
-        "energy (kJ)": metric("energy_j"),
-        "J/token": metric("j_per_token"),
-        "CPU load (%)": metric("cpu_busy_pct"),
-        "peak power (W)": metric("gpu_power_peak_w"),
-        "peak over 1 s (W)": metric("gpu_power_avg_peak_w"),
-        "coolest (°C)": metric("gpu_temperature_min_c"),
-        "power-capped": metric("gpu_power_capped"),
-        "samples": metric("gpu_samples"),
-        "every (s)": metric("gpu_interval_s"),
+    columns: dict[str, Callable[[Any], Cell | str]] = {
+        "use": lambda one: one[0],
+        results.hour_unit: lambda one: Cell(f"{one[1] / HOUR_S:,.3f}", one[1]),
+        "share": lambda one: f"{one[1] / cost.total:.1%}",
     }
-    said = "Samples of the timed steps, medians over repeats; energy is of whole attempts and all their GPUs."
-    of_run = {run.name: one.name for one in results.conditions for run in one.runs}
-    pictures = charts.gpus(details.traces, looks, of_run) if details.traces else ()
-    return Section("What did the GPUs do?", said, pictures, (conditions_table(results, looks, columns, shown),))
+    text = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."
+    pictures = (charts.hours(results, parts),) if cost.total else ()
+    return Section("Where did the time go?", text, pictures, table_of(columns, parts))
 
 
 MOST_SAMPLED: Final = 3

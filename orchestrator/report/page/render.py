@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from typing import Any, Final
 
@@ -121,18 +120,13 @@ def _render(
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": _markdown}
-    shown = [
-        replace(section, tables=tuple(table.without_empty_columns() for table in section.tables))
-        for section in sections
-    ]
-    first = replace(first, table=first.table.without_empty_columns())
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
     runs = f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}"
     facts = [runs, count(len(results.conditions), "condition"), *devices[:2], made]
     page = environment.get_template(name).render(
-        title=results.campaign.name, facts=" · ".join(facts), first=first, sections=shown, **more
+        title=results.campaign.name, facts=" · ".join(facts), first=first, sections=sections, **more
     )
     return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
 

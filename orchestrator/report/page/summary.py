@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dscampaign.orchestrator.formatting import words
+from dscampaign.orchestrator.formatting import some, words
 from dscampaign.orchestrator.report.compare.answer import Row, Verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
-from .elements import Cell, Chart, Table
+from .elements import Cell, Chart, Table, table
 from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
@@ -41,9 +41,19 @@ def summary(results: Results, looks: Looks) -> Summary:
             lines.append((Cell(f"{one.workload.name}: {one.answer.sentence}", mark="group"),))
         lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)))
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
-    said = f"{len(results.workloads)} workloads, each with its own answer." if several else shown[0].answer.sentence
-    table = Table(_HEADER, tuple(lines), "--rr-", more=more, file="the tables below")
-    return Summary(said, table, _chart(results, looks))
+    sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
+    answers = table(_HEADER, lines, more=more, file="the tables below")
+    return Summary(sentence, answers, _chart(results, looks))
+
+
+def _ahead(workloads: Sequence[WorkloadResults]) -> str:
+    """Name the first condition of each workload; the table has the sentence of each."""
+    first = [
+        one.answer.rows[0].condition.title if one.answer.learner else f"none of {one.workload.name}"
+        for one in workloads
+    ]
+    verb = "Use" if all(one.answer.established for one in workloads) else "Ahead"
+    return f"{verb}, by workload: {some(first, 3)}."
 
 
 def _rows(one: WorkloadResults, looks: Looks, most: int) -> Iterator[tuple[Cell, ...]]:
@@ -63,7 +73,7 @@ def _row(row: Row, looks: Looks, last: float) -> tuple[Cell, ...]:
         bar = (speed.value / last, low / last, high / last)
     loss = None if one.is_baseline else one.loss.difference
     return (
-        named(one, looks),
+        named(row.condition, looks, is_baseline=one.is_baseline),
         Cell(f"{speed.value:.2f} ×", bar=bar, colour=looks[row.condition.name].colour, tip=times(speed))
         if speed
         else Cell(""),

@@ -25,7 +25,7 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
         "IQR of steps (ms)": ("step_iqr_s.value", 1e3, 1e-2),
         "p99 (ms)": ("step_p99_s.value", 1e3, 1e-3),
         "steps timed": ("steps_timed", 1, 1e-9),
-        "window": ("window_s", 1, 1e-2),
+        "window (s)": ("window_s", 1, 1e-2),
         "warm-up steps": ("warm_up_steps", 1, 1e-9),
     },
     "Does it fit": {
