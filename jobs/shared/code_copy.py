@@ -30,7 +30,7 @@ LIVE: Final = "live"
 NAMING: Final = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 """Suffixes of files of code that may name others, and an argument that may name a file to read."""
 
-_WRITTEN: Final = re.compile(
+WRITTEN: Final = re.compile(
     r"(?!.*(conf|cfg)).*(^-o$|[-_.](out(put|file|path)?|save[ds]?|dump|write|export|results?|metrics?|report|summary|stats"
     r"|history|log(file|s)?)([-_.]|$))",
     re.IGNORECASE,
@@ -181,7 +181,7 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
         named = option or (before if before.startswith("-") and "=" not in before else "")
-        if not (script or (value.endswith(NAMING) and not _WRITTEN.match(named))):
+        if not (script or (value.endswith(NAMING) and not WRITTEN.match(named))):
             return word
         place = _counterpart(str(Path(workdir, value)), copy, folder)
         there = place is not None and str(place.relative_to(folder)) in copy.files

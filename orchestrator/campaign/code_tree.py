@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from dscampaign.files.atomic_files import read_json
+from dscampaign.jobs.shared.checkpoint_retention import DEEPSPEED_SCRIPTS
 from dscampaign.jobs.shared.code_copy import NAMING, CodeCopy, fingerprint, inner_link
 from dscampaign.jobs.shared.layout import MARKER, Beside
 
@@ -162,6 +163,7 @@ def _is_a_campaign_s(root: Path, path: str) -> bool:
 def _is_named_like_code(path: str) -> bool:
     folders = PurePath(path).parts[:-1]
     is_result = not _TOOLS.isdisjoint(folders) or (not path.endswith(".py") and not _RESULTS.isdisjoint(folders))
+    is_result |= PurePath(path).name in DEEPSPEED_SCRIPTS
     return path.endswith(_CODE) and not is_result and not f"/{path}".count("/.")
 
 

@@ -22,6 +22,8 @@ from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 _EXPERIMENT = ("train.", "deepspeed.", "command", "launcher", "python", "ranks_per_node", "slurm.nodes", "env.")
 _RANKS = ("ranks_per_node", "slurm.nodes")
 _STEPS = "train.steps:"
+_QUEUES = ("partition", "account", "qos", "reservation")
+"""Fields of `slurm` that name the place in which a job waits."""
 _UNDER_WAY = (RunState.QUEUED, RunState.RUNNING)
 _RETENTION = ("keep_checkpoints", "keep_best")
 _LONGER = (
@@ -114,11 +116,13 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
 
 
 def asked_again(row: RunRow, run: Run) -> RunRow:
-    """The row with an attempt to come, if its job will never start and the spec now asks Slurm for another."""
-    if row.state is not RunState.QUEUED or row.desired != "run" or not row.has_cause(CauseCode.NEVER_STARTS):
+    """The row with an attempt to come, if the spec now asks for a job elsewhere, or for one that can start."""
+    if row.state is not RunState.QUEUED or row.desired != "run":
         return row
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
-    return row if asked == asks else replace(row, retry_epoch=row.retry_epoch + 1)
+    moved = any(asked.get(name) != asks.get(name) for name in _QUEUES)
+    stays = asked == asks if row.has_cause(CauseCode.NEVER_STARTS) else not moved
+    return row if stays else replace(row, retry_epoch=row.retry_epoch + 1)
 
 
 def _longer_now(row: RunRow, run: Run) -> RunRow:

@@ -38,6 +38,7 @@ from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
+from . import script_checks
 from .code_copies import Code, changed_files, has_code
 from .code_text import describe, shown
 from .desired import Submission, spec_diff
@@ -179,10 +180,14 @@ def most_gpu_hours(run: Run) -> float:
 
 
 def make_plan(store: Store | None, submission: Submission) -> Plan:
-    """Make the plan; `store` is None if there is none yet. Raises UserError as `spec_diff`."""
+    """Make the plan; `store` is None if there is none yet.
+
+    Raises UserError as `spec_diff`, SpecError as `script_checks.require_usable`.
+    """
     campaign, change = spec_diff(store, submission)
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
+    script_checks.require_usable(submission, copies.seen)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
@@ -195,7 +200,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes += [*describe(copies.seen), *_kept_code(submission, change, codes)]
     notes += [*remarks(submission.spec), *_unseeded(submission.spec, copies.seen)]
     if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
-        notes.append(f"will not start as queued, so submitted again with the spec's slurm section: {some(moved, 3)}")
+        notes.append(f"queued jobs that are replaced, by the spec's slurm section: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     screening = _screening(submission, runs)
@@ -240,9 +245,8 @@ def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:
     words = " ".join(map(str, (*(spec.command or ()), *spec.env.values())))
     if spec.command is None or spec.repeats < 2 or "{seed}" in words or "{repeat}" in words:
         return
-    trees = [code.tree for code in codes if code.tree and not code.tree.narrowed_from]
-    files = [tree.root / path for tree in trees for path in tree.files]
-    if files and len(trees) == len(codes) and not any(b"CAMPAIGN_SEED" in file.read_bytes() for file in files):
+    read = script_checks.variables_read(codes)
+    if read is not None and "SEED" not in read:
         yield (
             "nothing in `command` uses the seed: if the script fixes its own, repeats will be identical and count as "
             "one; add an argument with {seed}, or let the script read CAMPAIGN_SEED"

@@ -123,12 +123,14 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
     """
     from dscampaign.orchestrator.campaign.plan import make_plan
+    from dscampaign.orchestrator.doctor.before_submit import Preflight
 
     from .pages.plan import config_page, plan_document, plan_page
 
     with progress_shown(quiet=form != TABLE):
         submission, where = read_submission(spec, sets, place)
         warn_of_other_store(where)
+        preflight = Preflight(submission.runs)
         planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
@@ -140,6 +142,8 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
         echo(config_page(planned.runs[0], page))
     else:
         echo_page(plan_page(planned, page, everything=everything))
+    if planned.starting:
+        preflight.require_accepted("`submit` would be refused")
     return EXIT_OK
 
 

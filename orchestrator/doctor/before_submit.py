@@ -39,7 +39,7 @@ class Preflight:
         self._nodes: Future[tuple[Nodes, ...]] | None = self._start(partitions) if self._asked else None
         self._forecasts = [self._start(partial(_forecast, required)) for required in self._asked]
 
-    def require_accepted(self) -> None:
+    def require_accepted(self, outcome: str = "nothing was submitted") -> None:
         """Raise UserError with every job that Slurm would never run."""
         try:
             cluster = Cluster(nodes=self._nodes.result()) if self._nodes else Cluster()
@@ -52,7 +52,7 @@ class Preflight:
         if wrong:
             seen = "; ".join(dict.fromkeys(check.seen for check in wrong))
             hints = dict.fromkeys(check.next for check in wrong if check.next)
-            raise UserError(f"nothing was submitted: {seen}", "; ".join(hints))
+            raise UserError(f"{outcome}: {seen}", "; ".join(hints))
 
     def _start(self, ask: Callable[[], _T]) -> Future[_T]:
         def briefly() -> _T:

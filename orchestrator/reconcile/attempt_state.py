@@ -9,7 +9,7 @@ from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import NO_WORKDIR
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.executors.pending_reason import waits_because, will_not_start
+from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
@@ -155,9 +155,9 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
-    """Return whether its job never started and will not, and the spec has since asked for another."""
+    """Return whether its job never started, and the spec has since asked for another."""
     job, older = attempt.job, attempt.row.retry_epoch < view.run.retry_epoch
-    return job is not None and older and (job.cancelled_in_queue or (job.pending and will_not_start(job.reason)))
+    return job is not None and older and (job.cancelled_in_queue or job.pending)
 
 
 def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:

@@ -85,6 +85,14 @@ Text = Annotated[str, BeforeValidator(_as_text), AfterValidator(one_line)]
 """A line of text; a bare number counts as text."""
 
 
+def _as_lines(value: Any) -> Any:
+    return [line for line in value.splitlines() if line.strip()] if isinstance(value, str) else value
+
+
+Lines = Annotated[tuple[Text, ...], BeforeValidator(_as_lines)]
+"""Lines of a shell: a list, or a block of text."""
+
+
 class SpecSection(BaseModel):
     """A part of a spec whose fields are documented by their docstrings."""
 

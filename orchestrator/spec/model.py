@@ -18,12 +18,12 @@ from .field_types import (
     Count,
     Hint,
     Line,
+    Lines,
     Name,
     Positive,
     Real,
     Scalar,
     SpecSection,
-    Text,
     Whole,
     name_of_input,
     one_line,
@@ -254,7 +254,7 @@ class LocalConfig(SpecSection):
     memory. No effect if ranks use GPUs."""
     gpu_mem_per_process: MemorySize | None = None
     """Limit of the GPU memory of one rank of the built-in training, such as `40G`, as if the GPU were smaller."""
-    setup: tuple[Text, ...] = ()
+    setup: Lines = ()
     """Shell lines that run before the training, on this machine. A line that fails ends the attempt."""
 
     def limit_mb(self, *, gpus: bool) -> int | None:

@@ -62,6 +62,7 @@ _TOP: Final = {
     "env": "environment env_vars environment_variables",
     "command": "cmd program run script entrypoint",
     "dir": "output_dir out_dir",
+    "workdir": "chdir cwd work_dir working_dir working_directory",
 }
 _AT_TOP: Final = {other: ours for ours, others in _TOP.items() for other in others.split()}
 """Likewise, of the top level."""

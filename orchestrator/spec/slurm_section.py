@@ -16,7 +16,7 @@ from pydantic import (
 
 from dscampaign.orchestrator.errors import FieldPath
 
-from .field_types import Hint, Scalar, SpecSection, Text, Whole, one_line
+from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole, one_line
 from .other_names import hint_for, meant
 from .slurm_syntax import gpus_of_node, slurm_minutes
 
@@ -155,10 +155,10 @@ class SlurmConfig(SpecSection):
     """Reservation to run in."""
     array_parallelism: Whole = Field(default=64, ge=1)
     """Maximum number of attempts of one job array that run at a time."""
-    setup: tuple[Text, ...] = ()
-    """Shell lines to run before the training, such as `module load cuda`: in the batch script, so once, on the first
-    node. Exported variables reach the processes on all nodes. A line that fails ends the attempt; end one that may
-    fail with `|| true`."""
+    setup: Lines = ()
+    """Shell lines to run before the training, such as `module load cuda`, as a list or a block of text: in the batch
+    script, so once, on the first node. Exported variables reach the processes on all nodes. A line that fails ends the
+    attempt; end one that may fail with `|| true`."""
     signal_delay_s: Whole = Field(default=120, ge=1)
     """Seconds before the time limit at which a run saves a checkpoint and exits."""
 

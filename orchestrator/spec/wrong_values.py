@@ -73,8 +73,7 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
     if kind == "string_type":
         return quoting_hint(value)
     if kind == "tuple_type" and isinstance(value, str):
-        lines = value.splitlines()
-        return f"write {written(lines, flow=True)}" if len(lines) == 1 else "write each line as an item: `- LINE`"
+        return f"write {written([value], flow=True)}"
     if place == ("deepspeed",) and isinstance(value, str):
         return "write the file's content below `deepspeed:`; YAML also takes JSON"
     if kind in ("int_type", "float_type"):

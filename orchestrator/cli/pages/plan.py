@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.jobs.shared import ds_config
+from dscampaign.jobs.shared.placeholders import filled_words, without_escapes
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.campaign.status import TROUBLED
 from dscampaign.orchestrator.commands import SPEC, typed
@@ -21,6 +22,7 @@ from dscampaign.orchestrator.memory.prediction import HEADROOM
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.run_names import value_slug
+from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
 
 from .states import changed_line, changed_name
 from .text import Cell, Page, Style, table
@@ -35,6 +37,8 @@ _STYLES: Final = {
 _LEGEND: Final = "+ create  ~ resubmit  = keep  - cancel"
 _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "time", "steps", "why")
 _RIGHT: Final = "--r-rr--rw"
+_LIMIT: Final = _HEADER.index("time")
+_ASKED: Final = ("partition", "account", "qos")
 _AXES: Final = ("axis", "values", "", "runs of each")
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
@@ -71,7 +75,11 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
 
 
 def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
-    return table(page, _HEADER, _rows(items), _RIGHT, _DROPPED)
+    """Where runs are charged and queued has columns only if it differs."""
+    items = list(items)
+    asked = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
+    header = [*_HEADER[:_LIMIT], *asked, *_HEADER[_LIMIT:]]
+    return table(page, header, _rows(items, asked), f"{_RIGHT[:_LIMIT]}{'-' * len(asked)}{_RIGHT[_LIMIT:]}", _DROPPED)
 
 
 def _axes(plan: Plan) -> Iterator[list[str]]:
@@ -126,10 +134,14 @@ def _screening(plan: Plan) -> list[str]:
 
 
 def _command(plan: Plan) -> list[str]:
-    """The command of the first run, filled in, if it is a script of your own."""
+    """The command of the first run, filled in as for its next attempt, if it is a script of your own."""
     items = sorted((item for item in plan.runs if item.run), key=lambda item: not item.starts)
-    commands = ((item.name, item.run.config.command) for item in items if item.run)
-    return [f"{name} runs `{clean(shlex.join(command))}`" for name, command in commands if command][:1]
+    item = next((item for item in items if item.run and item.run.config.command), None)
+    if item is None or item.run is None:
+        return []
+    sizes = {"micro_batch": item.micro_batch, "accumulation": item.accumulation, "resume_from": ""}
+    words = [without_escapes(word) for word in filled_words(item.run.config.command or (), sizes)]
+    return [f"{item.name} runs `{clean(shlex.join(words))}`"]
 
 
 def _differing(plan: Plan, page: Page) -> list[str]:
@@ -201,12 +213,12 @@ def config_page(item: PlannedRun, page: Page) -> str:
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
 
 
-def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
+def _rows(items: Iterable[PlannedRun], asked: Sequence[str]) -> list[list[Cell | str]]:
     """Like repeats of a point share a row, `lr-0.1 × 3`."""
     rows: dict[str, list[Cell | str]] = {}
     repeats: Counter[str] = Counter()
     for item in items:
-        row = _row(item)
+        row = _row(item, asked)
         point = item.run.params if item.run else item.params or item.name
         alike = json.dumps([point, *map(str, row[:1] + row[2:])])
         rows.setdefault(alike, row)
@@ -217,17 +229,32 @@ def _rows(items: Iterable[PlannedRun]) -> list[list[Cell | str]]:
     return list(rows.values())
 
 
-def _row(item: PlannedRun) -> list[Cell | str]:
+def _row(item: PlannedRun, asked: Sequence[str]) -> list[Cell | str]:
     sign = Cell(item.sign, _STYLES[item.sign])
     why = Cell(clean(item.why), Style.DIM)
     if item.run is None:
-        return [sign, item.name, *[""] * (len(_HEADER) - 3), why]
+        return [sign, item.name, *[""] * (len(_HEADER) + len(asked) - 3), why]
     run = item.run
     steps = f"{run.target_step:,}" if run.target_step else ""
-    limit = run.config.slurm.time if run.config.executor == "slurm" else ""
+    slurm = run.config.slurm
+    plain = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
+    limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if plain else slurm.time
+    where = [getattr(slurm, name) or "" for name in asked]
     name = changed_name(item.name, " ".join(item.changes))
     machine = _machine(run)
-    return [sign, name, _parameters(item), _batch(item), _states(item), _memory(item), machine, limit, steps, why]
+    return [
+        sign,
+        name,
+        _parameters(item),
+        _batch(item),
+        _states(item),
+        _memory(item),
+        machine,
+        *where,
+        limit,
+        steps,
+        why,
+    ]
 
 
 def _parameters(item: PlannedRun) -> Cell | str:
@@ -280,6 +307,7 @@ def _document(item: PlannedRun) -> Mapping[str, Any]:
         "command": run.config.command and list(run.config.command),
         "config_hash": run.config_hash,
         "target_step": run.target_step,
+        **{name: getattr(run.config.slurm, name) for name in _ASKED},
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
         "world_size": run.world_size,

@@ -412,3 +412,15 @@ def test_a_script_that_others_may_write_is_not_submitted(tmp_path: Path, code: s
         world.record(command=command, code=code)
     world.store.close()
     assert "chmod go-w" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_the_scripts_that_deepspeed_leaves_in_a_checkpoint_are_no_code(project: Project, *, with_git: bool) -> None:
+    if with_git:
+        project.git("init", "-q")
+    before = project.code().hash
+    for place in ("out/step5/zero_to_fp32.py", "runs/zero_to_torch.py"):
+        project.write(place)
+    assert project.code().hash == before
+    project.write("out/step5/helper.py")
+    assert project.code().hash != before

@@ -156,6 +156,15 @@ def test_a_job_that_will_not_start_is_replaced_once_the_spec_asks_for_another() 
         assert asked_again(row, run) == row
 
 
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "reservation"])
+def test_a_queued_job_moves_with_the_spec(field: str) -> None:
+    queued = stored("a", RunState.QUEUED, cause=waits_because("Priority")[1], config=new("a").stored_config)
+    other = replace(new("a"), config=RunConfig.model_validate({"slurm": {field: "other"}}))
+    assert as_kept(queued, other).retry_epoch == queued.retry_epoch + 1
+    running = replace(queued, state=RunState.RUNNING)
+    assert as_kept(running, other).retry_epoch == queued.retry_epoch
+
+
 def test_a_refused_run_starts_anew_once_it_asks_for_another_job() -> None:
     refused = stored("a", RunState.FAILED, cause=Cause(CauseCode.REFUSED), config=new("a").stored_config)
     other = replace(new("a"), config=RunConfig.model_validate({"slurm": {"partition": "main"}}))

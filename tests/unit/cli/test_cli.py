@@ -27,6 +27,7 @@ from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.yaml_source import load
 from dscampaign.tests.support.cli_world import make_world
+from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 Output = pytest.CaptureFixture[str]
 
@@ -53,7 +54,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG\nprint('trained')\n")
     path = tmp_path / "sweep.yaml"
     path.write_text(SPEC)
     return path
@@ -182,6 +183,31 @@ def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
 
 
+@pytest.mark.parametrize(("time", "shown"), [("4:00", "4 min"), ("90", "90 min"), ("1-0", "1-0")])
+def test_plan_shows_a_time_as_slurm_reads_it(spec: Path, capsys: Output, time: str, shown: str) -> None:
+    assert main(["plan", str(spec), "--set", f"slurm.time='{time}'"]) == 0
+    assert f"  {shown} " in capsys.readouterr().out
+
+
+def test_plan_has_a_column_for_each_queue_that_differs(spec: Path, capsys: Output) -> None:
+    queues = "matrix.include=[{depth: 1, partition: a100, qos: low}, {depth: 2, account: x}]"
+    assert main(["plan", str(spec), "--set", queues]) == 0
+    header, first, *_ = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert header == ["RUN", "BATCH", "MACHINE", "PARTITION", "ACCOUNT", "QOS", "TIME", "STEPS"]
+    assert first[-4:] == ["a100", "low", "4:00:00", "300"]
+
+
+def test_plan_refuses_what_submit_would(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeSlurm(spec.parent / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    fake.answers("sinfo", "main*|up|1-00:00:00|1-infinite|3|idle|gpu:h100:8|1000000|96|ib\n")
+    fake.answers("sbatch", err="sbatch: error: invalid partition specified: gpu\n", code=1)
+    assert main(["plan", str(spec)]) != 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1].startswith("Plan: 4 to submit")
+    assert "`submit` would be refused: no partition named gpu" in shown.err
+
+
 def test_repeats_that_are_planned_alike_share_a_row(spec: Path) -> None:
     runs = expand(load_spec(spec, ["repeats=3"]))
     kept = PlannedRun(Sign.KEEP, runs[0].name, "completed", runs[0], runs[0].micro_batch)
@@ -237,6 +263,12 @@ def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys
     config = found["runs"][1]["ds_config"]
     assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (2, 4)
     assert config["zero_optimization"]["stage"] == 2
+
+
+def test_plan_fills_in_what_the_next_attempt_gets(spec: Path, capsys: Output) -> None:
+    command = "command=train.py {depth} --b {micro_batch} --out {run_dir} {{x}} [--resume {resume_from}]"
+    assert main(["plan", str(spec), "--set", command]) == 0
+    assert f"runs `{spec.parent}/train.py 1 --b 4 --out '{{run_dir}}' '{{x}}'`" in capsys.readouterr().out
 
 
 def test_plan_shows_the_command_of_the_first_run(spec: Path, tmp_path: Path, capsys: Output) -> None:

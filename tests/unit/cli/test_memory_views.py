@@ -39,7 +39,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
     path = tmp_path / "sweep.yaml"
     path.write_text(json.dumps(SPEC))
     return path

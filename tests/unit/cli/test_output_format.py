@@ -31,7 +31,7 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     make_world(tmp_path)
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
     (tmp_path / "plan.yaml").write_text(SPEC.replace("sweep", "other"))
 
 

@@ -36,7 +36,7 @@ lr        10  0.1, 0.2, 0.3 … 1.0            15
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("# reads CAMPAIGN_DS_CONFIG")
     (tmp_path / "sweep.yaml").write_text(SPEC)
     return tmp_path / "sweep.yaml"
 

@@ -141,20 +141,25 @@ def test_an_objection_of_sbatch_is_a_refusal_once_the_queue_has_no_job(world: Wo
     assert (attempt.failure_class, attempt.evidence["reason"]) == ("refused", "sbatch refused it: what is this?")
 
 
-def test_a_job_that_will_not_start_makes_room_once_the_spec_asks_for_another(world: World) -> None:
+@pytest.mark.parametrize(
+    ("waits", "slurm"), [("PartitionTimeLimit", {"time": "4"}), ("Priority", {"partition": "other"})]
+)
+def test_a_queued_job_makes_room_once_the_spec_asks_for_another(
+    world: World, waits: str, slurm: dict[str, str]
+) -> None:
     world.record(matrix={"depth": [1]})
     world.run_pass()
     [(key, job)] = world.cluster.jobs.items()
-    world.cluster.jobs[key] = job._replace(reason="PartitionTimeLimit")
+    world.cluster.jobs[key] = job._replace(reason=waits)
     world.run_pass()
     world.run_pass()
     assert world.cluster.cancelled == []
-    world.record(matrix={"depth": [1]}, slurm={"time": "4"})
+    world.record(matrix={"depth": [1]}, slurm=slurm)
     world.run_pass()
     assert world.cluster.cancelled == ["1_0"]
     settle_all(world)
     assert [attempt.failure_class for attempt in world.attempts("depth-1")] == ["cancelled", "completed"]
-    assert world.cluster.submitted[-1].resources["time"] == "4"
+    assert world.cluster.submitted[-1].resources.items() >= slurm.items()
 
 
 def test_a_full_cluster_costs_no_budget_and_is_asked_once_a_pass(world: World) -> None:

@@ -134,10 +134,15 @@ def test_a_whole_number_in_any_form(tmp_path: Path, steps: str) -> None:
         ("trian.steps=3", "unknown field", 'did you mean "train.steps"?'),
         ("train.stepz=3", "unknown field", 'did you mean "steps"?'),
         ("setup=[a]", "unknown field", "write slurm.setup or local.setup"),
+        ("lr=0.1", "is set by the axis matrix.lr", "write --set 'matrix.lr=[0.1]'"),
+        ("train.lr=0.1", "is set by the axis matrix.lr", "write --set 'matrix.lr=[0.1]'"),
+        ("slurm.nodes=2", "is set by the axis matrix.slurm.nodes", "write --set 'matrix.slurm.nodes=[2]'"),
+        ("precision=fp32", "is set by the axis matrix.kind", "write --set 'matrix.kind=[fp32]'"),
     ],
 )
-def test_overrides_that_name_nothing(tmp_path: Path, override: str, message: str, hint: str) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN, override)
+def test_overrides_without_effect(tmp_path: Path, override: str, message: str, hint: str) -> None:
+    axes = "matrix: {lr: [1, 2], slurm.nodes: [1], kind: [{precision: bf16, beta1: 0.5}, {precision: fp16}]}\n"
+    (problem,) = problems(tmp_path, BUILT_IN + axes, override)
     assert (problem.message, problem.hint) == (message, hint)
 
 
@@ -289,7 +294,7 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
         ("deepspeed: ds_config.json", "deepspeed", "write the file's content"),
         ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
         ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
-        ("slurm: {setup: module load cuda}", "slurm.setup", "write [module load cuda]"),
+        ("retry: {allow: zero_stage}", "retry.allow", "write [zero_stage]"),
         ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),
         ("matrix: {lr: [1, 2], exclude: [{lr: '1'}]}", "matrix.exclude[0]", "write 1 without quotes"),
     ],
@@ -303,12 +308,6 @@ def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, fie
 @pytest.mark.parametrize(
     ("text", "field", "message", "hint"),
     [
-        (
-            "slurm:\n  setup: |\n    module load a\n    b\n",
-            "slurm.setup",
-            "expected a list",
-            "write each line as an item",
-        ),
         ("setup: [module load a]", "setup", "unknown field", "write slurm.setup or local.setup"),
         ("wandb: {project: x}", "wandb", "unknown field", 'did you mean "forward.wandb"?'),
         ("program: a.py", "program", "unknown field", 'did you mean "command"?'),
@@ -316,6 +315,7 @@ def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, fie
         ("parameters: {lr: [1]}", "parameters", "unknown field", 'did you mean "matrix"?'),
         ("matrix: {train: {lr: [1, 2]}}", "matrix.train", "expected a list of values", "write train.lr"),
         ("matrix: {lr: {min: 1, max: 2}}", "matrix.lr", "expected a list of values", "write the values to compare"),
+        ("chdir: /x", "chdir", "unknown field", 'did you mean "workdir"?'),
         ("slurm: {chdir: /x}", "slurm.chdir", "is set by this program", "use workdir"),
         ("env: {CUDA_VISIBLE_DEVICES: 0,1}", "env.1", "'1' is not a valid variable name", "quote a value with commas"),
         ("command: cd a && b.py", "command", "contains &&", "write `workdir: a`, and start the command with"),

@@ -364,6 +364,18 @@ def test_what_is_left_empty_has_its_default(write: Write) -> None:
     assert write.load(MINIMAL + "matrix:\n") == write.load(MINIMAL)
 
 
+def test_setup_may_be_a_block_of_lines(write: Write) -> None:
+    spec = write.load(
+        MINIMAL + "slurm:\n  setup: |\n    module load cuda\n\n    if true; then\n      export A=1\n    fi\n"
+    )
+    assert spec.slurm.setup == ("module load cuda", "if true; then", "  export A=1", "fi")
+
+
+def test_an_axis_is_overridden_by_its_whole_name(write: Write) -> None:
+    text = MINIMAL + "matrix: {train.lr: [1, 2], beta1: [0.5]}\n"
+    assert write.load(text, "matrix.train.lr=[3]", "beta2=0.5").matrix == {"train.lr": [3], "beta1": [0.5]}
+
+
 def test_overrides(write: Write) -> None:
     spec = write.load(MINIMAL, "train.steps=7", "nodes=2", "slurm.partition=h100", "name=other", "matrix.lr=[1e-3]")
     assert (spec.train.steps, spec.slurm.nodes, spec.slurm.partition, spec.name) == (7, 2, "h100", "other")

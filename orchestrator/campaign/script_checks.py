@@ -1,0 +1,148 @@
+"""Mistakes in a `command` that its files show: settings that reach no script, files that are missing or shared."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from dscampaign.jobs.shared.code_copy import WRITTEN
+from dscampaign.jobs.shared.placeholders import names_in
+from dscampaign.orchestrator.errors import Finding, SpecError
+from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.matrix import AxisSetting, points, short_name
+from dscampaign.orchestrator.spec.model import Spec
+from dscampaign.orchestrator.spec.yaml_source import load
+
+from .code_copies import Code
+from .desired import Submission
+
+_VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
+_SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})
+_STRATEGY: Final = frozenset({"strategy", "engine", "zero_stage", "offload"})
+_IN_VARIABLES: Final = frozenset({*_SIZES, "seed", "steps"})
+_OUTPUTS: Final = frozenset(
+    """output_dir out_dir outdir output_path output_folder logging_dir log_dir logdir save_dir save_path results_dir
+    run_dir exp_dir default_root_dir tensorboard_dir""".split()  # noqa: SIM905
+)
+"""Options that name a folder to write to, in common scripts."""
+_CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
+_NAMED: Final = 3
+
+
+def require_usable(submission: Submission, codes: Sequence[Code]) -> None:
+    """Raise SpecError with the mistakes in the command of a submission, as far as this machine has its files."""
+    if all(run.config.command is None for run in submission.runs):
+        return
+    findings = [*_unused(submission, codes), *_shared_folders(submission.runs), *_missing(submission)]
+    if findings:
+        document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))
+        raise SpecError([document.problem(finding) for finding in findings])
+
+
+def variables_read(codes: Sequence[Code]) -> frozenset[str] | None:
+    """Return the names after `CAMPAIGN_` in all files of the code; None if not all of it is known."""
+    trees = [code.tree for code in codes if code.tree and not code.tree.narrowed_from]
+    files = [tree.root / path for tree in trees for path in tree.files]
+    if not files or len(trees) < len(codes):
+        return None
+    found = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
+    return None if b"" in found else frozenset(name.decode() for name in found)  # a name that the script puts together
+
+
+def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
+    spec, settings = submission.spec, dict[str, AxisSetting]()
+    for point in points(spec.matrix)[0]:
+        # an entry may say in one field what another passes on, as `{zero_stage: 2, config: zero2.json}`
+        by_others = {s.place[:-1] for s in point.settings if s.path is None or s.path[0] in ("command", "env")}
+        for setting in point.settings:
+            if setting.path and setting.path[0] in ("train", "deepspeed") and setting.place[:-1] not in by_others:
+                settings.setdefault(setting.key, setting)
+    names = frozenset(names_in(json.dumps([spec.command, spec.launcher_options, spec.env, spec.matrix], default=str)))
+    open_ones = [setting for setting in settings.values() if not _names_of(setting) & {*names, *map(short_name, names)}]
+    read = variables_read(codes) if open_ones else None
+    for setting in open_ones if read is not None else ():
+        variables = {name.upper() for name in _names_of(setting) & _IN_VARIABLES}
+        configured = "ds_config" in names or "DS_CONFIG" in (read or ())
+        if not variables & (read or frozenset()) and not (configured and _is_deepspeed_s(setting, submission.runs)):
+            place = setting.place[:-1] if isinstance(setting.place[-1], int) else setting.place
+            name = short_name(setting.key)
+            by_config = " or --deepspeed {ds_config}" if _is_deepspeed_s(setting, submission.runs) else ""
+            by_name = f"--{name} {{{name}}}" if setting.path and setting.path[0] == "train" else ""
+            hint = f"add {(by_name + by_config).removeprefix(' or ')} to `command`, in the script's own spelling"
+            yield Finding((place,), "does not reach the script: all its values would run the same", hint, at_key=True)
+
+
+def _names_of(setting: AxisSetting) -> set[str]:
+    """Return the placeholders that carry a setting."""
+    name = short_name(setting.key)
+    groups = (group for group in (_SIZES, _STRATEGY) if name in group)
+    return {name, *next(groups, ())}
+
+
+def _is_deepspeed_s(setting: AxisSetting, runs: Sequence[Run]) -> bool:
+    """Return whether a setting changes the DeepSpeed configuration."""
+    path, train = setting.path or (), runs[0].config.train
+    if path[0] == "deepspeed" or path[1] in _SIZES | _STRATEGY:
+        return True
+    values = dict.fromkeys(json.dumps(run.config.train.model_dump(include={path[1]}), default=str) for run in runs)
+    changed = (train.model_copy(update=json.loads(value)) for value in values)
+    configs = (runs[0].config.model_copy(update={"train": one}).rendered_deepspeed() for one in changed)
+    return len({json.dumps(config, sort_keys=True) for config in configs}) > 1
+
+
+def _arguments(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a run's command that have a value, each with its option."""
+    words = run.config.command or ()
+    for before, word in pairwise(words):
+        option, equals, value = word.partition("=")
+        if equals:
+            yield option, value
+        elif not word.startswith("-") and before.startswith("-") and "=" not in before:
+            yield before, word
+        elif not word.startswith("-"):
+            yield "", word
+
+
+def _shared_folders(runs: Sequence[Run]) -> Iterator[Finding]:
+    users: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for run in runs:
+        for option, value in _arguments(run):
+            name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+            if name in _OUTPUTS and not names_in(value) and not value.startswith(("/dev/", "-")):
+                users[option, value].append(run.name)
+    for (option, value), names in users.items():
+        if len(set(names)) > 1:
+            message = f"{option} {value} is the same folder for several runs: {some(names, _NAMED)}"
+            yield Finding((("command",),), message, f"write {value.rstrip('/')}/{{run}}, or {{checkpoint_dir}}")
+
+
+def _missing(submission: Submission) -> Iterator[Finding]:
+    pythons = dict.fromkeys(run.config.python for run in submission.runs if run.config.python)
+    yield from (Finding((("python",),), *wrong) for name in pythons if (wrong := _wrong_python(name, submission.spec)))
+    paths: dict[Path, str] = {}
+    for run in submission.runs:
+        for option, value in _arguments(run):
+            path = Path(submission.workdir, value)
+            written = WRITTEN.match(option) or option.endswith("name") or run.name in value or names_in(value)
+            if value.endswith(_CONFIGURATIONS) and not written and path.parent.is_dir() and not path.exists():
+                paths.setdefault(path, run.name)
+    for path, name in paths.items():
+        yield Finding((("command",),), f"no such file: {path} (run {name})", "paths start at `workdir`")
+
+
+def _wrong_python(name: str, spec: Spec) -> tuple[str, str] | None:
+    path, hint = Path(name), "write the path of the environment's Python: /envs/train/bin/python"
+    if path.is_dir():
+        return f"is a folder: {name}", hint
+    if "/" not in name:
+        prepared = spec.slurm.setup if spec.executor == "slurm" else spec.local.setup
+        return None if prepared or shutil.which(name) else (f"no such program: {name}", hint)
+    missing = path.parent.is_dir() and not path.exists()  # else a node may have what this machine does not
+    return (f"no such program: {name}", hint) if missing else None
