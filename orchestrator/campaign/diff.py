@@ -117,7 +117,7 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
 
 def asked_again(row: RunRow, run: Run) -> RunRow:
     """The row with an attempt to come, if the spec now asks for a job elsewhere, or for one that can start."""
-    if row.state is not RunState.QUEUED or row.desired != "run":
+    if row.state is not RunState.QUEUED or row.desired != "run" or unchanged(row, run):
         return row
     asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
     moved = any(asked.get(name) != asks.get(name) for name in _QUEUES)
