@@ -118,7 +118,7 @@ class _Examination:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
         place = launchers.Place(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
-        command = [*launchers.command("deepspeed", place), str(_TRAINER / "all_reduce.py"), str(output)]
+        command = [*launchers.command(question.launcher, place), str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
         children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))

@@ -17,6 +17,7 @@ class Question(Document):
         python: the Python that runs the training; if `setup_chooses`, unless the lines of `setup` choose another.
         env: the spec's additions to its environment.
         ranks, gpus: processes of the training on this node, and GPUs that it was promised.
+        launcher: starts them for an all-reduce.
         on_gpus: whether the training uses them.
         files: paths that the spec names.
         ops: DeepSpeed's operators that the training needs.
@@ -35,6 +36,7 @@ class Question(Document):
     nvme_path: str | None = None
     store: str | None = None
     setup_chooses: bool = False
+    launcher: str = "deepspeed"
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Software(Document):
 
 @dataclass(frozen=True)
 class Collective(Document):
-    """An all-reduce over the ranks of a node, started by DeepSpeed's launcher.
+    """An all-reduce over the ranks of a node, started by their launcher.
 
     Attributes:
         backend: nccl or gloo.

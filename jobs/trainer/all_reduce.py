@@ -1,4 +1,4 @@
-"""An all-reduce over the ranks of a node, started by DeepSpeed's launcher. Run by file path, with a file to write to.
+"""An all-reduce over the ranks of a node, started by their launcher. Run by file path, with a file to write to.
 
 Runs under the Python of the training: 3.8 syntax, and nothing of this package.
 """

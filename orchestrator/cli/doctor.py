@@ -38,7 +38,7 @@ def doctor(
 
     With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job on the spec's partition,
     with the GPUs of a node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,
-    torch, DeepSpeed and its operators, an all-reduce by DeepSpeed's launcher, clocks, and whether it reaches the
+    torch, DeepSpeed and its operators, an all-reduce by the launcher, clocks, and whether it reaches the
     database. With `executor: local`, this machine is that node.
 
     Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: the only

@@ -130,7 +130,7 @@ def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
         hint = "a GPU, a link or NCCL is broken: `exclude` the node; NCCL_P2P_DISABLE=1 shows whether it is a link"
         return at.problem("node.all_reduce", f"{seen}: wrong sum", hint)
     if found.bus_gb_s is None:
-        return at.ok("node.all_reduce", f"{found.backend}, one rank: DeepSpeed's launcher works")
+        return at.ok("node.all_reduce", f"{found.backend}, one rank: the launcher works")
     seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s"
     nvlink = gpus is not None and all(device.nvlinks for device in gpus.devices)
     if found.backend == "nccl" and found.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):

@@ -22,7 +22,8 @@ def software_checks(software: Software, gpus: Gpus | None, required: Requirement
     yield _torch(software, gpus, required, at)
     if not software.torch:
         return
-    yield _deepspeed(software, at)
+    if not software.deepspeed_trouble or required.config.launcher in (None, "deepspeed"):
+        yield _deepspeed(software, at)
     if software.ops:
         yield _ops(software, at)
     if required.config.command is None and software.missing:

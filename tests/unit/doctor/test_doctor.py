@@ -157,6 +157,15 @@ def test_setup_that_fails_is_told_with_its_words(spec: Path, capsys: Output) -> 
     assert checks(capsys)["node.reached"]["seen"].endswith(" ended: no module cuda")
 
 
+def test_the_python_that_the_setup_chooses_is_checked(spec: Path, capsys: Output) -> None:
+    (spec.parent / "bin").mkdir()
+    (spec.parent / "bin/python").write_text("#!/bin/sh\necho 'ImportError: chosen' >&2\nexit 1\n")
+    (spec.parent / "bin/python").chmod(0o700)
+    options = ["--set", f'local.setup=["PATH={spec.parent}/bin:$PATH"]']
+    assert main(["doctor", str(spec), "--on-node", "--json", *options]) == 1
+    assert checks(capsys)["software.torch"]["seen"] == "ended with code 1: ImportError: chosen"
+
+
 def test_being_told_to_end_ends_all_that_was_started(spec: Path) -> None:
     """By SIGTERM. Ctrl-C is proven in tests/integration/slurm/test_doctor.py."""
     (spec.parent / "python").write_text("#!/bin/sh\ncase $* in *software.py*) sleep 600;; esac\nexit 1\n")
