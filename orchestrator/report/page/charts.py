@@ -70,15 +70,17 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     aside: dict[str, Any] = {"align": "left", "dx": 12} if is_left else {"align": "right", "dx": -12}
     name = base.transform_filter(f"datum.c === {number}").mark_text(fontWeight="bold", **aside)
     chart = alt.layer(bars, points, name.encode(across, y="value:Q", text="name:N")).add_params(_zoom())
-    return _chart("speed_memory", "Speed against memory: up and left is better", chart, looks, rows=rows)
+    return _chart("speed_memory", "Speed against memory: up and left is better", chart, looks, {"rows": rows})
 
 
 def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metric: str, title: str) -> Chart | None:
     """A figure along a numeric axis of the matrix, a line for each setting of the others."""
-    rows, lines = [], dict[str, Mapping[str, Any]]()
+    rows: list[dict[str, Any]] = []
+    lines: dict[str, Mapping[str, Any]] = {}
     figure, kinds = METRICS[metric], {each.condition.devices for each in compared if each.condition.devices}
     for each in compared:
-        x, found = each.condition.params.get(axis), each.condition.summary(metric)
+        x: Any = each.condition.params.get(axis)
+        found: Any = each.condition.summary(metric)
         value, low, high = (getattr(found, name, found) for name in ("value", "low", "high"))
         if is_number(x) and value is not None and math.isfinite(value):
             others = {name: value for name, value in each.condition.params.items() if name not in (axis, "label")}
@@ -105,7 +107,7 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
         across, up, colour, opacity=_dim(1), tooltip=["name:N", alt.Tooltip("says:N", title=title)]
     )
     name = f"along_{''.join(c if c.isalnum() else '_' for c in axis)}_{metric}"
-    return _chart(name, f"{title} by {axis}", alt.layer(line, bars, points).add_params(_zoom()), looks, rows=rows)
+    return _chart(name, f"{title} by {axis}", alt.layer(line, bars, points).add_params(_zoom()), looks, {"rows": rows})
 
 
 def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
@@ -121,7 +123,7 @@ def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
         colour = _colour(curves.rows, looks)
         layers.insert(-1, points.encode(y="loss:Q", color=colour, opacity=_dim(0.9), tooltip=tooltip))
     title = "Loss" + (", with held-out text as diamonds" if curves.held_out else "")
-    return _chart("loss", title, alt.layer(*layers).add_params(_zoom()), looks, curves=curves)
+    return _of_curves("loss", title, layers, looks, curves)
 
 
 def loss_differences(curves: Curves, looks: Looks, unit: str) -> Chart | None:
@@ -131,7 +133,13 @@ def loss_differences(curves: Curves, looks: Looks, unit: str) -> Chart | None:
         return None
     layers = _lines(curves, looks, "apart", f"loss minus the baseline's{unit}")
     title = "Loss minus the baseline's: below 0 is better"
-    return _chart("loss_difference", title, alt.layer(*layers).add_params(_zoom()), looks, curves=curves)
+    return _of_curves("loss_difference", title, layers, looks, curves)
+
+
+def _of_curves(name: str, title: str, layers: Sequence[Any], looks: Looks, curves: Curves) -> Chart:
+    chart, data = alt.layer(*layers).add_params(_zoom()), {"rows": curves.rows, "held_out": curves.held_out}
+    by_step = {"tokens": curves.tokens, "seconds": curves.seconds}
+    return _chart(name, title, chart, looks, data, across=curves.across, **by_step)
 
 
 def _lines(curves: Curves, looks: Looks, field: str, title: str) -> list[Any]:
@@ -169,7 +177,8 @@ def speeds(one: WorkloadResults, looks: Looks) -> Chart | None:
 
 def memories(one: WorkloadResults, looks: Looks) -> Chart | None:
     """Memory of each condition: reserved as a bar, allocated as a point, and a line for the usable memory."""
-    rows, allocated = [], []
+    rows: list[dict[str, Any]] = []
+    allocated: list[Row] = []
     for each in one.comparisons:
         number, condition = looks[each.condition.name].number, each.condition
         reserved, inner = condition.value("mem_reserved_gb"), condition.value("mem_allocated_gb")
@@ -204,9 +213,9 @@ def _bars(
         layers.append(text.encode(x="value:Q", y=alt.value(0), text="says:N"))
     title += f" ({len(shown)} of {len(rows)} conditions)" if len(shown) < len(rows) else ""
     drawn = {row["c"] for row in shown}
-    data = {"points": [row for row in points if row["c"] in drawn]}
-    data["limit"] = [{"value": limit, "says": f"usable: {limit:.0f} GB"}]
-    return _chart(name, title, alt.layer(*layers), looks, height=alt.Step(_BAR), rows=shown, **data)
+    beside = [row for row in points if row["c"] in drawn]
+    data = {"rows": shown, "points": beside, "limit": [{"value": limit, "says": f"usable: {limit:.0f} GB"}]}
+    return _chart(name, title, alt.layer(*layers), looks, data, height=alt.Step(_BAR))
 
 
 def hours(results: Results, parts: Sequence[tuple[str, float]]) -> Chart:
@@ -229,7 +238,7 @@ def hours(results: Results, parts: Sequence[tuple[str, float]]) -> Chart:
         order="place:Q",
         tooltip=["part:N", alt.Tooltip("hours:Q", format=".3g", title=results.hour_unit)],
     )  # fmt: skip
-    return _chart("goodput", f"{results.hour_unit} of all attempts", chart, {}, height=48, rows=rows)
+    return _chart("goodput", f"{results.hour_unit} of all attempts", chart, {}, {"rows": rows}, height=48)
 
 
 def gpus(traces: Sequence[GpuTrace], looks: Looks, runs: Mapping[str, str]) -> tuple[Chart, ...]:
@@ -252,10 +261,10 @@ def gpus(traces: Sequence[GpuTrace], looks: Looks, runs: Mapping[str, str]) -> t
 
     power = alt.layer(line("power", "W", 0.7, 0.5), line("average", "W", 1.8, 1.0)).add_params(_zoom())
     heat = line("heat", "°C", 1.8, 1.0).add_params(_zoom())
-    names = [trace.name for trace in traces]
+    data, names = {"rows": rows}, [trace.name for trace in traces]
     return (
-        _chart("power", "Power: thin at a moment, thick over one second", power, looks, gpus=names, rows=rows),
-        _chart("temperature", "Temperature", heat, looks, gpus=names, rows=rows),
+        _chart("power", "Power: thin at a moment, thick over one second", power, looks, data, gpus=names),
+        _chart("temperature", "Temperature", heat, looks, data, gpus=names),
     )
 
 
@@ -265,19 +274,16 @@ def is_number(value: object) -> bool:
 
 
 def _chart(
-    name: str, title: str, chart: Any, looks: Looks, *, height: Any = _HEIGHT, curves: Curves | None = None,
-    gpus: Sequence[str] = (), **data: Sequence[Row],
+    name: str, title: str, chart: Any, looks: Looks, data: Mapping[str, Sequence[Row]], *, height: Any = _HEIGHT,
+    across: Mapping[str, str] = {}, **params: Any,
 ) -> Chart:  # fmt: skip
     """Return the chart with its data, and the values that its expressions look up."""
     spec = chart.properties(width="container", height=height).to_dict(validate=False)
     names = {"titles": [one.title for one in looks.values()], "groups": [one.group for one in looks.values()]}
-    params = {"hidden": [], "hot": [], "by": "step", **names, "gpus": list(gpus)}
-    if curves:
-        params |= {"tokens": curves.tokens, "seconds": curves.seconds}
-        data |= {"rows": curves.rows, "held_out": curves.held_out if name == "loss" else ()}
-    spec["params"] = [{"name": key, "value": value} for key, value in params.items()] + spec.get("params", [])
+    values = {"hidden": [], "hot": [], "by": "step", **names, **params}
+    spec["params"] = [{"name": key, "value": value} for key, value in values.items()] + spec.get("params", [])
     spec["datasets"] = {key: list(rows) for key, rows in data.items()}
-    return Chart(name, clean(title), _cleaned(spec), curves.across if curves else {})
+    return Chart(name, clean(title), _cleaned(spec), across)
 
 
 def _cleaned(value: Any) -> Any:

@@ -87,7 +87,7 @@ def _then(full: Sequence[MeasuredRun]) -> str:
     return "ran in full" if any(run.tries for run in full) else str(full[0].state) if full else ""
 
 
-def _many(number: int) -> str:
+def _many(number: int | None) -> str:
     return f"{number:,}" if number else ""
 
 
@@ -171,11 +171,15 @@ def setup(results: Results) -> Section:
     varying: Columns[tuple[str, dict[str, str]]] = {"condition": lambda one: one[0]}
     for name, values in columns.items():
         if len(values) > 1:
-            varying[name] = lambda one, name=name: one[1].get(name, "")
+            varying[name] = _field(name)
     common = [(field, *values) for field, values in columns.items() if len(values) == 1 and values != {""}]
     differ = table_of(varying, each, main=len(varying), file="conditions.csv") if len(varying) > 1 else ()
     alike = table(("in all conditions" if len(each) > 1 else "field", "value"), common)
     return Section("Set-up", tables=(*differ, alike), folded=True)
+
+
+def _field(name: str) -> Callable[[tuple[str, dict[str, str]]], str]:
+    return lambda one: one[1].get(name, "")
 
 
 def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
@@ -224,10 +228,14 @@ def environment(results: Results, details: GpuDetails) -> Section:
     paths = CampaignPaths(Path(results.campaign.dir), results.campaign.name)
     places: Columns[MeasuredRun] = {"run": lambda run: run.name}
     for tool in sorted({tool for run in results.runs for tool in run.forwarded}):
-        places[tool] = lambda run, tool=tool: run.forwarded.get(tool, "")
+        places[tool] = _id_in(tool)
     places["logs of its newest attempt"] = lambda run: str(paths.run(run.name).attempt(run.generation).logs)
     begun = [run for run in results.runs if run.generation]
     return Section("Environment", tables=(*tables, *table_of(places, begun, main=ALL, file="runs.csv")), folded=True)
+
+
+def _id_in(tool: str) -> Callable[[MeasuredRun], str]:
+    return lambda run: run.forwarded.get(tool, "")
 
 
 @dataclass

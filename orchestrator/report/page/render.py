@@ -33,8 +33,6 @@ _SCRIPTS: Final = "<!-- scripts -->"
 _CLIP: Final = re.compile(r'(?<=id=")clip\d+|(?<=url\(#)clip\d+')
 _MARKDOWN: Final = re.compile(r"([\\*_{}\[\]<>#|])")
 _STATIC_WIDTH: Final = 640
-_LARGEST: Final = 40_000
-"""Characters of a static picture in the page: it is for readers without scripts alone."""
 
 
 def pictures_of(charts: Sequence[Chart]) -> dict[str, str]:
@@ -77,15 +75,13 @@ def html_page(
     first: Summary,
     sections: Sequence[Section],
     looks: Looks,
-    pictures: Mapping[str, str],
     made_s: float,
 ) -> str:
-    """Return the page. Args: pictures: SVG by name; made_s: now, in seconds since 1970."""
+    """Return the page; `made_s` is now, in seconds since 1970."""
     charts = [*([first.chart] if first.chart else []), *(chart for one in sections for chart in one.charts)]
     config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
     live = {chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)} for chart in charts}
     style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
-    shown = {name: _data_url(svg) for name, svg in pictures.items() if len(svg) <= _LARGEST}
     page = _render(
         "report.html",
         results,
@@ -93,7 +89,6 @@ def html_page(
         sections,
         made_s,
         legend=_legend(looks),
-        pictures=shown,
         charts=Markup(_json(live)),  # noqa: S704 - without any <
         style=Markup(style),  # noqa: S704 - a file of ours
         style_hash=_hash(style),
@@ -152,10 +147,6 @@ def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _data_url(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def _hash(text: str) -> str:

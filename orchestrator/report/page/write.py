@@ -56,7 +56,7 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     document = document_of(results, details)
     figures = {name: f"figures/{name}.svg" for name in svgs}
     files: dict[str, str | bytes] = {
-        PAGE: html_page(results, first, sections, looks, svgs, made_s),
+        PAGE: html_page(results, first, sections, looks, made_s),
         "report.md": markdown_page(results, first, sections, figures, made_s),
         "report.json": _json(document),
         "conditions.csv": _csv(*condition_rows(document)),
