@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
@@ -25,8 +24,8 @@ from .attempt_files import is_claimed, take_claim
 from .attempt_state import UNWRITABLE
 from .campaign_folder import run_folder, run_folders
 from .lease import FencedWriter
-from .record import record, record_finish
-from .set_aside import in_words, may_pass, set_aside
+from .record import record, set_aside
+from .set_aside import in_words, may_pass
 from .submit import submit
 
 
@@ -49,8 +48,7 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
     _write_to_jobs([a for a in actions if isinstance(a, Resize | Revoke)], writer, paths, failures)
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
-    finish = partial(record_finish, writer=writer)
-    lasting = (set_aside(each, writer, finish) for each in failures.aside)
+    lasting = (set_aside(each, writer) for each in failures.aside)
     return [*failures.troubles, *filter(None, lasting)]
 
 

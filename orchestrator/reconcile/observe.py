@@ -45,7 +45,7 @@ from .environment import require_same_cluster
 from .health import LINES, hopeless
 from .origin import Origin
 from .set_aside import in_words, may_pass
-from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, changed, sort_out
+from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, sort_out
 from .stored import Stored, waits_for_storage
 
 
@@ -95,7 +95,7 @@ def observe(
     if trouble is None:
         require_same_cluster(_missing(stored, listing), paths, executor)
     folder = _Folder(paths)
-    news = changed(stored.ledgers, ledgers or {})
+    news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
     stored = stored.looking_at(look, metrics.store)
     views, broken, failed = _views(stored, listing, folder, metrics, renewing)

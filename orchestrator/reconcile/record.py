@@ -16,21 +16,23 @@ from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.records import ENDING, SUSPENDED, AttemptRow
-from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, RunState
+from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, Cause, CauseCode, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.store import refusal
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.jobs.agent.progress import QUIET_START
 from dscampaign.jobs.report import UNSAID
+from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
 from dscampaign.orchestrator.progress import in_pieces
 
 from .actions import Action, Adopt, Failures, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
 from .lease import FencedWriter
-from .set_aside import in_words, unreadable
+from .set_aside import EVIDENCE, HINT, UNJUDGED, in_words, unreadable
 from .snapshot import ABSENCE, AttemptView, Snapshot
 
 _OF_ATTEMPT = Adopt | MarkAttempt | Note | NoteAbsence | Finish
@@ -54,9 +56,23 @@ def record(actions: Iterable[Action], writer: FencedWriter, failures: Failures) 
     failures.aside += [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
 
 
-def record_finish(conn: Connection, action: Finish, writer: FencedWriter) -> None:
-    """Record the end of an attempt."""
-    _record_parts(conn, {action.attempt.run_id: [action]}, writer)
+def set_aside(action: SetAside, writer: FencedWriter) -> Unreachable | None:
+    """End a run that cannot be judged, with an event; return the trouble of a run that is tried again instead."""
+    with writer.write() as conn:
+        run, end = queries.run_by_id(conn, action.run_id), action.finish
+        if action.passing or action.state is None:
+            message = f"run {run.name} cannot be judged: {action.why}"
+            return Unreachable(message, "the other runs continue; this run is tried again", about=run.name)
+        queries.add_event(conn, writer.campaign_id, UNJUDGED, f"not judged: {action.why}", run_id=run.id)
+        if end and refusal(conn, partial(_record_parts, conn, {run.id: [end]}, writer)):
+            evidence = {"reason": action.why, "hint": HINT, "rule": EVIDENCE, "seen_s": end.seen_s}
+            values = {"failure_class": FailureClass.CRASH, "evidence": evidence, "ended_s": end.seen_s}
+            failed = {"state": AttemptState.FAILED, **values}  # nothing else of it can be recorded
+            queries.update_attempt(conn, end.attempt.id, expect_states=ACTIVE_ATTEMPT, **failed)
+        held = action.state is RunState.HELD
+        reason, cause = (f"{action.why} · {HINT}", Cause(CauseCode.UNREADABLE)) if held else ("", None)
+        queries.update_run(conn, run.id, state=action.state, reason=reason, cause=cause, not_before_s=None)
+    return None
 
 
 def _record_parts(conn: Connection, parts: Mapping[int, Sequence[Action]], writer: FencedWriter) -> None:
@@ -181,7 +197,7 @@ class _Changes:
 
 
 def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
-    """The store refuses the run's part: if that lasts, its end is recorded without the evidence."""
+    """The store refuses the part of a run: its end is recorded without the evidence."""
     finish = next((action for action in actions if isinstance(action, Finish)), None)
     if finish is None:
         over = all(isinstance(action, SetRun) for action in actions)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
-
-from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.driver_errors import first_line
 from dscampaign.db.errors import StoreIncomplete
 from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, Cause, CauseCode, RunState
-from dscampaign.db.store import refusal
+from dscampaign.db.states import CauseCode, RunState
 from dscampaign.files.regular_files import concerns_one_file
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
 from dscampaign.orchestrator.formatting import shorten
 
-from .actions import Finish, SetAside
 from .lease import FencedWriter
 
 UNJUDGED: Final = "unjudged"
@@ -61,40 +55,6 @@ def may_pass(error: BaseException) -> bool:
 def is_given_up(run: RunRow) -> bool:
     """Return whether a run is held for being unreadable: nothing follows until its user retries it."""
     return run.state is RunState.HELD and run.has_cause(CauseCode.UNREADABLE)
-
-
-def set_aside(
-    action: SetAside, writer: FencedWriter, finish: Callable[[Connection, Finish], None]
-) -> Unreachable | None:
-    """End a run that cannot be judged, with an event; or report that it is tried again.
-
-    Args:
-        action: the run, and how to end it.
-        writer: the lease.
-        finish: records the end of an attempt.
-
-    Returns:
-        The trouble of a run that is tried again; else None.
-    """
-    with writer.write() as conn:
-        run = queries.run_by_id(conn, action.run_id)
-        if action.passing or action.state is None:
-            message = f"run {run.name} cannot be judged: {action.why}"
-            return Unreachable(message, "the other runs continue; this run is tried again", about=run.name)
-        queries.add_event(conn, writer.campaign_id, UNJUDGED, f"not judged: {action.why}", run_id=run.id)
-        if action.finish is not None and refusal(conn, partial(finish, conn, action.finish)):
-            _end(conn, action.finish.attempt, action, action.finish.seen_s)
-        held = action.state is RunState.HELD
-        reason, cause = (f"{action.why} · {HINT}", Cause(CauseCode.UNREADABLE)) if held else ("", None)
-        queries.update_run(conn, run.id, state=action.state, reason=reason, cause=cause, not_before_s=None)
-    return None
-
-
-def _end(conn: Connection, row: AttemptRow, action: SetAside, now_s: float) -> None:
-    """Nothing else of it can be recorded."""
-    evidence = {"reason": action.why, "hint": HINT, "rule": EVIDENCE, "seen_s": now_s}
-    values = {"state": AttemptState.FAILED, "failure_class": FailureClass.CRASH, "evidence": evidence, "ended_s": now_s}
-    queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, **values)
 
 
 def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter) -> Unreachable | None:

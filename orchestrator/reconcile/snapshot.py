@@ -242,11 +242,6 @@ def sort_out(
     return Queue(length, news_of), look
 
 
-def changed(ledgers: Mapping[str, Ledger], before: Mapping[str, Ledger]) -> set[str]:
-    """Return the memory keys with new measurements."""
-    return {key for key, ledger in ledgers.items() if ledger != before.get(key)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoreState:
     """The state of a campaign that a pass reads from the store and decides on, at a single moment of the store's clock.
