@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that what the tests need is installed: Slurm, munge and MariaDB (tests/support/slurm_cluster.py), PostgreSQL
-# and pgbouncer (tests/support/postgres.py, tests/support/pgbouncer.py), a browser (tests/support/browser.py), a compiler
-# (torch.compile, operators of DeepSpeed) and libaio's headers (tests/integration/trainer/test_nvme.py).
+# Sees to it that what the tests need is installed: Slurm, munge, MariaDB (tests/support/slurm_cluster.py) and Charliecloud
+# (tests/support/image.py), PostgreSQL and pgbouncer (tests/support/postgres.py, tests/support/pgbouncer.py), a browser
+# (tests/support/browser.py), a compiler (torch.compile, operators of DeepSpeed) and libaio's headers
+# (tests/integration/trainer/test_nvme.py).
 #
 # As root on Debian or Ubuntu it installs what is missing. Elsewhere it says what to install and fails, unless every
 # missing group is named: SKIP="browser cluster postgres nvme training". Tests are never left out silently.
@@ -9,7 +10,7 @@ set -euo pipefail
 
 declare -A packages=(
   [browser]="chromium"
-  [cluster]="slurm-wlm slurmdbd munge mariadb-server"
+  [cluster]="slurm-wlm slurmdbd munge mariadb-server charliecloud python3"
   [postgres]="postgresql pgbouncer"
   [nvme]="libaio-dev"
   [training]="g++"
@@ -20,7 +21,7 @@ has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
 installed() {
   case $1 in
     browser) has chromium || has chromium-browser || has google-chrome || has chrome ;;
-    cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && [ "$(id -u)" = 0 ] ;;
+    cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && has ch-run && [ "$(id -u)" = 0 ] ;;
     nvme) [ -e /usr/include/libaio.h ] ;;
     training) has c++ ;;
     postgres) has pgbouncer && { compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb; } ;;

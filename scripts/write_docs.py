@@ -36,6 +36,7 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
+from dscampaign.orchestrator.spec.container_section import ContainerConfig
 from dscampaign.orchestrator.spec.deepspeed_section import UNSERVED
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
@@ -167,6 +168,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train.dataset": DatasetConfig,
     "slurm": SlurmConfig,
     "local": LocalConfig,
+    "container": ContainerConfig,
     "retry": RetryConfig,
     "retry.rules": RetryRule,
     "prune": PruneConfig,

@@ -18,7 +18,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import signal_group
 
-from . import cleanup, launch, launchers, node_cache
+from . import cleanup, container, launch, launchers, node_cache
 from .node import Node, Start
 from .progress import RankWatch
 from .watch import LINGER_S, LINGERS, TERM_GRACE_S, Watch
@@ -65,13 +65,15 @@ class Launcher:
         hostfile = paths.dir / f"hostfile-{rank}"
         write_atomically(hostfile, launch.hostfile_text(payload.nodes, payload.ranks_per_node))
         cores = len(os.sched_getaffinity(0))
-        caches = node_cache.variables(os.environ | payload.env)
+        image = str((payload.container or {}).get("image", ""))
+        caches = node_cache.variables(os.environ | payload.env, image)
         env = launch.environment(payload, paths, self._node, start.resume, os.environ | caches, cores, self._copy)
         env |= self._progress.variables
         self.facts = {"allocator": allocator.setting(env), "variables": digests}
         for lock in cleanup.clear_build_locks(Path(caches[_BUILDS])) if _BUILDS in caches else ():
             print(f"{lock} was removed: its build has ended", file=sys.stderr, flush=True)
         line = launch.command(payload, hostfile, rank, start.address, start.port, self._copy)
+        line, env = container.wrapped(line, env, payload, paths)
         with open(paths.launcher_log(rank), "ab", opener=open_private) as log:
             launcher = subprocess.Popen(
                 [*DEAF_TO_USR2, *line],

@@ -7,6 +7,7 @@ name.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import sys
@@ -23,18 +24,21 @@ _FOLDERS: Final = {
 }
 
 
-def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the caches' variables that the environment does not set, each with a folder on this node."""
+def variables(environ: Mapping[str, str], image: str = "") -> dict[str, str]:
+    """Return the caches' variables that the environment does not set, each with a folder on this node.
+
+    What one image's compiler and torch have built, another's must not load.
+    """
     missing = {name: below for name, below in _FOLDERS.items() if not environ.get(name)}
-    folder = _ours(environ)
+    folder = _ours(environ, f"-{hashlib.sha256(image.encode()).hexdigest()[:8]}" if image else "")
     return {name: str(folder / below) for name, below in missing.items()}
 
 
-def _ours(environ: Mapping[str, str]) -> Path:
-    name = f"dscampaign-{os.geteuid()}"
+def _ours(environ: Mapping[str, str], image: str) -> Path:
+    name = f"dscampaign-{os.geteuid()}{image}"
     for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
         folder = Path(public) / name
         if not (why := private_folder(folder)):
             return folder
         print(f"compiled kernels are not kept there: {why}", file=sys.stderr, flush=True)
-    return Path.home() / ".cache" / "dscampaign" / socket.gethostname()
+    return Path.home() / ".cache" / "dscampaign" / f"{socket.gethostname()}{image}"

@@ -50,6 +50,7 @@ class Payload(Document):
             ``micro_batch`` on; "" if it is given.
         retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
         recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
+        container: in which the ranks run, see `jobs.agent.container`; None for none.
     """
 
     closed: ClassVar[bool] = True  # a job runs it, and it holds the spec's `env`
@@ -95,6 +96,7 @@ class Payload(Document):
     setup_chooses: bool = False
     launcher: str = "deepspeed"
     launcher_options: tuple[str, ...] = ()
+    container: Mapping[str, Any] | None = None
 
     @property
     def world_size(self) -> int:

@@ -36,6 +36,9 @@ TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 
 TRAINER = ("-m", "dscampaign.jobs.trainer")
 
+IMAGE_PYTHON = "python3"
+"""Runs the training in a container if the spec names none."""
+
 
 def run_config(run: RunRow, sections: SharedSections | None = None) -> RunConfig:
     """Return the stored configuration of a run; `sections` are shared with those read before."""
@@ -89,10 +92,11 @@ def payload(
         nodes=config.nodes,
         ranks_per_node=config.ranks(),
         gpus_per_node=gpus_per_node(config),
-        python=config.python or python or sys.executable,
+        python=config.python or (IMAGE_PYTHON if config.container else python) or sys.executable,
         **_training(config, micro_batch),
         target_step=run.target_step,
-        env=config.env,
+        env={**config.env, **(config.container.env if config.container else {})},
+        container=config.container.model_dump(exclude={"env"}) if config.container else None,
         store=store,
         mem_per_process_bytes=_mem_limit_bytes(config),
         min_resume_step=min_resume_step,
@@ -104,7 +108,7 @@ def payload(
         workdir=workdir,
         code=str(paths.code(code)) if is_copy(code) else "",
         search=search,
-        setup_chooses=config.python is None,
+        setup_chooses=config.python is None and config.container is None,
         launcher=config.launcher or "deepspeed",
         launcher_options=config.launcher_options,
     )

@@ -18,7 +18,17 @@ from dscampaign.jobs.agent.evidence import LogLine
 from . import devices, finish, node_evidence, words
 from .clues import Clue
 from .evidence import Ended, death_signal, first_to_die, gone_before, left_by_itself, outcome_of, silent_ranks
-from .exits import ended_by_slurm, faulted, folder_restored, how_it_died, never_began, refused, set_up, unknown
+from .exits import (
+    ended_by_slurm,
+    faulted,
+    folder_restored,
+    how_it_died,
+    never_began,
+    no_container,
+    refused,
+    set_up,
+    unknown,
+)
 from .groups import gist
 from .log_lines import echoes_input, ends_a_program
 from .policy import FailureClass
@@ -278,6 +288,7 @@ _QUESTIONS: Sequence[Callable[[Ended], Verdict | None]] = (
     _by_user_rule,
     set_up,
     refused,
+    no_container,
     _by_root,
     node_evidence.bad_gpu,
     _at_time_limit,

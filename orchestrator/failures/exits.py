@@ -36,6 +36,14 @@ _SHELL = {
 """A shell's message of an end before anything ever ran, by its exit code."""
 _WHERE: Final = re.compile(r"^\S+: line \d+: ")
 """How the shell begins a message, with the script's name."""
+_OF_A_RUNTIME: Final = re.compile(
+    r"^(?:ch-run\[\d+\]: error: |FATAL:\s{2,}|(?:slurmstepd(?:-\S+)?|srun): error: .*?pyxis: "
+    r"|\S*srun: unrecognized option|.*exec: (?:ch-run|apptainer|srun): not found)"
+)
+"""The beginning of an error of a container's runtime: Charliecloud, Apptainer, pyxis, none at all."""
+_VAGUE: Final = re.compile(r"printing enroot log|couldn't start container|child \d+ failed|task_init")
+"""Errors of pyxis beside that which names the cause."""
+_NUMBERED: Final = re.compile(r"^ch-run\[\d+\]|\s*\(\S+\.c:\d+\)$")
 _NODE_NAME: Final = re.compile(r"[\w.-]+")
 _WORKDIR_HINT = "if no node has it, name a folder that all have with `workdir:`, or leave a link in its place"
 _LAUNCH_HINT: Final = "if every node does so, check that the nodes have `dir` and `workdir` under these paths"
@@ -109,6 +117,21 @@ def set_up(ended: Ended) -> Verdict | None:
     certain = not ended.trained and failure.status < _SIGNALLED
     place = f"{SET_UP} {failure.line}: {failure.text}" if certain else ""
     return clue.verdict(kind, SET_UP, reason, hint, place=place)
+
+
+def no_container(ended: Ended) -> Verdict | None:
+    """Return the verdict on a container that did not start: a mistake if it fails in every try."""
+    if any(rank.pid is not None for outcome in ended.outcomes for rank in outcome.ranks):
+        return None
+    errors = [Clue(line, o.host) for o in ended.outcomes for line in o.lines if _OF_A_RUNTIME.match(line.text)]
+    clue = next((error for error in errors if not _VAGUE.search(error.text)), next(iter(errors), None))
+    if clue is None or "namespace" in clue.text:  # of which a node has only so many
+        return None
+    text = _NUMBERED.sub("", clue.text)
+    hint = "correct `container`; `campaign doctor SPEC --on-node` starts it once"
+    kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
+    place = "" if ended.trained else f"{SET_UP} of the container: {text}"
+    return clue.verdict(kind, SET_UP, f"the container did not start: {headline(clue.text)}", hint, place=place)
 
 
 def refused(ended: Ended) -> Verdict | None:

@@ -90,6 +90,7 @@ def _facts(config: RunConfig) -> dict[str, Any]:
         "deepspeed": _of_memory(config.deepspeed),
         "env": config.env,
         "python": config.python,
+        **({"image": config.container.image} if config.container else {}),
         "ranks": [config.nodes, config.ranks()],
         "machine": limits if config.executor == "local" else machine,
     }

@@ -253,6 +253,7 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
         "launcher": config.launcher,
         "launcher_options": config.launcher_options,
         "python": config.python,
+        "image": config.container and config.container.image,
         "deepspeed": config.deepspeed,
         "varied": varied,
     }
@@ -265,7 +266,9 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
 def _varies(setting: AxisSetting) -> bool:
     """Return whether the matrix compares a value that is otherwise not part of the experiment."""
     path = setting.path
-    return path is None or (setting.axis and (path[0] == "env" or (path[0] == "slurm" and path[-1] in _MACHINE)))
+    return path is None or (
+        setting.axis and (path[0] in ("env", "container") or (path[0] == "slurm" and path[-1] in _MACHINE))
+    )
 
 
 def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:

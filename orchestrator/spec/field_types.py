@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from dscampaign.jobs.shared.placeholders import text_of
 from dscampaign.orchestrator.user_paths import too_long
 
 
@@ -91,6 +93,27 @@ def _as_lines(value: Any) -> Any:
 
 Lines = Annotated[tuple[Text, ...], BeforeValidator(_as_lines)]
 """Lines of a shell: a list, or a block of text."""
+
+
+def _as_env_text(value: Any) -> Any:
+    return text_of(value) if isinstance(value, int | float) else value
+
+
+def _variable(name: str) -> str:
+    if name.isdecimal():
+        raise Hint(f"{name!r} is not a valid variable name", 'quote a value with commas: "0,1"')
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
+    if name.startswith("CAMPAIGN_"):
+        raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""The name of an environment variable."""
+
+EnvText = Annotated[str, BeforeValidator(_as_env_text), AfterValidator(one_line)]
+"""The value of an environment variable; numbers and true/false need no quotes."""
 
 
 class SpecSection(BaseModel):

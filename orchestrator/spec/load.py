@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from dscampaign.orchestrator.user_paths import expanded
 
 from . import secrets
 from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
+from .container_section import unmountable
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .launch_line import launch_line
@@ -30,15 +31,17 @@ _STORE: Final = re.compile(r"\$\{|sqlite:///.|postgres(ql)?(\+psycopg)?://")
 INPUTS: Final = frozenset(
     {
         *(("train", "model"), ("train", "tokenizer"), ("train", "dataset"), ("python",), ("workdir",)),
-        *(("train", "dataset", "path"), ("train", "dataset", "eval_path")),
+        *(("train", "dataset", "path"), ("train", "dataset", "eval_path"), ("container", "image")),
     }
 )
 """Fields that name files, or names on the hub."""
-_AT_HOME: Final = INPUTS | {("dir",), ("store",), ("train", "nvme_path"), ("forward", "tensorboard", "dir")}
+_AT_HOME: Final = INPUTS.union(
+    [("dir",), ("store",), ("train", "nvme_path"), ("forward", "tensorboard", "dir"), ("container", "mounts")]
+)
 """Fields in which a `~` at the beginning is the home folder, or has an error of its own."""
-_DOLLARS: Final = ("env", "slurm", "forward")
+_DOLLARS: Final = ("env", "slurm", "forward", "container")
 """Sections whose texts may hold a dollar that stands for itself."""
-_TEXT_FILES: Final = (".txt", ".jsonl", ".json", ".parquet")
+_FILES: Final = (".txt", ".jsonl", ".json", ".parquet", ".sif", ".sqsh")
 """How a relative path ends that is no name on the hub."""
 _LEVELS: Final = 4
 """How deep sections lie in one another."""
@@ -94,7 +97,7 @@ def runs_of_text(
     findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
-        findings += [] if findings else _nowhere(spec, prepared.environ)
+        findings += [] if findings else [*_nowhere(spec, prepared.environ), *_unmountable(spec, prepared.folder)]
         try:
             runs = expand(spec, local_gpus, None if findings else check_options)
         except InvalidSpec as error:
@@ -250,6 +253,8 @@ class _Prepared:
     folder: Path
     environ: Mapping[str, str]
     local: bool = False
+    image: bool = False
+    in_image: bool = False
     findings: list[Finding] = field(default_factory=list)
     unset: dict[str, tuple[FieldPath, ...]] = field(default_factory=dict)
 
@@ -257,6 +262,9 @@ class _Prepared:
         """Return the whole content of a spec, its matrix too."""
         data = _given(data)
         self.local = data.get("executor") == "local"
+        self.image = any(str(key).startswith("container") for key in (*data, *(data.get("matrix") or ())))
+        own = data.get("container")
+        self.in_image = isinstance(own, dict) and bool(own.get("workdir"))
         prepared = {key: self._value(value, (key,), (key,)) for key, value in data.items() if key != "matrix"}
         matrix = data.get("matrix", {})
         prepared |= {"matrix": self._axes(matrix) if isinstance(matrix, dict) else matrix}
@@ -307,21 +315,23 @@ class _Prepared:
             self.findings.append(
                 Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
             )
-        return self._input(filled_in, place) if path in INPUTS else filled_in
+        return self._input(filled_in, path, place) if path in INPUTS else filled_in
 
-    def _input(self, text: str, place: FieldPath) -> str:
+    def _input(self, text: str, field: tuple[str, ...], place: FieldPath) -> str:
         """Return an absolute path for a file beside the spec; a name on the hub stays."""
         try:
             path = self.folder / (known := expanded(name_of_input(text)))
         except Hint:
             return text  # the model has the error
         # A node of a cluster may have the file of an absolute path, though this machine does not.
-        elsewhere = known.is_absolute() and not self.local
+        elsewhere = known.is_absolute() and not self.local and field != ("container", "image")
+        if self.image and field == ("python",):
+            return str(known)
         if place == ("workdir",) and path.is_file():
             self.findings.append(Finding((place,), f"is not a folder: {path}", "name its folder"))
         if path.exists() or elsewhere:
             return _absolute(path)
-        if text.startswith(("/", "~", "./", "../")) or text.endswith(_TEXT_FILES) or place == ("workdir",):
+        if text.startswith(("/", "~", "./", "../")) or text.endswith(_FILES) or place == ("workdir",):
             message = f"no such file or folder: {path}"
             self.findings.append(Finding((place,), message, "paths start at the spec's folder"))
         return text
@@ -343,11 +353,21 @@ class _Prepared:
             words[0] = _absolute(self.folder / expanded(words[0]))
         if line and line.script[0] == "-m":
             return words
-        if problem := script_problem(words[at:], self.folder):
+        inside = self.in_image or (self.image and words[at].startswith("/"))
+        problem = script_problem(words[at:], self.folder)
+        if problem and not (inside and words[at].endswith(".py")):
             self.findings.append(Finding((place,), *problem))
             return value
         script = self.folder / expanded(words[at])
         return [*words[:at], _absolute(script), *words[at + 1 :]] if script.exists() else words
+
+
+def _unmountable(spec: Spec, folder: Path) -> Iterator[Finding]:
+    if spec.container is not None:
+        places = {"dir": Path.cwd() / expanded(spec.dir), "workdir": folder / expanded(spec.workdir or "")}
+        for name, path in places.items():
+            if why := unmountable(str(path)):
+                yield Finding(((name,),), f"{path} {why}", "use another folder, or a link without them in its place")
 
 
 def _absolute(path: Path) -> str:
@@ -359,4 +379,4 @@ def _asks(path: tuple[str, ...]) -> bool:
     """Return whether `${NAME}` is filled in: only if a value differs between users, clusters or secrets."""
     if path[0] == "slurm":
         return path[:2] != ("slurm", "setup")
-    return path[0] in ("store", "dir", "env", "forward") or path in (*INPUTS, ("train", "nvme_path"))
+    return path[0] in ("store", "dir", "env", "forward", "container") or path in (*INPUTS, ("train", "nvme_path"))

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean
 
+from .container_section import ContainerConfig
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
@@ -31,6 +32,7 @@ _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "train": TrainConfig,
     "slurm": SlurmConfig,
     "local": LocalConfig,
+    "container": ContainerConfig,
     "retry": RetryConfig,
 }
 _OPEN = frozenset({("deepspeed",), ("env",), ("train", "model"), ("train", "dataset")})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -11,11 +10,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, ValidationI
 from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
-from dscampaign.jobs.shared.placeholders import text_of
 
 from .command_line import Word, taken_apart, words_of
+from .container_section import ContainerConfig
 from .field_types import (
     Count,
+    EnvText,
     Hint,
     Line,
     Lines,
@@ -24,9 +24,9 @@ from .field_types import (
     Real,
     Scalar,
     SpecSection,
+    Variable,
     Whole,
     name_of_input,
-    one_line,
 )
 from .forward_section import Forward, ForwardConfig
 from .launch_line import Launcher
@@ -55,27 +55,6 @@ MIN_TELEMETRY_S: Final = 0.1
 
 AUTO: Final = "auto"
 """The micro-batch that is searched for."""
-
-
-def _as_env_text(value: Any) -> Any:
-    return text_of(value) if isinstance(value, int | float) else value
-
-
-def _variable(name: str) -> str:
-    if name.isdecimal():
-        raise Hint(f"{name!r} is not a valid variable name", 'quote a value with commas: "0,1"')
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise Hint(f"{name!r} is not a valid variable name", "use letters, digits and underscores")
-    if name.startswith("CAMPAIGN_"):
-        raise Hint(f"{name} is set by this program", "choose a name that does not start with CAMPAIGN_")
-    return name
-
-
-Variable = Annotated[str, AfterValidator(_variable)]
-"""The name of an environment variable."""
-
-EnvText = Annotated[str, BeforeValidator(_as_env_text), AfterValidator(one_line)]
-"""The value of an environment variable; numbers and true/false need no quotes."""
 
 
 class DatasetConfig(SpecSection):
@@ -304,7 +283,10 @@ class RunConfig(SpecSection):
     ([details](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: Name | None = None
     """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that the lines
-    of `setup` choose, such as `source env/bin/activate`, or else the one that runs this program."""
+    of `setup` choose, such as `source env/bin/activate`, or else the one that runs this program; in a container,
+    `python3`."""
+    container: ContainerConfig | None = None
+    """Image in which the training runs. Default: none."""
     env: dict[Variable, EnvText] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
     deepspeed: DeepSpeedSection = Field(default={})  # type: ignore[assignment]

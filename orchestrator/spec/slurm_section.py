@@ -33,6 +33,9 @@ OWNED_OPTIONS: Final = {
         "it carries the token that identifies an attempt": "comment",
         "a resubmitted attempt would wait for it again; chain with `campaign submit --watch` in a script": "dependency",
         "logs go to the attempt's folder": "error open_mode output",
+        "the ranks start in it, not the job": (
+            "container container_env container_image container_mounts container_workdir container_writable"
+        ),
         "attempts get your environment": "export export_file",
         "jobs run as you": "gid uid",
         "an attempt reads nothing from standard input": "input",
@@ -48,6 +51,11 @@ OWNED_OPTIONS: Final = {
 
 _INSTEAD: Final = {
     "chdir": "workdir",
+    **dict.fromkeys(("container", "container_image"), "container.image"),
+    "container_env": "container.env",
+    "container_mounts": "container.mounts",
+    "container_workdir": "container.workdir",
+    "container_writable": "container.writable",
     "export": "env",
     "export_file": "env",
     "gpus": "slurm.gpus_per_node",
@@ -59,7 +67,7 @@ _INSTEAD: Final = {
 """Fields for some of these."""
 
 PASSED_OPTIONS: Final = frozenset(
-    """acctg_freq bb bbf begin cluster_constraint container contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
+    """acctg_freq bb bbf begin cluster_constraint contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu
     deadline delay_boot exclusive extra extra_node_info get_user_env gpu_bind gpu_freq gres_flags hint hold
     kill_on_invalid_dep licenses mail_type mail_user mcs_label mem_bind mem_per_cpu mem_per_gpu mincpus network nice
     no_kill nodefile oom_kill_step overcommit oversubscribe power prefer priority profile propagate reboot resv_ports

@@ -27,7 +27,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config)]
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *_container(config)]
     found += _local(config, world_size, local_gpus)
     gpus = local_gpus if config.executor == "local" else config.slurm.gpus
     if config.deepspeed:  # the part that is made from `train` alone is right
@@ -149,6 +149,12 @@ def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
     hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
     message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
     yield Finding(places if runs else places[::-1], message, hint)
+
+
+def _container(config: RunConfig) -> Iterator[Finding]:
+    if config.container and config.container.runtime == "pyxis" and config.executor == "local":
+        hint = "use apptainer or charliecloud on this machine"
+        yield Finding((("container", "runtime"), ("executor",)), "pyxis is a plugin of Slurm", hint)
 
 
 def _slurm(config: RunConfig) -> Iterator[Finding]:

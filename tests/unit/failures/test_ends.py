@@ -326,3 +326,28 @@ def test_a_limit_that_a_shell_hands_on_is_no_lack_of_host_memory() -> None:
     for first in (replace(limited, oom_kills=1), replace(limited, memory_limit_bytes=2**30)):  # the job's own limit
         assert judge(first, resizable=False).kind == "host_oom"
     assert judge(outcome(RankEnd(0, 1, error)), resizable=False).kind == "host_oom"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ch-run[27403]: error: can't bind: destination not found: /images/train/data (ch_core.c:111)",
+        "slurmstepd: error: pyxis: failed to import docker image",
+        "slurmstepd-n1: error: pyxis: child 47 failed with error 1\nslurmstepd-n1: error: pyxis: failed to create",
+        "srun: unrecognized option '--container-image=nvcr.io#nvidia/pytorch:25.01-py3'",
+        "FATAL:   could not open image /images/train.sif: failed to retrieve path: no such file or directory",
+        "launcher: 1: exec: apptainer: not found",
+    ],
+)
+def test_a_container_that_does_not_start_is_a_set_up_that_failed(text: str) -> None:
+    left = outcome(
+        *(RankEnd(rank, None, None) for rank in range(2)), launcher_exit=1, lines=log_lines(*text.splitlines())
+    )
+    verdict = judge(left)
+    assert (verdict.kind, verdict.rule) == ("crash", "set-up")
+    assert verdict.reason == f"the container did not start: {text.splitlines()[-1]}"
+    again = judge(replace(left, lines=log_lines(*text.replace("[27403]", "[9]").splitlines())))
+    assert verdict.place == again.place != ""
+    assert judge(left, known_last_step=40).place == ""
+    begun = replace(left, ranks=(RankEnd(0, 1, None, pid=7),))
+    assert judge(begun).rule != "set-up"

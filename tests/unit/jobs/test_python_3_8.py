@@ -15,6 +15,7 @@ from dscampaign import jobs
     ("script", "more"),
     [
         ("guard.py", set()),
+        ("inside.py", set()),
         ("rank.py", set()),
         ("report.py", set()),
         ("trainer/all_reduce.py", {"torch"}),
