@@ -92,7 +92,7 @@ def _question(required: Requirements, settings: Settings) -> Question:
     return Question(
         python=required.config.python or sys.executable,
         setup_chooses=required.config.python is None,
-        launcher={None: "deepspeed", "python": "srun"}.get(required.config.launcher, required.config.launcher),
+        launcher="srun" if required.config.launcher == "python" else required.config.launcher or "deepspeed",
         env=required.config.env,
         ranks=required.ranks,
         gpus=required.gpus,

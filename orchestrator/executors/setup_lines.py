@@ -4,7 +4,8 @@ All lines run in a single shell, so that variables stay set. A line fails as und
 that is of a command whose failure the line itself handles (`|| true`, `if`, the left side of `&&`).
 
 A batch job's shell is no login shell, and may lack `module` and `conda`: before the first line that starts with an
-unknown command it reads the files of a login shell. The Python that the lines choose runs the training, see `PYTHON`.
+unknown command it reads the files of a login shell. The Python that the lines choose runs the training, see
+`SETUP_PYTHON`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.documents import Document, Number
-from dscampaign.jobs.shared.payload import SETUP_PYTHON as PYTHON
+from dscampaign.jobs.shared.payload import SETUP_PYTHON
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""
@@ -64,7 +65,7 @@ _END: Final = rf"""
 for dscampaign_python in "$(command -v python)" "$(command -v python3)"; do
   case "$dscampaign_before" in
     *":$dscampaign_python:"*) ;;
-    *) if [ -x "$dscampaign_python" ]; then export {PYTHON}="$dscampaign_python"; break; fi ;;
+    *) if [ -x "$dscampaign_python" ]; then export {SETUP_PYTHON}="$dscampaign_python"; break; fi ;;
   esac
 done
 trap - ERR

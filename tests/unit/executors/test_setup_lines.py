@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dscampaign.jobs.shared.payload import SETUP_PYTHON
 from dscampaign.orchestrator.executors.base import JobArray
-from dscampaign.orchestrator.executors.setup_lines import PYTHON, SetUpFailure, guarded, record_of
+from dscampaign.orchestrator.executors.setup_lines import SetUpFailure, guarded, record_of
 from dscampaign.orchestrator.executors.slurm import SCRIPT, SlurmExecutor
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
@@ -28,7 +29,7 @@ def shell(folder: Path, lines: Sequence[str], **env: str) -> subprocess.Complete
     (home / "bin/conda").chmod(0o700)
     (home / "llm").mkdir()
     (home / "llm/python").symlink_to("/bin/true")
-    script = "\n".join([*guarded(lines, folder, "0"), f'echo "${{LOADED-}} ${{{PYTHON}-}}"'])
+    script = "\n".join([*guarded(lines, folder, "0"), f'echo "${{LOADED-}} ${{{SETUP_PYTHON}-}}"'])
     env = {"HOME": str(home), "PATH": f"{home}/bin:{os.environ['PATH']}", **env}
     return subprocess.run(["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
