@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,17 +42,28 @@ RECONCILER_TIME: Final = "1-0"
     show_default=True,
     help="`smoke` shrinks the campaign to a tiny model that trains for a few minutes on this machine's CPU.",
 )
+@click.option(
+    "--from-sbatch",
+    "script",
+    type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
+    metavar="FILE",
+    help="Take over what an sbatch script does; it is only read.",
+)
 @click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
 @json_option
-def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) -> int:
-    """Write a spec from a template.
+def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool, as_json: bool) -> int:
+    """Write a spec from a template, or from an sbatch script.
 
-    Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on.
+    Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on. With `--from-sbatch`,
+    comments in the spec list the lines that were taken over, that are no longer needed, and that were not understood.
 
     Examples:
       campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
+      campaign init --from-sbatch train.sbatch
     """
+    if script:
+        return _from_sbatch(script, path, as_json)
     from dscampaign.orchestrator.spec import templates
 
     if list_only:
@@ -68,6 +80,24 @@ def init(path: Path, template: str, scale: str, list_only: bool, as_json: bool) 
     echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
     if as_json:
         echo_json({"template": chosen.name, "files": [str(one) for one in written]})
+    return EXIT_OK
+
+
+def _from_sbatch(script: Path, path: Path, as_json: bool) -> int:
+    from dscampaign.orchestrator.spec.from_sbatch import spec_of
+    from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
+    from dscampaign.orchestrator.spec.templates import write_new
+
+    check_folder_of(path)
+    made = spec_of(script.read_text(encoding="utf-8", errors="replace"), script.stem, os.environ)
+    write_new({path: yaml_of(made, script.name)})
+    counts = (
+        f"taken over: {len(made.taken)}, no longer needed: {len(made.needless)}, not understood: {len(made.unclear)}"
+    )
+    echo_err(f"wrote {path} ({counts}); read its comments, then `{typed('validate', str(path))}`")
+    if as_json:
+        notes = {"taken": made.taken, "needless": made.needless, "unclear": made.unclear}
+        echo_json({"template": None, "files": [str(path)], **notes})
     return EXIT_OK
 
 

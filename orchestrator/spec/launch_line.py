@@ -156,7 +156,7 @@ def _launcher(words: Sequence[str], name: str) -> tuple[Launcher | None, int]:
 
 def _srun(words: Sequence[str]) -> LaunchLine:
     outer = _read("srun", words, 1)
-    inner = launch_line(outer.script)
+    inner = launch_line(list(outer.script))
     if inner is None or inner.launcher == "srun":
         raise Hint(
             f"starts {outer.script[0]} by srun", "start with a Python script or its launcher: `srun python train.py`"

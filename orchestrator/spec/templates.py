@@ -85,6 +85,16 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
     texts, beside = {path: template.text(scale)}, path.with_name(TEXT)
     if scale == SMOKE and not beside.exists():
         texts[beside] = (_FOLDER / TEXT).read_text(encoding="utf-8")
+    write_new(texts)
+    return list(texts)
+
+
+def write_new(texts: Mapping[Path, str]) -> None:
+    """Write files that do not exist.
+
+    Raises:
+        UserError: One exists, or cannot be written.
+    """
     for file, text in texts.items():
         try:
             with file.open("x", encoding="utf-8") as new:
@@ -93,4 +103,3 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
             there = isinstance(error, FileExistsError)
             message = f"{file} already exists" if there else f"cannot write {file}: {error.strerror}"
             raise UserError(message, "name another file: `campaign init other.yaml`") from error
-    return list(texts)

@@ -1,0 +1,117 @@
+"""The text of a spec made from an sbatch script, with notes on the script's lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from .from_sbatch import Made
+from .launch_line import LaunchLine
+from .sbatch_script import TASK
+from .secrets import secret_in
+
+_STEPS: Final = re.compile(r"--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)(?:=.*)?")
+_PLAIN: Final = re.compile(
+    r"(?!.*:(?: |$))(?!(?:true|false|yes|no|on|off|null|~|[-+.\d]\S*)$)[\w./$~][\w./:@%+=$*~-]*(?: [\w./:@%+=$*~-]+)*"
+)
+_NUMERAL: Final = re.compile(r"0|[1-9]\d*|true|\d+(?::\d\d)+|\d+-\d\d?(?::\d\d)*")
+
+
+def yaml_of(made: Made, source: str) -> str:
+    """Return the text of the spec."""
+    return "\n".join([*_notes(made, source), *_lines(made)]) + "\n"
+
+
+def _notes(made: Made, source: str) -> Iterator[str]:
+    yield f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."
+    yield f"# Taken over: lines {_spans(made.taken)}."
+    for head, notes in (("No longer needed", made.needless), ("NOT UNDERSTOOD, please check", made.unclear)):
+        if notes:
+            yield f"# {head}:"
+            yield from (f"#   {place}: {_shown(text)}" for place, text in notes)
+
+
+def _shown(text: str) -> str:
+    return text.split(maxsplit=1)[0] + " … (a line with a secret)" if secret_in(text) else " ".join(text.split())
+
+
+def _spans(places: list[str]) -> str:
+    """Return `2-4, 7` for the lines 2, 3, 4 and 7."""
+    ends = [place.partition("-")[::2] for place in places]
+    lines = {line for first, last in ends for line in range(int(first), int(last or first) + 1)}
+    begins = sorted(line for line in lines if line - 1 not in lines)
+    lasts = sorted(line for line in lines if line + 1 not in lines)
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, lasts, strict=True))
+
+
+def _lines(made: Made) -> Iterator[str]:
+    yield f"name: {_scalar(made.name)}"
+    yield from (f"{name}: {_scalar(value)}" for name, value in made.fields.items())
+    slurm = {name: value if _NUMERAL.fullmatch(value) else _scalar(value) for name, value in made.slurm.items()}
+    yield from _section("slurm", slurm)
+    if made.setup:
+        yield from ("  setup:", *(f"    - {_scalar(line)}" for line in made.setup))
+    yield from _section("container", {name: _scalar(value) for name, value in made.container.items()})
+    if made.mounts:
+        yield f"  mounts: [{', '.join(map(_scalar, made.mounts))}]"
+    yield from _section("env", {name: _scalar(value) for name, value in made.env.items()})
+    if made.line:
+        yield from _command(made, made.line)
+    if made.variables.axes:
+        yield from _matrix(made)
+
+
+def _section(name: str, fields: Mapping[str, str]) -> list[str]:
+    return [f"{name}:", *(f"  {key}: {value}" for key, value in fields.items())] if fields else []
+
+
+def _command(made: Made, line: LaunchLine) -> Iterator[str]:
+    yield f"launcher: {line.launcher}"
+    if line.options:
+        yield f"launcher_options: [{', '.join(map(_scalar, line.options))}]"
+    if line.python:
+        yield f"python: {_scalar(line.python)}"
+    world = line.sizes.get("world", 0) // int(made.sizes["nodes"])
+    ranks = line.sizes.get("ranks") or world or (int(made.sizes["ranks"]) if line.launcher == "srun" else 0)
+    if ranks and ranks != int(made.sizes["gpus"]):
+        yield f"ranks_per_node: {ranks}"
+    text = _joined(line.script)
+    steps = re.search(rf"(?<= )({_STEPS.pattern.removesuffix('(?:=.*)?')})([= ])(\d+)(?= |$)", text)
+    if steps:
+        text = f"{text[: steps.start(3)]}{{steps}}{text[steps.end(3) :]}"
+        yield from ("train:", f"  steps: {steps[3]}")
+    yield from ("command: >-", f"  {text}")
+
+
+def _joined(words: tuple[str, ...]) -> str:
+    return " ".join(word if re.fullmatch(r"[\w@%+=:,./{}-]+", word) else shlex.quote(word) for word in words)
+
+
+def _matrix(made: Made) -> Iterator[str]:
+    """Yield an axis of the array's tasks."""
+    axes, arrays = made.variables.axes, made.variables.arrays
+    points = [
+        {axes[name]: str(task) if name == TASK else (arrays[name] + [""] * (task + 1))[task] for name in axes}
+        for task in made.tasks
+    ]
+    yield "matrix:"
+    if len(axes) == 1:
+        (name,) = axes.values()
+        yield f"  {name}: [{', '.join(_value(point[name]) for point in points)}]"
+        return
+    yield "  array:"
+    for task, point in zip(made.tasks, points, strict=True):
+        pairs = ", ".join(f"{name}: {_value(value)}" for name, value in point.items())
+        yield f"    - {{label: task-{task}, {pairs}}}"
+
+
+def _value(text: str) -> str:
+    return text if re.fullmatch(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", text) else _scalar(text)
+
+
+def _scalar(text: str) -> str:
+    """Return a YAML scalar that is certainly this text."""
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,78 @@
+"""`campaign init --from-sbatch`: scripts of the kinds that people publish, and the specs expected."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.spec.from_sbatch import spec_of
+from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
+
+CASES = Path(__file__).parents[2] / "cases" / "sbatch"
+SCRIPTS = sorted(CASES.glob("*.sbatch"))
+ONLY_A_SHELL = ("heredoc",)
+"""Its command names a variable whose value only a shell finds, and the error says so."""
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_becomes_the_spec_expected(script: Path) -> None:
+    assert main(["init", "--from-sbatch", str(script)]) == 0
+    text = Path("campaign.yaml").read_text()
+    assert text == script.with_suffix(".yaml").read_text()
+    for name in re.findall(r"[\w/.-]+\.(?:py|json|yaml|sif)\b", text):
+        for file in (Path(name), Path("experiments", name)):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    Path("pkg").mkdir(exist_ok=True)
+    Path("pkg/train.py").touch()
+    assert main(["validate", "campaign.yaml"]) == (2 if script.stem in ONLY_A_SHELL else 0)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_each_line_is_accounted_for(script: Path) -> None:
+    made = spec_of(script.read_text(), script.stem, {"HOME": "/home/me"})
+    places = [*made.taken, *(place for place, _ in (*made.needless, *made.unclear)), "0"]
+    spans = [tuple(map(int, place.split("-"))) for place in places if place[0].isdigit()]
+    known = {line for span in spans for line in range(span[0], span[-1] + 1)}
+    lines = enumerate(script.read_text().splitlines(), 1)
+    assert {at for at, line in lines if line.strip() and not re.match(r"#(?!SBATCH)", line)} <= known
+
+
+def test_the_page_shows_a_script_and_its_spec() -> None:
+    page = (CASES.parents[2] / "docs" / "from-sbatch.md").read_text()
+    script, spec = re.findall(r"```(?:bash|yaml)\n(.*?)```", page, re.DOTALL)
+    assert yaml_of(spec_of(script, "train", {}), "train.sbatch") == spec
+
+
+def test_an_existing_spec_is_not_overwritten() -> None:
+    Path("campaign.yaml").write_text("name: mine\n")
+    assert main(["init", "--from-sbatch", str(SCRIPTS[0])]) != 0
+    assert Path("campaign.yaml").read_text() == "name: mine\n"
+
+
+def test_nothing_is_executed_and_no_secret_is_copied() -> None:
+    token = "hf_" + 20 * "a"
+    lines = (
+        f"export A=$(touch ran)\nB=`touch ran`\nhuggingface-cli login --token {token}\nHF_TOKEN={token} torchrun t.py\n"
+    )
+    text = yaml_of(spec_of(lines, "x", {"HF_TOKEN": token}), "x.sbatch")
+    assert not Path("ran").exists()
+    assert token not in text
+    assert "B=`touch ran`: only a shell finds its value" in text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "'", "srun", "#SBATCH -N", "#SBATCH '", "srun bash -c", "apptainer exec", "for", "a(", "x=("]
+)
+def test_odd_scripts_are_read_too(text: str) -> None:
+    assert "no line starts a training script" in yaml_of(spec_of(text, "x", {}), "x.sbatch")
