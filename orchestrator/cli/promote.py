@@ -42,7 +42,7 @@ def promote(
     """Write the spec of one longer run of the recommended condition.
 
     It is the campaign's spec as submitted, without comments, matrix, repeats and screening, with the settings of that
-    condition and a new name. Notes list the settings that depend on the number of steps. Without an established
+    condition and a new name. Notes list the settings that depend on the number of steps. Without a proven
     recommendation, name a condition.
 
     Examples:
@@ -78,7 +78,7 @@ def promote(
 
 def _recommended(results: Results) -> Condition:
     found = [workload.answer for workload in results.workloads]
-    if len(found) == 1 and found[0].chosen and found[0].established:
+    if len(found) == 1 and found[0].chosen and found[0].proven:
         return found[0].chosen
     reason = clean(found[0].sentence) if len(found) == 1 else f"{results.campaign.name} has {len(found)} workloads"
     hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dscampaign.orchestrator.report.compare.sensitivity import (
     Sensitivity,
-    certainties,
     change_in_words,
     loss_effect,
     memory_effect,
     pair_names,
+    proofs,
     speed_effect,
 )
 
@@ -17,7 +17,7 @@ def effect_line(change: Sensitivity) -> str:
     """`zero_stage 1 → 2: 1.20 × the speed, -1.0 GB, equal held-out loss (a → b)`."""
     memory = memory_effect(change)
     effects = [speed_effect(change), "" if memory == "the same memory" else memory, loss_effect(change)]
-    certainty = {"loss": "", **certainties(change)}
-    sure = certainty.get("speed", certainty["loss"])
-    pairs = "; ".join(filter(None, [pair_names(change), sure.replace("established", "")]))
+    proven = proofs(change)
+    sure = proven.get("speed", proven.get("loss", True))
+    pairs = pair_names(change) + ("" if sure else "; not proven")
     return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."

@@ -20,12 +20,13 @@ SECTIONS: Final = {
     ),
     "Where did the time go?": _columns("use | GPU-hours | share"),
     "What did the GPUs do?": _columns(
-        "condition | utilisation (%) | power (W) | hottest (°C) | energy (kJ) | CPU load (%) | peak power (W) | "
+        "condition | utilisation (%) | power (W) | hottest (°C) | energy (kJ) | CPU load (%) | "
         "peak over 1 s (W) | coolest (°C) | samples | every (s)"
     ),
     "Runs": _columns("run | state | tries | received | losses | times | memories | waited for data"),
     "GPUs": _columns(
-        "run | node | GPU | utilisation | power | peak | of limit | peak over 1 s | coolest | hottest | memory | energy"
+        "run | node | GPU | utilisation | power | highest sample | of limit | peak over 1 s | coolest | hottest | "
+        "memory | energy"
     ),
     "What MFU is calculated from": _columns(
         "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "

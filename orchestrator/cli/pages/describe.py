@@ -38,6 +38,7 @@ from dscampaign.orchestrator.spec.batch_size import sharers
 
 from .gpus import gpu_lines
 from .states import attempt_cell, counts_line, doing, state_cell
+from .status import causes
 from .text import Cell, Page, Style, fold, table
 
 
@@ -48,7 +49,7 @@ def settings_page(settings: Sequence[Setting], page: Page) -> str:
 
 
 def campaign_page(facts: CampaignDetails, page: Page) -> str:
-    """A campaign: its place, its origin, its state, its last events."""
+    """A campaign: its place, its origin, its state, the causes of failures with the next commands, its last events."""
     campaign, status = facts.status.campaign, facts.status
     provenance = campaign.provenance
     commit = f" at {provenance['git']}" if provenance.get("git") else ""
@@ -63,6 +64,7 @@ def campaign_page(facts: CampaignDetails, page: Page) -> str:
         "created": f"{moment(campaign.created_s)}, by version {provenance.get('version', '?')}",
     }
     lines = _pairs(pairs, page)
+    lines += _section("Failures", causes(status, page), page)
     return "\n".join([*lines, *_section("Events", _events(facts.events, page, facts.run_names), page)])
 
 

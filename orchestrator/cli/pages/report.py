@@ -7,10 +7,11 @@ from typing import Final
 
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.formatting import clean, count, words
-from dscampaign.orchestrator.report.compare.answer import Row, Verdict
+from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.statistics import Verdict
 from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -47,6 +48,7 @@ def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | No
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
     notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
+    notes += [clean(one.basis)] if len(answer.rows) > 1 else []
     if configs is not None and chosen and (unread := unread_config(chosen)):
         notes.append(unread)
     yield from ("", *notes) if notes else ()

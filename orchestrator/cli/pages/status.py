@@ -71,7 +71,7 @@ def status_page(
     whole_conditions = status.settled and not whole and any(run.repeat for run in status.runs)
     if height is None or (len(status.runs) <= height and not whole_conditions):
         rows = [*_runs_table(status, status.runs, page), *_changed(status.runs, page)]
-        lines = _page(status, page, rows, _causes(status, page), whole)
+        lines = _page(status, page, rows, causes(status, page), whole)
         if height is None or _height(lines, page) <= height:
             return "\n".join(lines)
     return "\n".join(_screen(status, page, height))
@@ -119,7 +119,7 @@ def _sources(status: CampaignStatus) -> list[str]:
 
 def _screen(status: CampaignStatus, page: Page, height: int) -> list[str]:
     """The worst conditions, or runs if there are no repeats, and as many causes of failures as leave room for them."""
-    failures = _causes(status, page, max(1, (height - 13) // 2))
+    failures = causes(status, page, max(1, (height - 13) // 2))
     most = _more(status, len(status.runs))
     around = _page(status, page, ["header", most], failures, brief=True)
     room = max(_LEAST_ROWS, height - _height(around, page))
@@ -257,7 +257,7 @@ def _fitting(runs: Sequence[RunStatus], room: int) -> list[RunStatus]:
     return [run for run in runs if run.run_id in chosen]
 
 
-def _causes(status: CampaignStatus, page: Page, most: int | None = None) -> list[str]:
+def causes(status: CampaignStatus, page: Page, most: int | None = None) -> list[str]:
     """Each cause of failures, or the `most` frequent causes, with the next commands."""
     name, groups = status.campaign.name, failures_of(status)
     lines = [_cause(runs, page, 1 if most else 3) for runs in groups[:most]]

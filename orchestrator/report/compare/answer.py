@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -35,7 +34,8 @@ from .ranking import (
     pareto_front,
 )
 from .reasons import Reason, Why, reasons_text
-from .statistics import Estimate, Order, Sameness, estimate
+from .statistics import Estimate, Verdict, estimate
+from .wording import loss_margin
 from .workloads import common_loss, seconds_to_loss
 
 _ROUNDING: Final = 1e-5
@@ -43,21 +43,6 @@ _ROUNDING: Final = 1e-5
 
 UNLIKE: Final = 0.05
 """Part of the steps: held-out losses that were measured further apart do not compare."""
-
-
-class Verdict(StrEnum):
-    """A condition beside the best one."""
-
-    BEST = "best"
-    FIRST = "first"  # in front, and no other is proven to be behind
-    FASTEST = "fastest"
-    """The fastest, if another learns better and no objective is set."""
-    LEARNS_BEST = "learns_best"
-    EQUAL = "equal"
-    SLOWER = "slower"  # with the same loss, which leads
-    BEHIND = "behind"
-    OPEN = "not_proven"
-    OUT = "out"
 
 
 @dataclass(frozen=True)
@@ -107,8 +92,8 @@ class Answer:
     front: tuple[str, ...] = ()
 
     @property
-    def established(self) -> bool:
-        """Whether the repeats prove it."""
+    def proven(self) -> bool:
+        """Whether the repeats prove the choice."""
         return self.learner is not None and not self.doubts
 
     @property
@@ -154,11 +139,11 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
-    nothing_proven = {row.verdict for row in rows[1:]} == {Verdict.OPEN}
+    nothing_proven = {row.verdict for row in rows[1:]} == {Verdict.NOT_PROVEN}
     if nothing_proven or few_repeats([chosen.condition], losses=lead is Objective.LOSS):
         rows[0] = replace(rows[0], verdict=Verdict.FIRST)
     if undecided:
-        apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LEARNS_BEST}
+        apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LOWEST_LOSS}
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
@@ -266,14 +251,12 @@ def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> st
 def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Verdict:
     if own is best:
         return Verdict.BEST
+    alike = not unlike(own.condition, best.condition)
+    order = compare_speeds(own, best) if alike else Verdict.NOT_PROVEN
     if lead is Objective.LOSS:
-        test = compare_losses(own, best).verdict
-        slower = compare_speeds(own, best) is Order.SLOWER and not unlike(own.condition, best.condition)
-        equal = Verdict.SLOWER if slower else Verdict.EQUAL
-        return {Sameness.WORSE: Verdict.BEHIND, Sameness.EQUIVALENT: equal}.get(test, Verdict.OPEN)
-    if unlike(own.condition, best.condition):
-        return Verdict.OPEN
-    return {Order.SLOWER: Verdict.BEHIND, Order.TIE: Verdict.EQUAL}.get(compare_speeds(own, best), Verdict.OPEN)
+        loss = compare_losses(own, best).verdict
+        return order if loss is Verdict.EQUAL and order is Verdict.SLOWER else loss
+    return Verdict.WORSE if order is Verdict.SLOWER and lead is not Objective.SPEED else order
 
 
 def _out_row(one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason]) -> Row:
@@ -306,9 +289,10 @@ def _speed_doubts(
         yield few_repeats(unsure, losses=True) or Reason(Why.NO_LOSSES, tuple(one.title for one in unsure))
         return
     if may_be_worse(chosen):
-        yield Reason(Why.LOSS_VARIES)
+        most = chosen.loss.difference.high if chosen.loss.difference else None
+        yield Reason(Why.LOSS_VARIES, number=most, unit=chosen.loss_unit, detail=loss_margin(chosen.loss.margin))
     best = next(one for one in standing if one.condition is chosen.condition)
-    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Order.INCONCLUSIVE]
+    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Verdict.NOT_PROVEN]
     if unclear:
         good = "fast" if best is chosen else "good"  # others have scores
         yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear), detail=good)
@@ -347,12 +331,12 @@ def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], fig
         return f"{start}: as fast as {count(len(tied), 'other')}{least}"
     if chosen.is_baseline or not chosen.times_baseline:
         return f"{start}: the fastest of {len(rows)}"
-    same = ", same loss" if chosen.loss.verdict is Sameness.EQUIVALENT else ""
+    same = ", same loss" if chosen.loss.verdict is Verdict.EQUAL else ""
     return f"{start}: {chosen.times_baseline.value:.2f} × the baseline's speed{same}"
 
 
 def _loss_claim(chosen: BaselineComparison, rows: Sequence[Row]) -> str:
-    if chosen.times_baseline and chosen.order is Order.FASTER and chosen.loss.verdict is Sameness.EQUIVALENT:
+    if chosen.times_baseline and chosen.order is Verdict.FASTER and chosen.loss.verdict is Verdict.EQUAL:
         return f"{chosen.times_baseline.value:.2f} × the baseline's speed, same loss"
     if min((row.comparison for row in rows), key=median_loss) is chosen:
         return f"lowest {chosen.loss_is} loss"

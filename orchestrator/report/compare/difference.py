@@ -16,14 +16,14 @@ from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
-from dscampaign.orchestrator.formatting import some
+from dscampaign.orchestrator.formatting import some, words
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, circumstances, conditions_of
-from .wording import difference, loss_verdict
+from .wording import difference, intervals, loss_verdict, times
 
 MISSING: Final = "–"
 
@@ -133,7 +133,8 @@ def verdict(one: Comparison) -> list[str]:
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
         shown.append(f"{mixed} This may explain what differs.")
     if result.times_baseline:
-        shown.append(f"Speed: {right} runs at {result.times_baseline.value:.3f} × {left}: {result.order}.")
+        shown.append(f"Speed: {right} runs at {times(result.times_baseline)} × {left}: {words(result.order)}.")
+        shown += [f"{intervals(result.among)}."] if result.times_baseline.low is not None else []
     shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
     shown += _clock_remarks(one)
     apart = ""

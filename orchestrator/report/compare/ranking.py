@@ -9,7 +9,7 @@ from typing import Final
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds
-from .statistics import TIE, Order, Sameness, estimate
+from .statistics import TIE, Verdict, estimate
 
 _BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
 """Metrics by which a configuration may be better than a faster one."""
@@ -33,7 +33,7 @@ def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
 
 def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
     """Return conditions that learn better than the fastest and no worse than the best of them; else all."""
-    better = [one for one in left if compare_losses(one, fastest).verdict == Sameness.BETTER]
+    better = [one for one in left if compare_losses(one, fastest).verdict == Verdict.BETTER]
     if not better:
         return list(left)
     best = min(better, key=median_loss)
@@ -42,12 +42,12 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Return whether that is shown."""
-    return compare_losses(one, other).verdict == Sameness.EQUIVALENT
+    return compare_losses(one, other).verdict == Verdict.EQUAL
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Return whether that is established."""
-    return compare_losses(one, other).verdict == Sameness.WORSE
+    return compare_losses(one, other).verdict == Verdict.WORSE
 
 
 def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -77,8 +77,8 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
     found = compare_speeds(one, other)
-    if found != Order.INCONCLUSIVE:
-        return found == Order.FASTER
+    if found != Verdict.NOT_PROVEN:
+        return found == Verdict.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
 
 

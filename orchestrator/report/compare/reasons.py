@@ -24,7 +24,7 @@ class Why(StrEnum):
     OVERFLOW = "gradients_overflowed"
     LOSS_NOT_FINITE = "loss_not_finite"
     LOSS_WORSE = "loss_worse"
-    LOSS_UNPROVEN = "same_loss_not_proven"
+    LOSS_UNPROVEN = "loss_may_be_higher"
     NOT_MEASURED = "not_measured"
     DIFFERENT_CODE = "different_code"
     PROVISIONAL = "others_unfinished"
@@ -89,7 +89,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.FEW_COUNT: "only {detail} of {names} count; run the others again",
     Why.NO_LOSSES: "no losses were found in {names}",
     Why.VARIES: "repeats vary too much to separate it from {names}; add repeats",
-    Why.LOSS_VARIES: "losses vary too much to prove the baseline's loss; add repeats",
+    Why.LOSS_VARIES: "its loss may be up to {number} above the baseline's (margin: {detail}); add repeats",
     Why.DEVICES: "jobs that ask for the same ran on different devices: {detail}",
     Why.VARIABLES: "jobs inherited different values of {detail} from the shell ({names}); set them in `env`",
     Why.EVALUATED: "{names} evaluated last after {number} of the steps, others after {detail}: compare equal steps",
@@ -103,7 +103,7 @@ _SHORT: Final[Mapping[Why, str]] = {
     Why.FEW_COUNT: "too few repeats count",
     Why.NO_LOSSES: "no losses were found",
     Why.VARIES: "{names} may be as {detail}",
-    Why.LOSS_VARIES: "same loss not proven",
+    Why.LOSS_VARIES: "its loss may be higher",
     Why.DEVICES: "devices differ",
     Why.VARIABLES: "environments differ",
 }
@@ -135,6 +135,6 @@ def grouped_reasons(reasons: Iterable[tuple[str, Reason]]) -> list[tuple[tuple[s
 def _number(reason: Reason, value: float) -> str:
     if reason.code in _SHARES:
         return f"{value:.0%}"
-    if reason.code in (Why.LOSS_WORSE, Why.LOSS_UNPROVEN):
+    if reason.code in (Why.LOSS_WORSE, Why.LOSS_UNPROVEN, Why.LOSS_VARIES):
         return loss_gap(value, reason.unit, "")
     return f"{value:,.0f}"

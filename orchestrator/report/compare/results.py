@@ -15,6 +15,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
+from .wording import intervals
 from .workloads import TimeToLoss, Workload, asked_work, times_to_loss, workloads_of
 
 
@@ -25,6 +26,13 @@ class WorkloadResults:
     workload: Workload
     comparisons: tuple[BaselineComparison, ...]
     answer: Answer
+
+    @property
+    def basis(self) -> str:
+        """The baseline and its reason, and what the intervals hold for."""
+        known = any(one.times_baseline and one.times_baseline.low is not None for one in self.comparisons)
+        held = f"; {intervals(self.comparisons[0].among)}" if known and len(self.comparisons) > 1 else ""
+        return f"baseline: {self.workload.baseline.title} ({self.workload.because}){held}"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dscampaign.orchestrator.formatting import some
 
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
-from .statistics import Estimate, Order, Sameness, contrast
-from .wording import loss_gap, times
+from .statistics import Estimate, Verdict, contrast
+from .wording import decimals, interval, loss_gap, times
 
 FIELDS: Final = (
     "engine", "zero_stage", "offload", "precision", "compile", "deepcompile", "cuda_graphs", "activation_checkpointing",
@@ -167,7 +167,7 @@ def speed_change(change: Sensitivity) -> Estimate | None:
 
 def speed_effect(change: Sensitivity) -> str:
     """Return `1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if unknown."""
-    if {compare_speeds(after, before) for before, after in change.pairs} == {Order.TIE}:
+    if {compare_speeds(after, before) for before, after in change.pairs} == {Verdict.EQUAL}:
         return "as fast"
     mean = speed_change(change)
     each = [f"{found.value:.2f}" for a, b in change.pairs if (found := times_as_fast(b, a))]
@@ -204,14 +204,27 @@ def memory_effect(change: Sensitivity) -> str:
 def loss_effect(change: Sensitivity) -> str:
     """Return how far the losses are apart; equal if that is shown of every pair."""
     tests = [compare_losses(after, before) for before, after in change.pairs]
-    gaps = [test.difference.value for test in tests if test.difference]
-    if not gaps:
+    mean = loss_change(change)
+    if not mean:
         return ""
     what, unit = f"{change.pairs[0][0].loss_is} loss", change.pairs[0][0].loss_unit
-    if all(test.verdict == Sameness.EQUIVALENT for test in tests):
+    if all(test.verdict == Verdict.EQUAL for test in tests):
         return f"equal {what}"
-    low, high = (loss_gap(gap, unit) for gap in (min(gaps), max(gaps)))
-    return f"{what} {low if low == high else f'{low} to {high}'}{unit}"
+
+    def number(gap: float) -> str:
+        return loss_gap(gap, unit, decimals=decimals(mean, 3) if unit else None)
+
+    each = [number(test.difference.value) for test in tests if test.difference]
+    low, high = min(each, key=float), max(each, key=float)
+    return f"{what} {number(mean.value)}{interval(mean, number)}{unit}{f' ({low} to {high})' if low != high else ''}"
+
+
+def loss_change(change: Sensitivity) -> Estimate | None:
+    """Return the mean difference of the losses over all pairs, with its interval over repeats with the same seed."""
+    both = [(dict(before.losses), dict(after.losses)) for before, after in change.pairs]
+    shared = set(both[0][0]).intersection(*(losses for pair in both for losses in pair))
+    gaps = [sum(after[seed] - before[seed] for before, after in both) / len(both) for seed in sorted(shared)]
+    return contrast([(gaps, 1.0)], additive=True, among=change.pairs[0][0].among)
 
 
 def pair_names(change: Sensitivity) -> str:
@@ -220,22 +233,13 @@ def pair_names(change: Sensitivity) -> str:
     return f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
 
 
-def certainties(change: Sensitivity) -> dict[str, str]:
-    """Return `established`, or the doubt, for the effect on speed and on the loss, if there is one."""
+def proofs(change: Sensitivity) -> dict[str, bool]:
+    """Return whether the effects on speed and on the loss are proven in each pair, if they were measured."""
     timed = [(before, after) for before, after in change.pairs if before.speeds and after.speeds]
     tests = [test for before, after in change.pairs if (test := compare_losses(after, before)).difference]
-    found = {}
-    if timed:
-        unclear = any(compare_speeds(after, before) == Order.INCONCLUSIVE for before, after in timed)
-        found["speed"] = _certainty(min(len(one.speeds) for pair in timed for one in pair), unclear=unclear)
-    if tests:
-        unclear = any(test.verdict == Sameness.INCONCLUSIVE for test in tests)
-        found["loss"] = _certainty(min(len(one.losses) for pair in change.pairs for one in pair), unclear=unclear)
-    return found
-
-
-def _certainty(repeats: int, *, unclear: bool) -> str:
-    return "one repeat" if repeats == 1 else "inconclusive" if unclear else "established"
+    orders = [compare_speeds(after, before) for before, after in timed]
+    found = {"speed": orders, "loss": [test.verdict for test in tests]}
+    return {figure: Verdict.NOT_PROVEN not in verdicts for figure, verdicts in found.items() if verdicts}
 
 
 def effect_document(change: Sensitivity) -> dict[str, Any]:
@@ -248,7 +252,7 @@ def effect_document(change: Sensitivity) -> dict[str, Any]:
         "after": change.after,
         "pairs": [[before.condition.name, after.condition.name] for before, after in change.pairs],
         "speed": asdict(speed) if speed else None,
-        "certainty": certainties(change),
+        "proven": proofs(change),
         "mem_reserved_gb": memory_change(change),
         "loss": [{**asdict(test), "difference": test.difference and asdict(test.difference)} for test in tests],
     }

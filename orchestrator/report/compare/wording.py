@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number
+from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number, words
 
 from .statistics import Estimate, LossTest
 
@@ -36,9 +36,23 @@ def deviation(found: Estimate | None, scale: float = 1.0) -> str:
 
 
 def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
-    """Return a difference of losses without their unit; all with the same margin have the same decimals."""
-    fine = 4 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))
-    return loss_gap(value, unit, sign, fine)
+    """Return a difference of losses without their unit, with the digits that its interval leaves."""
+    fine = 3 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))
+    return loss_gap(value, unit, sign, decimals(test.difference, fine))
+
+
+def decimals(found: Estimate | None, otherwise: int) -> int:
+    """Return the decimals that an interval leaves: two digits of its half width, or 4 if those are fewer."""
+    if found is None or found.low is None or found.high is None or found.high <= found.low:
+        return otherwise
+    return min(max(4, otherwise), max(0, 1 - math.floor(math.log10((found.high - found.low) / 2))))
+
+
+def intervals(among: int) -> str:
+    """Return what the intervals of so many comparisons hold for."""
+    if among > 1:
+        return f"95 % intervals, corrected for {among} comparisons at once"
+    return "95 % intervals, for this comparison alone; more at once make them wider"
 
 
 def loss_margin(margin: float) -> str:
@@ -57,4 +71,4 @@ def loss_gap(value: float, unit: str, sign: str = "+", decimals: int | None = No
 
 def loss_verdict(test: LossTest) -> str:
     """Return the result of a comparison of losses, with its margin or the reason for no result."""
-    return f"{test.verdict} (± {loss_margin(test.margin)})" if not test.reason else f"{test.verdict}: {test.reason}"
+    return f"{words(test.verdict)}: {test.reason}" if test.reason else f"{test.verdict} (± {loss_margin(test.margin)})"

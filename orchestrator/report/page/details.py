@@ -125,7 +125,7 @@ def _gpus(details: GpuDetails) -> Columns[tuple[str, GpuUse]]:
         "GPU": lambda one: str(one[1].gpu),
         "utilisation": lambda one: METRICS["gpu_util_pct"].text(one[1].util_pct),
         "power": lambda one: METRICS["gpu_power_w"].text(one[1].power_w),
-        "peak": lambda one: METRICS["gpu_power_peak_w"].text(one[1].power_peak_w),
+        "highest sample": lambda one: METRICS["gpu_power_peak_w"].text(one[1].power_peak_w),
         "of limit": of_limit,
         "peak over 1 s": lambda one: METRICS["gpu_power_avg_peak_w"].text(one[1].power_avg_peak_w),
         "coolest": lambda one: METRICS["gpu_temperature_min_c"].text(one[1].temperature_min_c),

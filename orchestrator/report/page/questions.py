@@ -17,12 +17,12 @@ from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons,
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import (
-    certainties,
     change_in_words,
     confounded,
     loss_effect,
     memory_effect,
     pair_names,
+    proofs,
     sensitivities,
     speed_effect,
 )
@@ -123,7 +123,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
         f"95 % interval ({unit})": lambda one: span(one.speed),
         "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
-        "verdict": _beside(lambda one: one.order),
+        "verdict": _beside(lambda one: words(one.order)),
         "step (ms)": _metric("step_s"),
         "MFU": _metric("mfu"),
         "mean (ms)": _metric("step_mean_s"),
@@ -140,9 +140,9 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "warm-up steps": _metric("warm_up_steps"),
         "warm-up": _metric("warm_up_s"),
     }
-    beside = [f"{looks[one.workload.baseline.name].title} ({one.workload.because})" for one in results.workloads]
+    basis = [one.basis for one in results.workloads]
     over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
-    text = f"Medians after the warm-up; × baseline: geometric means over {over}; the baseline is {some(beside, 3)}."
+    text = f"Medians after the warm-up; × baseline: geometric means over {over}; {some(basis, 3)}."
     pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 
@@ -171,7 +171,7 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
         f"{shown[0].loss_is} loss": _metric(compared),
         "Δ baseline": _beside(_apart),
         "95 % interval": _beside(_loss_interval),
-        "verdict": _beside(lambda one: one.loss.verdict),
+        "verdict": _beside(lambda one: words(one.loss.verdict)),
         "because": _beside(lambda one: one.loss.reason),
         "final": _metric("final_loss"),
         "first": _metric("first_loss"),
@@ -180,7 +180,7 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
         "held out": _metric("held_out"),
     }
     margin = shown[0].loss.margin
-    text = f"Losses{unit}; equivalent: within {margin:.2g} of the baseline's, by two one-sided tests over repeats"
+    text = f"Losses{unit}; equal: within {margin:.2g} of the baseline's, by two one-sided tests over repeats"
     if thinned := [one.thinned_to for one in found.values() if one.thinned_to]:
         text += f"; curves are thinned to {min(thinned)} steps"
     return Section("Same learning?", f"{text}.", pictures, _conditions(results, looks, columns, shown))
@@ -221,7 +221,6 @@ _GPUS: Final[Mapping[str, Column]] = {
     "energy (kJ)": _metric("energy_j"),
     "J/token": _metric("j_per_token"),
     "CPU load (%)": _metric("cpu_busy_pct"),
-    "peak power (W)": _metric("gpu_power_peak_w"),
     "peak over 1 s (W)": _metric("gpu_power_avg_peak_w"),
     "coolest (°C)": _metric("gpu_temperature_min_c"),
     "power-capped": _metric("gpu_power_capped"),
@@ -260,17 +259,11 @@ def _settings(results: Results, looks: Looks) -> Section:
         "speed": lambda one: speed_effect(one[1]),
         "memory": lambda one: memory_effect(one[1]),
         "loss": lambda one: loss_effect(one[1]),
-        "certainty": lambda one: _certainty(certainties(one[1])),
+        "proven": lambda one: " and ".join(name for name, sure in proofs(one[1]).items() if sure) or "nothing",
         "pairs": lambda one: Cell(str(len(one[1].pairs)), len(one[1].pairs), tip=pair_names(one[1])),
     }
     text = next(iter(remarks), "Over all pairs that differ in this alone: [95 % interval], (range over pairs).")
     return Section("What does each setting do?", text, tuple(axis_charts(results, looks)), table_of(columns, changes))
-
-
-def _certainty(sure: Mapping[str, str]) -> str:
-    if len(set(sure.values())) == 1:
-        return next(iter(sure.values()))
-    return ", ".join(f"{name} {how}" for name, how in sure.items())
 
 
 def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dscampaign.orchestrator.formatting import some, words
-from dscampaign.orchestrator.report.compare.answer import Row, Verdict
+from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.statistics import Verdict
 from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -19,7 +20,7 @@ from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
 _HEADER: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
-_GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LEARNS_BEST)
+_GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LOWEST_LOSS)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def _ahead(workloads: Sequence[WorkloadResults]) -> str:
         one.answer.rows[0].condition.title if one.answer.learner else f"none of {one.workload.name}"
         for one in workloads
     ]
-    verb = "Use" if all(one.answer.established for one in workloads) else "Ahead"
+    verb = "Use" if all(one.answer.proven for one in workloads) else "Ahead"
     return f"{verb}, by workload: {some(first, 3)}."
 
 

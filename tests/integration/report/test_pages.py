@@ -127,7 +127,7 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
     document = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     (workload,) = document["workloads"]
     assert workload["recommendation"]["condition"] == "<fast>"
-    assert workload["recommendation"]["established"] is True
+    assert workload["recommendation"]["proven"] is True
     assert [one["name"] for one in workload["conditions"]] == ["base", "<fast>", "back", "wild"]
     assert workload["conditions"][1]["order"] == "faster"
     assert document["cost"]["lost"].keys() == {"gpu", "diverged"}
@@ -205,8 +205,9 @@ def test_recommend_names_one_and_says_why_not_the_others(
     url = planted_url(*CONDITIONS)
     assert main(["recommend", "--store", url]) == 0
     page = capsys.readouterr().out
-    sentence, _, table = page.partition("\n\n")
+    sentence, table, basis = page.split("\n\n")
     assert sentence.startswith("Use <fast>: 1.98 × ")
+    assert basis.startswith("baseline: base (the first")
     assert [line.split()[0] for line in table.splitlines()] == ["condition", "<fast>", "back", "base", "wild"]
     assert re.search(r"^wild .* diverged$", page, re.MULTILINE)
     assert main(["recommend", "--store", url, "--json"]) == 0
@@ -228,7 +229,7 @@ def test_two_conditions_are_compared_down_to_the_configuration(
     (one,) = compared(url, capsys, "base", "<fast>")
     assert one["configuration"] == [{"field": "train.zero_stage", "left": "1", "right": "2"}]
     assert one["times_left"] == pytest.approx(1.98, rel=0.01)
-    assert (one["order"], one["loss"]["verdict"]) == ("faster", "equivalent")
+    assert (one["order"], one["loss"]["verdict"]) == ("faster", "equal")
     assert main(["compare", "sweep", "base", "<fast>", "--store", url]) == 0
     page = capsys.readouterr().out
     assert "Speed: <fast> runs at 1.98" in page
@@ -239,10 +240,10 @@ def test_two_repeats_of_one_condition_are_compared_as_runs(
     planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (one,) = compared(url := planted_url(*CONDITIONS), capsys, "base-r1", "base-r2")
-    assert (one["configuration"], one["order"]) == ([], "inconclusive")
+    assert (one["configuration"], one["order"]) == ([], "not_proven")
     (one,) = compared(url, capsys, "base-r0", "base-r2")
     assert one["loss"]["difference"] == pytest.approx(-0.002)  # with other seeds
-    assert one["loss"]["verdict"] == "inconclusive"
+    assert one["loss"]["verdict"] == "not_proven"
 
 
 def test_a_condition_is_not_compared_with_its_own_repeat(

@@ -35,7 +35,6 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
     },
     "What did the GPUs": {
         "power (W)": ("gpu_power_w.value", 1, 1e-2),
-        "peak power (W)": ("gpu_power_peak_w.value", 1, 1e-2),
         "peak over 1 s (W)": ("gpu_power_avg_peak_w.value", 1, 1e-2),
         "hottest (°C)": ("gpu_temperature_c.value", 1, 1e-2),
         "energy (kJ)": ("energy_j.value", 1e-3, 1e-2),

@@ -102,6 +102,12 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     assert "\x1b" not in out
     assert "hint: look at x" in out
     assert "next: campaign logs sweep bad" in out
+    assert main(["explain", "sweep"]) == 0
+    failures = capsys.readouterr().out.partition("Failures\n")[2].partition("\n\n")[0]
+    assert failures.splitlines() == [
+        "  bad failed: KeyError: 'x'[bold] · look at x",
+        "  next: campaign explain sweep bad",
+    ]
 
 
 def test_the_status_of_some_runs_by_their_names(world: World, capsys: Output) -> None:

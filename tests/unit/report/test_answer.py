@@ -12,12 +12,13 @@ from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.pages.report import unread_config
-from dscampaign.orchestrator.report.compare.answer import Answer, Verdict, answer
+from dscampaign.orchestrator.report.compare.answer import Answer, answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
-from dscampaign.orchestrator.report.compare.statistics import estimate
+from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest, Verdict, estimate
+from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import recommendation_document
 from dscampaign.orchestrator.spec.objective import Objective
@@ -50,11 +51,11 @@ def test_the_fastest_that_learns_as_well_is_first_and_marked(planted: Plant) -> 
     slow, careless = Planted("slow", (0.2,) * 3), Planted("careless", (0.01,) * 3, (3.2, 3.21, 3.22))
     found = answered(planted(Planted("base"), slow, careless, Planted("fast", (0.05,) * 3)))
     assert found.sentence == "Use fast: 2.00 × the baseline's speed, same loss."
-    assert shown(found) == [("fast", "best"), ("base", "behind"), ("slow", "behind"), ("careless", "out")]
+    assert shown(found) == [("fast", "best"), ("base", "slower"), ("slow", "slower"), ("careless", "out")]
     assert found.rows[1].beside_best
     assert found.rows[1].beside_best.value == pytest.approx(0.5, rel=0.01)
     assert found.excluded["careless"].text == "held-out loss is higher by 0.210 nats"
-    assert found.established
+    assert found.proven
 
 
 def test_of_equal_speeds_the_least_memory_is_first(planted: Plant) -> None:
@@ -82,7 +83,7 @@ def test_fastest_and_best_learner_are_both_named(planted: Plant) -> None:
     found = answered(planted(Planted("other", (0.3,) * 3), QUICK, LEARNER), baseline="other")
     assert found.undecided
     assert found.sentence == "Fastest: quick; lowest loss: learner. Choose by speed or loss."
-    assert shown(found) == [("quick", "fastest"), ("learner", "learns_best"), ("other", "behind")]
+    assert shown(found) == [("quick", "fastest"), ("learner", "lowest_loss"), ("other", "slower")]
 
 
 @pytest.mark.parametrize(
@@ -104,14 +105,14 @@ def test_identical_repeats_count_once(planted: Plant) -> None:
     runs = planted(Planted("sgd", held_out=(3.031,) * 3), Planted("lion", held_out=(3.0,) * 3))
     first = {run.params["label"]: run.curve for run in reversed(runs)}
     found = answered([replace(run, curve=first[run.params["label"]]) for run in runs], Objective.LOSS)
-    assert (codes(found), found.established) == ([Why.IDENTICAL], False)
+    assert (codes(found), found.proven) == ([Why.IDENTICAL], False)
     assert found.sentence == "lion ranks first: lowest held-out loss; identical repeats count once."
 
 
 def test_a_baseline_that_a_retry_changed_is_no_reason_for_a_doubt(planted: Plant) -> None:
     shrunk = (Try(last=10, ended="oom", micro_batch=4), Try(micro_batch=2))
     found = answered(planted(Planted("large", tries=shrunk), Planted("slow", (0.2,) * 3), Planted("fast")))
-    assert (found.chosen and found.chosen.name, found.established) == ("fast", True)
+    assert (found.chosen and found.chosen.name, found.proven) == ("fast", True)
     assert found.excluded["large"].text == "ran with micro-batch 2 instead of 4; not compared"
 
 
@@ -119,14 +120,14 @@ def test_different_code_comes_first(planted: Plant) -> None:
     runs = planted(Planted("base", (0.2, 0.2, 0.2)), Planted("fast"))
     found = answered([replace(run, code=run.name[:4]) for run in runs])
     assert found.sentence == "Code differs: fast: 2.00 × the baseline's speed, same loss."
-    assert (codes(found), found.established) == ([Why.DIFFERENT_CODE], False)
+    assert (codes(found), found.proven) == ([Why.DIFFERENT_CODE], False)
 
 
 @pytest.mark.parametrize(
     ("conditions", "code", "end"),
     [
         ([Planted("base", (0.05, 0.06, 0.12)), Planted("b", (0.09, 0.10, 0.11))], Why.VARIES, "b may be as fast"),
-        ([Planted("base"), Planted("b", (0.05,) * 3, (3.0, 3.4, 2.6))], Why.LOSS_VARIES, "same loss not proven"),
+        ([Planted("base"), Planted("b", (0.05,) * 3, (3.0, 3.4, 2.6))], Why.LOSS_VARIES, "its loss may be higher"),
         (
             [Planted("base"), Planted("b", (0.2,) * 3), Planted("c", state=RunState.RUNNING, tries=(Try(ended=None),))],
             Why.PROVISIONAL,
@@ -169,7 +170,7 @@ def test_no_run_and_no_end_give_no_choice(planted: Plant) -> None:
     found = answered(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
     assert found.sentence == "Nothing can be recommended: no condition is finished."
     assert [row.verdict for row in found.rows] == [Verdict.OUT]
-    assert not found.established
+    assert not found.proven
 
 
 @pytest.mark.parametrize(
@@ -228,8 +229,8 @@ def test_of_those_that_learn_best_the_fastest_is_chosen(planted: Plant) -> None:
     other = Planted("other", (0.3,) * 3, (2.4995, 2.501, 2.499))
     found = answered(planted(QUICK, other, Planted("middling", held_out=(2.8, 2.801, 2.799)), LEARNER), Objective.LOSS)
     assert found.sentence == "Use learner: fastest of 2 with equally low loss."
-    assert shown(found) == [("learner", "best"), ("other", "slower"), ("middling", "behind"), ("quick", "behind")]
-    assert found.established
+    assert shown(found) == [("learner", "best"), ("other", "slower"), ("middling", "worse"), ("quick", "worse")]
+    assert found.proven
 
 
 def test_where_loss_leads_and_is_the_same_the_speed_is_the_claim(planted: Plant) -> None:
@@ -254,7 +255,7 @@ def test_by_loss_no_speed_is_needed(planted: Plant) -> None:
     runs = [replace(run, timing=None) for run in planted(QUICK, LEARNER)]
     assert answered(runs).sentence == "Nothing can be recommended: speed was not measured."
     found = answered(runs, Objective.LOSS)
-    assert (found.chosen and found.chosen.name, found.fastest, found.established) == ("learner", None, True)
+    assert (found.chosen and found.chosen.name, found.fastest, found.proven) == ("learner", None, True)
 
 
 def test_the_only_one_that_completed_is_named(planted: Plant) -> None:
@@ -305,7 +306,7 @@ def test_the_spec_sets_the_objective(planted_url: PlantStore) -> None:
     document = recommendation_document(results_at(url))
     [one] = document["workloads"]
     assert (document["objective"], one["recommendation"]["condition"]) == ("memory", "lean")
-    assert [row["verdict"] for row in one["recommendation"]["rows"]] == ["best", "behind"]
+    assert [row["verdict"] for row in one["recommendation"]["rows"]] == ["best", "worse"]
 
 
 def test_what_completed_early_or_ended_is_out_with_how_it_ended(planted: Plant) -> None:
@@ -317,6 +318,28 @@ def test_what_completed_early_or_ended_is_out_with_how_it_ended(planted: Plant) 
     out = {name: reason.text for name, reason in answered(runs).excluded.items()}
     assert baseline_of(conditions_of(runs))[1] == "the first that ran as configured"
     assert out == {"early": "ended early", "lost": "2 of 3 repeats failed, 1 cancelled"}
+
+
+def test_a_pair_alone_and_all_conditions_name_their_correction(planted_url: PlantStore) -> None:
+    noisy = [Planted("a", (0.1, 0.11, 0.12)), Planted("b", (0.08, 0.09, 0.1)), Planted("c", (0.09, 0.1, 0.12))]
+    results = results_at(planted_url(*noisy))
+    assert results.workloads[0].basis == (
+        "baseline: a (the first); 95 % intervals, corrected for 2 comparisons at once"
+    )
+    left, right, _ = results.conditions
+    alone = "95 % intervals, for this comparison alone; more at once make them wider."
+    assert alone in verdict(compare(left, right))
+
+
+def test_digits_follow_the_interval() -> None:
+    def shown(value: float, half: float) -> str:
+        found = Estimate(value, value - half, value + half, None, None, 3)
+        return difference(value, LossTest(Verdict.EQUAL, found, 0.01), " nats")
+
+    assert shown(-0.00234567, 0.0041) == "-0.0023"
+    assert shown(-0.00234567, 0.75) == "+0.00"
+    assert shown(-0.00234567, 0.05) == "-0.002"
+    assert shown(-0.00234567, 0.00002) == "-0.0023"
 
 
 def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:

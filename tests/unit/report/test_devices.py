@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.report.compare.answer import Verdict, answer
+from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import Order
+from dscampaign.orchestrator.report.compare.statistics import Verdict
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 
@@ -45,12 +45,12 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
     runs = planted(on(A100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(runs)
     assert sensitivities(found) == []
-    assert found[1].order == Order.INCONCLUSIVE
+    assert found[1].order == Verdict.NOT_PROVEN
     advised = answer(found)
-    assert not advised.established
+    assert not advised.proven
     (doubt,) = advised.doubts
     assert doubt.text == f"jobs that ask for the same ran on different devices: {H100} (b), {A100} (a)"
-    assert advised.rows[1].verdict is Verdict.OPEN
+    assert advised.rows[1].verdict is Verdict.NOT_PROVEN
     said = verdict(compare(*conditions_of(runs)))
     assert f"Jobs that ask for the same ran on different devices: {A100} (a), {H100} (b)." in said
 
@@ -58,14 +58,14 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
 def test_the_same_gpus_are_a_pair(planted: Plant) -> None:
     found = compared(planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2)))
     assert len(sensitivities(found)) == 1
-    assert found[1].order == Order.FASTER
-    assert answer(found).established
+    assert found[1].order == Verdict.FASTER
+    assert answer(found).proven
 
 
 @pytest.mark.parametrize("sampled", ["", "NVIDIA H100", H100])
 def test_a_gpu_is_as_the_trainer_calls_it_whoever_has_telemetry(planted: Plant, sampled: str) -> None:
     found = compared(planted(on(H100, "a", 0.1, 1), replace(on(H100, "b", 0.05, 2), gpu=sampled)))
-    assert answer(found).established
+    assert answer(found).proven
 
 
 def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> None:
@@ -74,7 +74,7 @@ def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> N
         replace(run, gpus=replace(run.gpus, names=(A100, H100))) if run.name.startswith("b") else run for run in runs
     ]
     found = compared(mixed)
-    assert not answer(found).established
+    assert not answer(found).proven
     (said,) = (each for each in verdict(compare(*conditions_of(mixed))) if "different devices" in each)
     assert said.endswith(f": {H100} (a), {A100} and {H100} (b).")
 
@@ -86,16 +86,16 @@ def test_gpus_that_were_asked_for_are_what_is_compared(planted: Plant) -> None:
     )
     found = compared(runs)
     assert [change.field for change in sensitivities(found)] == ["partition"]
-    assert answer(found).established
+    assert answer(found).proven
 
 
 def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(named(runs, {"b-r2": (A100,)}))
     assert sensitivities(found) == []
-    assert found[1].order == Order.INCONCLUSIVE
+    assert found[1].order == Verdict.NOT_PROVEN
     advised = answer(found)
-    assert not advised.established
+    assert not advised.proven
     assert advised.doubts[0].text.endswith(f"{H100} (b, b-r1 and 1 more), {A100} (b-r2)")
 
 
@@ -104,7 +104,7 @@ def test_what_nobody_knows_differs_from_nothing(planted: Plant, unknown: tuple[s
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(named(runs, dict.fromkeys(unknown, ())))
     assert len(sensitivities(found)) == 1
-    assert answer(found).established
+    assert answer(found).proven
 
 
 def test_more_ranks_on_other_gpus_are_no_scaling(planted: Plant) -> None:

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.ranking import _beats
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import Order, Sameness
+from dscampaign.orchestrator.report.compare.statistics import Verdict
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -63,7 +63,7 @@ def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: 
     assert len(found["twice"].condition.runs) == 3
     assert found["twice"].times_baseline
     assert found["twice"].times_baseline.value == pytest.approx(2.02, rel=0.01)
-    assert found["twice"].order == Order.FASTER
+    assert found["twice"].order == Verdict.FASTER
 
 
 def test_without_deepspeed_s_engine_is_the_usual_baseline(planted: Plant) -> None:
@@ -80,7 +80,7 @@ def test_the_fastest_of_those_that_learn_as_well_is_chosen(planted: Plant) -> No
         )
     )
     assert found.chosen
-    assert (found.chosen.name, found.established, found.tied) == ("fast", True, ())
+    assert (found.chosen.name, found.proven, found.tied) == ("fast", True, ())
     assert texts(found) == {"careless": "held-out loss is higher by 0.210 nats"}
 
 
@@ -104,7 +104,7 @@ def test_what_another_is_faster_than_is_not_chosen_though_it_ties_with_the_faste
         )
     )
     assert found.chosen
-    assert (found.chosen.name, found.tied, found.established) == ("steady", ("fastest",), True)
+    assert (found.chosen.name, found.tied, found.proven) == ("steady", ("fastest",), True)
 
 
 def test_repeats_that_differ_too_much_are_no_tie(planted: Plant) -> None:
@@ -112,24 +112,24 @@ def test_repeats_that_differ_too_much_are_no_tie(planted: Plant) -> None:
         planted(Planted("scattered", (0.05, 0.06, 0.12)), Planted("lean", (0.09, 0.10, 0.11), reserved_gb=2.0))
     )
     assert found.chosen
-    assert (found.chosen.name, found.tied, found.established) == ("scattered", (), False)
+    assert (found.chosen.name, found.tied, found.proven) == ("scattered", (), False)
 
 
 def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
     running = Planted("late", (0.01,) * 3, state=RunState.RUNNING, tries=(Try(ended=None),))
     found = advice(planted(BASE, Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)), running))
     assert found.chosen
-    assert (found.chosen.name, found.established) == ("fast", False)
+    assert (found.chosen.name, found.proven) == ("fast", False)
     assert found.doubts[0].text == "provisional: late not finished"
 
 
 def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
     runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
     fast = judged(runs)["fast"]
-    assert (fast.loss.verdict, fast.loss.reason) == (Sameness.INCONCLUSIVE, "only 2 runs each; set `repeats: 3`")
+    assert (fast.loss.verdict, fast.loss.reason) == (Verdict.NOT_PROVEN, "only 2 runs each; set `repeats: 3`")
     found = advice(runs)
     assert found.chosen
-    assert (found.chosen.name, found.established) == ("fast", False)
+    assert (found.chosen.name, found.proven) == ("fast", False)
 
 
 def test_what_nobody_measured_beats_nothing() -> None:
@@ -162,11 +162,11 @@ def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:
         ((0.100, 0.101, 0.099), "zero_stage 0 → 1: as fast, equal held-out loss (a → b)."),
         (
             (0.05, 0.10, 0.20),
-            "zero_stage 0 → 1: 1.00 [0.18, 5.59] × the speed, equal held-out loss (a → b; inconclusive).",
+            "zero_stage 0 → 1: 1.00 [0.18, 5.59] × the speed, equal held-out loss (a → b; not proven).",
         ),
         (
             (0.05, 0.09, 0.20),
-            "zero_stage 0 → 1: 1.04 [0.18, 5.83] × the speed, equal held-out loss (a → b; inconclusive).",
+            "zero_stage 0 → 1: 1.04 [0.18, 5.83] × the speed, equal held-out loss (a → b; not proven).",
         ),
     ],
 )

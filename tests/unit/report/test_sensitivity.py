@@ -8,7 +8,7 @@ from typing import Any
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import certainties, sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import proofs, sensitivities
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted
@@ -60,7 +60,7 @@ def test_repeats_that_vary_much_make_nothing_equal_without_a_word(planted: Plant
         Planted("a", held_out=(3.0, 3.4, 2.6), train={"zero_stage": 1}),
         Planted("b", held_out=(3.0, 3.1, 2.9), train={"zero_stage": 2}),
     )
-    assert said(runs) == ["zero_stage 1 → 2: as fast, held-out loss +0.000 nats (a → b)."]
+    assert said(runs) == ["zero_stage 1 → 2: as fast, held-out loss +0.00 [-0.75, +0.75] nats (a → b)."]
 
 
 def test_a_condition_in_several_pairs_is_no_more_certain_for_it(planted: Plant) -> None:
@@ -114,8 +114,8 @@ def test_any_axis_has_its_effects_on_loss_speed_and_memory(planted: Plant) -> No
         )
     )
     assert said(runs) == [
-        "lr 0.01 → 0.1: as fast, held-out loss -0.500 nats (lr-0.01 → lr-0.1).",
-        "lr 0.1 → 1: 0.50 [0.50, 0.50] × the speed, held-out loss +1.500 nats (lr-0.1 → lr-1).",
+        "lr 0.01 → 0.1: as fast, held-out loss -0.500 [-0.500, -0.500] nats (lr-0.01 → lr-0.1).",
+        "lr 0.1 → 1: 0.50 [0.50, 0.50] × the speed, held-out loss +1.500 [+1.500, +1.500] nats (lr-0.1 → lr-1).",
     ]
 
 
@@ -125,7 +125,7 @@ def test_an_effect_on_the_loss_needs_repeats_that_differ(planted: Plant) -> None
     first = {run.params["label"]: run.curve for run in reversed(runs)}
     conditions = conditions_of([replace(run, curve=first[run.params["label"]]) for run in runs])
     (change,) = sensitivities(compare_to_baseline(conditions, conditions[0]))
-    assert certainties(change) == {"speed": "established", "loss": "one repeat"}
+    assert proofs(change) == {"speed": True, "loss": False}
 
 
 def test_the_effects_of_a_word_are_told_from_the_first_of_the_matrix(planted: Plant) -> None:
@@ -156,9 +156,10 @@ def test_the_effect_of_an_axis_is_over_all_pairs_that_are_alike_in_the_others(pl
             for wd in (0.0, 0.5)
         )
     )
+    loss = "as fast, held-out loss -0.200 [-0.200, -0.200] nats (-0.300 to -0.100)"
     assert said(runs) == [
-        "lr 0.1 → 0.2: as fast, held-out loss -0.300 to -0.100 nats (0.1-0.0 → 0.2-0.0 and 1 more).",
-        "weight_decay 0.0 → 0.5: as fast, held-out loss -0.300 to -0.100 nats (0.1-0.0 → 0.1-0.5 and 1 more).",
+        f"lr 0.1 → 0.2: {loss} (0.1-0.0 → 0.2-0.0 and 1 more).",
+        f"weight_decay 0.0 → 0.5: {loss} (0.1-0.0 → 0.1-0.5 and 1 more).",
     ]
 
 
@@ -181,6 +182,6 @@ def of_script(name: str, step_s: float, held_out: float) -> Planted:
 
 def test_a_placeholder_of_a_command_is_an_axis_whatever_the_trainer_calls_it(planted: Plant) -> None:
     runs = planted(of_script("0.001", 0.1, 3.0), of_script("0.02", 0.2, 2.5))
-    told = "held-out loss -0.500"  # in whatever unit the script reports it
+    told = "held-out loss -0.500 [-0.500, -0.500]"  # in whatever unit the script reports it
     assert said(runs) == [f"lr 0.001 → 0.02: 0.50 [0.50, 0.50] × the speed, {told} (0.001 → 0.02)."]
     assert said([replace(run, timing=None) for run in runs]) == [f"lr 0.001 → 0.02: {told} (0.001 → 0.02)."]

@@ -9,8 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.statistics import (
     LOSS_MARGIN_NATS,
-    Order,
-    Sameness,
+    Verdict,
     _student,
     estimate,
     loss_margin,
@@ -87,27 +86,27 @@ def test_a_ratio_is_of_geometric_means_and_leaves_out_what_is_no_speed() -> None
 @pytest.mark.parametrize(
     ("speeds", "expected"),
     [
-        ([100, 101, 102], Order.TIE),  # planted tie: overlapping
-        ([101.5, 101.6, 101.7], Order.TIE),  # apart, but by less than 2 %
-        ([120, 121, 122], Order.FASTER),
-        ([80, 81, 82], Order.SLOWER),
-        ([95, 100.5, 104], Order.TIE),
-        ([98, 103, 105], Order.TIE),  # overlapping, and close
-        ([97, 104, 106], Order.INCONCLUSIVE),  # 8 % apart may be behind these, and so may 11 %
-        ([90, 104, 130], Order.INCONCLUSIVE),  # too wide to tell
-        ([120, 121], Order.INCONCLUSIVE),
-        ([], Order.INCONCLUSIVE),
+        ([100, 101, 102], Verdict.EQUAL),  # planted tie: overlapping
+        ([101.5, 101.6, 101.7], Verdict.EQUAL),  # apart, but by less than 2 %
+        ([120, 121, 122], Verdict.FASTER),
+        ([80, 81, 82], Verdict.SLOWER),
+        ([95, 100.5, 104], Verdict.EQUAL),
+        ([98, 103, 105], Verdict.EQUAL),  # overlapping, and close
+        ([97, 104, 106], Verdict.NOT_PROVEN),  # 8 % apart may be behind these, and so may 11 %
+        ([90, 104, 130], Verdict.NOT_PROVEN),  # too wide to tell
+        ([120, 121], Verdict.NOT_PROVEN),
+        ([], Verdict.NOT_PROVEN),
     ],
 )
-def test_the_order_of_two_speeds(speeds: list[float], expected: Order) -> None:
+def test_the_order_of_two_speeds(speeds: list[float], expected: Verdict) -> None:
     assert order(speeds, [99.0, 100.0, 101.0]) == expected
 
 
 def test_noise_alone_is_seldom_called_a_difference() -> None:
     rng = np.random.default_rng(3)
     found = [order(list(rng.normal(100, 3, 5)), list(rng.normal(100, 3, 5))) for _ in range(300)]
-    assert sum(one in (Order.FASTER, Order.SLOWER) for one in found) <= 0.1 * len(found)
-    assert sum(one == Order.TIE for one in found) >= 0.8 * len(found)
+    assert sum(one in (Verdict.FASTER, Verdict.SLOWER) for one in found) <= 0.1 * len(found)
+    assert sum(one == Verdict.EQUAL for one in found) >= 0.8 * len(found)
 
 
 BASE = [(0, 3.00), (1, 3.004), (2, 2.996)]
@@ -120,37 +119,35 @@ def shifted(by: float, base: list[tuple[int, float]] = BASE) -> list[tuple[int, 
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        (shifted(0.005), Sameness.EQUIVALENT),
-        (shifted(0.2), Sameness.WORSE),
-        (shifted(-0.2), Sameness.BETTER),
-        ([(0, 3.2)], Sameness.INCONCLUSIVE),  # one pair beyond the margin may be luck
-        ([(0, 3.002)], Sameness.INCONCLUSIVE),  # and so may one within it
-        ([(0, 3.002), (1, 3.001)], Sameness.INCONCLUSIVE),
-        ([(0, 2.98), (1, 3.10), (2, 2.99)], Sameness.INCONCLUSIVE),
-        ([(7, 3.0)], Sameness.INCONCLUSIVE),  # no baseline with that seed
-        ([(0, 3.0), (1, math.nan), (2, 3.0)], Sameness.WORSE),  # diverged
-        ([], Sameness.INCONCLUSIVE),
+        (shifted(0.005), Verdict.EQUAL),
+        (shifted(0.2), Verdict.WORSE),
+        (shifted(-0.2), Verdict.BETTER),
+        ([(0, 3.2)], Verdict.NOT_PROVEN),  # one pair beyond the margin may be luck
+        ([(0, 3.002)], Verdict.NOT_PROVEN),  # and so may one within it
+        ([(0, 3.002), (1, 3.001)], Verdict.NOT_PROVEN),
+        ([(0, 2.98), (1, 3.10), (2, 2.99)], Verdict.NOT_PROVEN),
+        ([(7, 3.0)], Verdict.NOT_PROVEN),  # no baseline with that seed
+        ([(0, 3.0), (1, math.nan), (2, 3.0)], Verdict.WORSE),  # diverged
+        ([], Verdict.NOT_PROVEN),
     ],
 )
-def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Sameness) -> None:
+def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Verdict) -> None:
     found = loss_test(losses, BASE)
     assert found.verdict == expected
     assert found.margin == LOSS_MARGIN_NATS
-    assert bool(found.reason) == (expected == Sameness.INCONCLUSIVE or found.difference is None)
+    assert bool(found.reason) == (expected == Verdict.NOT_PROVEN or found.difference is None)
 
 
 def test_the_margin_never_depends_on_how_much_repeats_differ() -> None:
     noisy = [(0, 3.0), (1, 3.1), (2, 2.9)]
     found = loss_test(shifted(0.05, noisy), noisy)
     assert found.margin == LOSS_MARGIN_NATS
-    assert found.verdict == Sameness.WORSE  # by as much in every pair
+    assert found.verdict == Verdict.WORSE  # by as much in every pair
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize(
-    ("by", "expected"), [(0.001, Sameness.EQUIVALENT), (3.0, Sameness.WORSE), (-0.5, Sameness.BETTER)]
-)
-def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: float, expected: Sameness) -> None:
+@pytest.mark.parametrize(("by", "expected"), [(0.001, Verdict.EQUAL), (3.0, Verdict.WORSE), (-0.5, Verdict.BETTER)])
+def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: float, expected: Verdict) -> None:
     base = [(repeat, unit * loss) for repeat, loss in enumerate((1.0, 1.001, 1.0))]
     margin = loss_margin([loss for _, loss in base], None, own=True)
     found = loss_test([(repeat, loss + by * unit) for repeat, loss in base], base, margin)
@@ -161,8 +158,8 @@ def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: 
 def test_a_script_s_own_losses_of_0_are_equal_to_nothing_else() -> None:
     none = [(0, 0.0), (1, 0.0), (2, 0.0)]
     margin = loss_margin([0.0, 0.0, 0.0], None, own=True)
-    assert loss_test([(0, 0.1), (1, 0.1), (2, 0.1)], none, margin).verdict == Sameness.WORSE
-    assert loss_test(none, none, margin).verdict == Sameness.EQUIVALENT
+    assert loss_test([(0, 0.1), (1, 0.1), (2, 0.1)], none, margin).verdict == Verdict.WORSE
+    assert loss_test(none, none, margin).verdict == Verdict.EQUAL
 
 
 def test_a_margin_that_is_given_counts_whatever_the_unit() -> None:
