@@ -44,7 +44,7 @@ from .leases import acquire_lease, read_lease, release_lease, renew_lease, repor
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, RunRow, RunStatus
 from .rows import fetch, pieces
-from .states import ACTIVE_ATTEMPT, UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
+from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import insert_into, now_s
 
 
@@ -62,7 +62,8 @@ def insert_campaign(
     """Record an active campaign and return its id. A name that is taken makes the transaction a StaleWrite."""
     row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
     given = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
-    return _insert(conn, schema.campaign, {**row, **given, "created_s": now_s(conn)})
+    new = insert(schema.campaign).values({**row, **given, "created_s": now_s(conn)})
+    return int(conn.execute(new.returning(schema.campaign.c.id)).scalar_one())
 
 
 def campaign_by_name(conn: Connection, name: str) -> CampaignRow | None:
@@ -161,12 +162,6 @@ def update_attempt(
 ) -> bool:
     """Set columns of an attempt; arguments and result as in `update_run`."""
     return _update(conn, schema.attempt, attempt_id, expect_states, values)
-
-
-def is_active(conn: Connection, attempt_id: int) -> bool:
-    """Return whether an attempt has not ended yet."""
-    row = schema.attempt.c
-    return conn.execute(select(row.state).where(row.id == attempt_id)).scalar_one() in ACTIVE_ATTEMPT
 
 
 def beat(conn: Connection, attempt_id: int, token: str | None = None) -> bool:
@@ -274,10 +269,6 @@ def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
     table = schema.memory_observation
     of_run = table.c.attempt_id.in_(select(schema.attempt.c.id).where(schema.attempt.c.run_id == run_id))
     return fetch(conn, MemoryObservation, table, of_run, order=[table.c.attempt_id, table.c.oom])
-
-
-def _insert(conn: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    return int(conn.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
 
 
 def _update(

@@ -153,11 +153,6 @@ class Store:
         """Return the database's clock in epoch seconds: the one clock that all hosts share."""
         return database_now(conn)
 
-    def version(self) -> str | None:
-        """Return the schema revision of the database, None if it has no schema."""
-        with self.read() as conn:
-            return read_version(conn)
-
     @property
     def is_writable(self) -> bool:
         """Whether this user, and nobody else, may write it: commands that it records may be run."""

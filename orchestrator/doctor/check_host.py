@@ -119,8 +119,9 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
 
 def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     from dscampaign.db.errors import StoreReadOnly
+    from dscampaign.db.schema import HEAD
 
-    seen = f"{settings.store_without_password}, schema {store.version()}"
+    seen = f"{settings.store_without_password}, schema {HEAD}"
     if store.is_sqlite:
         yield at.ok("store.reachable", seen)
         try:

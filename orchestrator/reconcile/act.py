@@ -93,7 +93,7 @@ def _resize(action: Resize, writer: FencedWriter) -> None:
     accumulation = row.accumulation and row.accumulation * (row.micro_batch or micro) // micro
     sizes = {"micro_batch": micro, "accumulation": accumulation}
     with writer.store.read() as conn:
-        if not queries.is_active(conn, row.id):
+        if any(now.state not in ACTIVE_ATTEMPT for now in queries.attempts_of(conn, [row.id])):
             return
     files = attempt_paths(row)
     make_below(files.dir.parents[1], files.dir)
