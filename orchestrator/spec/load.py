@@ -21,7 +21,7 @@ from .container_section import unmountable
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .launch_line import launch_line
-from .matrix import field_path, near_field
+from .matrix import axis_of, field_path, near_field
 from .model import Spec
 from .variables import filled, names_in, unexpanded
 from .wrong_values import existing, validation_findings
@@ -157,7 +157,7 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
             error = "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE"
         elif path is None:
             error = key, "unknown field", near_field(key)
-        elif axis := _axis_of(path, data.get("matrix")):
+        elif axis := axis_of(path, data.get("matrix")):
             error = key, f"is set by the axis matrix.{axis}", f"write --set 'matrix.{axis}=[{value}]'"
         elif not _put(data, path, parse_value(value, key)):
             error = key, "is below a field that is not a mapping", None
@@ -168,18 +168,6 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
     if problems:
         raise SpecError(problems)
     return replace(source, data=data, overridden=given)
-
-
-def _axis_of(path: tuple[str, ...], matrix: Any) -> str | None:
-    """Return the axis whose values all set a field, so that no other value of it would count."""
-
-    def sets(name: str, value: Any) -> bool:
-        linked = field_path(name) is None and isinstance(value, dict)
-        return any(field_path(str(key)) == path for key in (value if linked else [name]))
-
-    axes = matrix.items() if isinstance(matrix, dict) else ()
-    axes = ((name, values) for name, values in axes if name not in ("include", "exclude") and isinstance(values, list))
-    return next((name for name, values in axes if values and all(sets(name, value) for value in values)), None)
 
 
 def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:

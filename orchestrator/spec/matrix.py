@@ -115,6 +115,16 @@ def field_path(key: str) -> Path | None:
     return ends[0] if len(ends) == 1 else None
 
 
+def axis_of(path: Path, matrix: Any) -> str | None:
+    """Return the axis whose values all set a field, so that no other value of it would count."""
+    axes = _usable(matrix) if isinstance(matrix, dict) else {}
+    choices = {
+        name: [_choice(name, v, 0) for v in axes[name].values()] for name in axes.keys() - {"include", "exclude"}
+    }
+    setting = (name for name, found in choices.items() if all(any(s.path == path for s in p.settings) for p in found))
+    return next((name for name in setting if choices[name]), None)
+
+
 def short_name(key: str) -> str:
     """Return the last part of a dotted key."""
     return key.rpartition(".")[2]

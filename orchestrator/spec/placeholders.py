@@ -23,8 +23,8 @@ from .model import RunConfig
 
 _LATER: Final = frozenset({"run", OF_A_RANK})
 """Filled in once the run has its name, and by each rank."""
-_SIZES: Final = {"micro_batch": "train.global_batch or train.micro_batch", "accumulation": "train.global_batch"}
-"""The fields without which an attempt has no such value."""
+_NEEDS: Final = {"micro_batch": ("global_batch", "micro_batch"), "accumulation": ("global_batch",)}
+"""The fields of `train` without which an attempt has no such value."""
 
 
 def used(config: RunConfig) -> dict[str, FieldPath]:
@@ -71,8 +71,6 @@ def without_text(config: RunConfig, point: Point) -> Iterator[Finding]:
 
 
 def _unknown(config: RunConfig, values: Mapping[str, object]) -> Iterator[Finding]:
-    train = config.train
-    sizes = {"micro_batch": train.global_batch or train.micro_batch, "accumulation": train.global_batch}
     for name, place in _by_place(config):
         if name in values or name in _LATER:
             continue
@@ -80,8 +78,8 @@ def _unknown(config: RunConfig, values: Mapping[str, object]) -> Iterator[Findin
             hint = "use a parameter of the matrix, a field of train, {run} or {repeat}; {{name}} is the text itself"
             near = did_you_mean(name, [*values, *_LATER, *AT_LAUNCH], hint)
             yield Finding((place,), f"{{{name}}} is not defined in some point", near)
-        elif not sizes.get(name, True):
-            yield Finding((place,), f"{{{name}}} has no value", f"set {_SIZES[name]}")
+        elif (needs := _NEEDS.get(name)) and not any(getattr(config.train, field) for field in needs):
+            yield Finding((place,), f"{{{name}}} has no value", f"set train.{' or train.'.join(needs)}")
     if word := unclosed(_words(config)):
         yield Finding((("command",),), f"{word} opens a bracket that does not close", "write [--option {name}]")
 

@@ -150,12 +150,7 @@ def _beside_sequences(train: TrainConfig) -> Iterator[Finding]:
 
 
 def _beside_tensors(config: RunConfig) -> Iterator[Finding]:
-    yield from _strategy(config.train)
-    yield from _not_shown(config.train)
-    yield from _optimizer(config)
-
-
-def _strategy(train: TrainConfig) -> Iterator[Finding]:
+    train = config.train
     if train.engine != "deepspeed":
         message = f"is DeepSpeed's, and engine {train.engine} does not use DeepSpeed"
         yield _conflict(_TENSOR, "engine", message, "remove one of them")
@@ -165,9 +160,6 @@ def _strategy(train: TrainConfig) -> Iterator[Finding]:
     if train.sequence_parallel > 1:
         message = "does not go with sequence_parallel: ranks share samples or layers, not both"
         yield _conflict(_TENSOR, "sequence_parallel", message, "remove one of them")
-
-
-def _not_shown(train: TrainConfig) -> Iterator[Finding]:
     if train.deepcompile:
         message = "was not tested with deepcompile, whose passes are for whole layers"
         yield _conflict(_TENSOR, "deepcompile", message, "write compile: true")
@@ -177,9 +169,6 @@ def _not_shown(train: TrainConfig) -> Iterator[Finding]:
     if train.attention == "flash_attention_2":
         message = "was not tested with attention flash_attention_2"
         yield _conflict(_TENSOR, "attention", message, "write attention: auto")
-
-
-def _optimizer(config: RunConfig) -> Iterator[Finding]:
     kind = section(config.deepspeed, ("optimizer",)).get("type", "AdamW")
     if str(kind).lower() not in ("adam", "adamw"):
         places: tuple[FieldPath, ...] = (("deepspeed", "optimizer", "type"), _TENSOR.place)
