@@ -131,7 +131,9 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
         "TOKENIZERS_PARALLELISM": "false",
     }
     if not payload.gpus_per_node:
-        defaults["DS_ACCELERATOR"] = "cpu"
+        defaults |= {"DS_ACCELERATOR": "cpu"} | (
+            {launchers.ON_CPUS: "true"} if payload.launcher == "accelerate" else {}
+        )
     return {name: value for name, value in defaults.items() if name not in base}
 
 

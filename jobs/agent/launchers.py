@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+ON_CPUS: Final = "ACCELERATE_USE_CPU"
+"""The variable without which accelerate's ranks on CPUs form no group."""
+
 TASKS: Final = str(Path(__file__).parents[1] / "tasks.py")
 
 _DEADLY: Final = re.compile(
@@ -18,7 +21,7 @@ _TYPE: Final = re.compile(r"""^[{ ]*["']?distributed_type["']?\s*:\s*["']?(\w+)"
 _MONITOR: Final = ("--monitor_interval", "1")
 """Seconds that pass before others are ended, as with DeepSpeed: the agent sees which rank was first."""
 _REPORT_BYTES: Final = 20_000
-_CHOOSES: Final = ("--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
+_CHOOSES: Final = ("--multi_gpu", "--use_deepspeed", "--use_fsdp", "--use_megatron_lm")
 _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
 """Types of training in accelerate's configuration for which it starts a single process, or needs MPI."""
 
@@ -70,12 +73,14 @@ def _torchrun(place: Place, options: Sequence[str]) -> list[str]:
 
 def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
     world = place.nodes * place.ranks_per_node
-    if world == 1:
-        options = [option for option in options if option != "--multi_gpu"]
-    elif not any(option in _CHOOSES for option in options) and _type_in(_configuration(options)) in _ALONE:
+    on_cpus = ["env", f"{ON_CPUS}=true"] if "--cpu" in options else []
+    useless = "--multi_gpu" if world == 1 else "--cpu"  # which would start one process, or need mpirun
+    options = [option for option in options if option != useless]
+    if world > 1 and not any(option in _CHOOSES for option in options) and _type_in(_configuration(options)) in _ALONE:
         options = ["--multi_gpu", *options]
     return [
-        *(place.python, "-u", "-m", "accelerate.commands.launch", *_MONITOR, *options, "--num_processes", str(world)),
+        *(*on_cpus, place.python, "-u", "-m", "accelerate.commands.launch", *_MONITOR, *options),
+        *("--num_processes", str(world)),
         *("--num_machines", str(place.nodes), "--machine_rank", str(place.node_rank), "--max_restarts", "0"),
         *("--main_process_ip", place.address, "--main_process_port", str(place.port)),
         *("--rdzv_backend", "static", "--deepspeed_multinode_launcher", "standard"),

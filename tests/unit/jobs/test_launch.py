@@ -54,6 +54,7 @@ def test_every_launcher_gets_the_place_of_its_node(tmp_path: Path, launcher: str
         (2, "a: b\ndistributed_type: DEEPSPEED", [], False),
         (2, "distributed_type: MULTI_GPU", [], False),
         (2, "distributed_type: 'NO'", ["--use_fsdp"], False),
+        (2, None, ["--cpu"], True),
         (1, None, ["--multi_gpu"], False),
         (1, None, [], False),
     ],
@@ -77,6 +78,14 @@ def test_accelerate_starts_all_ranks_whatever_its_configuration(
         f"--num_processes {ranks} --num_machines 1 --machine_rank 0 --max_restarts 0 --main_process_ip 127.0.0.1"
         " --main_process_port 4000 --rdzv_backend static --deepspeed_multinode_launcher standard"
     )
+
+
+def test_ranks_of_accelerate_on_cpus_form_a_group(tmp_path: Path) -> None:
+    own = make_payload(tmp_path, launcher="accelerate")
+    assert environment(own)["ACCELERATE_USE_CPU"] == "true"
+    assert "ACCELERATE_USE_CPU" not in environment(replace(own, gpus_per_node=2))
+    place = launchers.Place("python", 1, 2, 0, "127.0.0.1", 4000, "/h")
+    assert launchers.command("accelerate", place, ["--cpu"])[:3] == ["env", "ACCELERATE_USE_CPU=true", "python"]
 
 
 def test_a_configuration_of_accelerate_lies_beside_the_script_or_in_its_copy(tmp_path: Path) -> None:
