@@ -49,8 +49,9 @@ HOUR_S: Final = 3600.0
 Column = Callable[[BaselineComparison], Cell | str]
 
 
-def questions(results: Results, details: GpuDetails, looks: Looks, first: Chart | None) -> Iterator[Section]:
-    """Yield the sections between the first screen, whose chart `first` they leave out, and the details."""
+def questions(results: Results, details: GpuDetails, looks: Looks, first: Section) -> Iterator[Section]:
+    """Yield the sections between the first screen, whose chart they leave out, and the details."""
+    shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
     sections = (
         _speed(results, looks, drawn),
@@ -64,7 +65,7 @@ def questions(results: Results, details: GpuDetails, looks: Looks, first: Chart 
         _gpus(results, details, looks),
     )
     for section in sections:
-        yield replace(section, charts=tuple(chart for chart in section.charts if not first or chart.name != first.name))
+        yield replace(section, charts=tuple(chart for chart in section.charts if chart.name not in shown))
 
 
 def named(one: Condition, looks: Looks, *, is_baseline: bool = False) -> Cell:

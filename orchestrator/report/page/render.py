@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 
 from dscampaign.orchestrator.campaign.selection import RunCounts
+from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.formatting import count, printable
 from dscampaign.orchestrator.report.compare.results import Results
 
 from .bundle import vega_bundle
 from .charts import HOVER
 from .elements import Chart, Section
-from .looks import REST, Looks
-from .summary import Summary
+from .looks import OTHERS, REST, Looks
 
 ROWS_AT_FIRST: Final = 12
 
@@ -70,27 +69,23 @@ CONFIG: Final[Mapping[str, Any]] = {
 """The look of all charts; the style sheet of the page paints text and grid for its theme."""
 
 
-def html_page(
-    results: Results,
-    first: Summary,
-    sections: Sequence[Section],
-    looks: Looks,
-    made_s: float,
-) -> str:
-    """Return the page; `made_s` is now, in seconds since 1970."""
-    charts = [*([first.chart] if first.chart else []), *(chart for one in sections for chart in one.charts)]
+def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_s: float) -> str:
+    """Return the page, whose first section is the first screen; `made_s` is now, in seconds since 1970."""
     config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
-    live = {chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)} for chart in charts}
     style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
+    groups = alike(looks.values(), lambda look: OTHERS if look.colour == REST else look.name)
     page = _render(
         "report.html",
         results,
-        first,
         sections,
         made_s,
-        legend=_legend(looks),
-        charts=Markup(_json(live)),  # noqa: S704 - without any <
-        style=Markup(style),  # noqa: S704 - a file of ours
+        legend=groups,
+        charts={
+            chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)}
+            for section in sections
+            for chart in section.charts
+        },
+        style=style,
         style_hash=_hash(style),
         script_hashes=[_hash(bundle), _hash(script)],
         rows_at_first=ROWS_AT_FIRST,
@@ -98,16 +93,12 @@ def html_page(
     return page.replace(_SCRIPTS, f"<script>{bundle}</script>\n<script>{script}</script>")
 
 
-def markdown_page(
-    results: Results, first: Summary, sections: Sequence[Section], figures: Mapping[str, str], made_s: float
-) -> str:
+def markdown_page(results: Results, sections: Sequence[Section], figures: Mapping[str, str], made_s: float) -> str:
     """Return the same in Markdown. Args: figures: paths of pictures by name, relative to the file."""
-    return _render("report.md", results, first, sections, made_s, figures=figures)
+    return _render("report.md", results, sections, made_s, figures=figures)
 
 
-def _render(
-    name: str, results: Results, first: Summary, sections: Sequence[Section], made_s: float, **more: Any
-) -> str:
+def _render(name: str, results: Results, sections: Sequence[Section], made_s: float, **more: Any) -> str:
     environment = Environment(
         loader=FunctionLoader(_source),
         autoescape=select_autoescape(["html"]),
@@ -115,26 +106,16 @@ def _render(
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": _markdown}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(made_s))
     devices = list(dict.fromkeys(name for run in results.runs for name in run.device_names))
     counts = RunCounts.of(results.runs)
     runs = f"{counts.completed} of {count(counts.total, 'run')} completed{counts.note}"
     facts = [runs, count(len(results.conditions), "condition"), *devices[:2], made]
     page = environment.get_template(name).render(
-        title=results.campaign.name, facts=" · ".join(facts), first=first, sections=sections, **more
+        title=results.campaign.name, facts=" · ".join(facts), first=sections[0], sections=sections[1:], **more
     )
     return printable(page)  # all of it: people read it in a terminal too, and a store may be anybody's
-
-
-def _legend(looks: Looks) -> list[dict[str, Any]]:
-    """The entries of the legend: a condition each, and all without a colour of their own together."""
-    found = [
-        {"title": look.title, "name": look.name, "colour": look.colour, "numbers": [look.number]}
-        for look in looks.values()
-        if look.colour != REST
-    ]
-    rest = [look.number for look in looks.values() if look.colour == REST]
-    return [*found, *([{"title": f"{len(rest)} others", "name": "", "colour": REST, "numbers": rest}] if rest else [])]
 
 
 def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
@@ -143,10 +124,6 @@ def _columns(chart: Chart) -> dict[str, dict[str, list[Any]]]:
         name: {key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)}
         for name, rows in chart.spec["datasets"].items()
     }
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _hash(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from dscampaign.orchestrator.formatting import some, words
@@ -14,7 +13,7 @@ from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
 from . import charts
-from .elements import Cell, Chart, Table, table
+from .elements import Cell, Chart, Section, table
 from .looks import Looks
 from .questions import axis_charts, curves, named, of_workload
 
@@ -23,16 +22,7 @@ _HEADER: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "v
 _GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LOWEST_LOSS)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a reader sees first: `sentence`, `table` and `chart` if there is something to draw."""
-
-    sentence: str
-    table: Table
-    chart: Chart | None
-
-
-def summary(results: Results, looks: Looks) -> Summary:
+def summary(results: Results, looks: Looks) -> Section:
     """Return the first screen; of several workloads the table has their sentences."""
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
@@ -44,7 +34,8 @@ def summary(results: Results, looks: Looks) -> Summary:
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
     answers = table(_HEADER, lines, more=more, file="the tables below")
-    return Summary(sentence, answers, _chart(results, looks))
+    chart = _chart(results, looks)
+    return Section(sentence, charts=(chart,) if chart else (), tables=(answers,))
 
 
 def _ahead(workloads: Sequence[WorkloadResults]) -> str:

@@ -48,16 +48,15 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     looks = looks_of(results)
     with debug_mode(arg=False):  # which validates each part of a chart
         first = summary(results, looks)
-        sections = list(questions(results, details, looks, first.chart))
+        sections = [first, *questions(results, details, looks, first)]
     sections += folded(results, details, rendered_configs(results))
     sections = [section for section in sections if not section.is_empty]
-    charts = [*([first.chart] if first.chart else []), *(chart for section in sections for chart in section.charts)]
-    svgs = pictures_of(charts)
+    svgs = pictures_of([chart for section in sections for chart in section.charts])
     document = document_of(results, details)
     figures = {name: f"figures/{name}.svg" for name in svgs}
     files: dict[str, str | bytes] = {
-        PAGE: html_page(results, first, sections, looks, made_s),
-        "report.md": markdown_page(results, first, sections, figures, made_s),
+        PAGE: html_page(results, sections, looks, made_s),
+        "report.md": markdown_page(results, sections, figures, made_s),
         "report.json": _json(document),
         "conditions.csv": _csv(*condition_rows(document)),
         "runs.csv": _csv(*run_rows(document)),

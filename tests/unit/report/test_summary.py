@@ -17,15 +17,16 @@ from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.elements import Section
 from dscampaign.orchestrator.report.page.looks import REST, looks_of
 from dscampaign.orchestrator.report.page.questions import axis_charts, problems, questions
-from dscampaign.orchestrator.report.page.summary import Summary, summary
+from dscampaign.orchestrator.report.page.summary import summary
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
 BASE = Planted("base")
 NO_DETAILS = GpuDetails({}, (), ())
+NO_SCREEN = Section("")
 FAST = Planted("fast", (0.05, 0.051, 0.052))
 
 
-def first(results: Results) -> Summary:
+def first(results: Results) -> Section:
     return summary(results, looks_of(results))
 
 
@@ -36,22 +37,21 @@ def cells(section: Section) -> list[tuple[str, ...]]:
 def test_the_winner_is_first_and_marked_and_the_baseline_is_there(planted_url: PlantStore) -> None:
     slower = [Planted(f"slow{n}", tuple(0.06 + 0.002 * n + s for s in (0, 1e-4, 2e-4))) for n in range(6)]
     seen = first(results_at(planted_url(BASE, *slower, FAST)))
-    assert len(seen.sentence.split()) <= 15
-    names = [row[0].text for row in seen.table.rows]
+    assert len(seen.title.split()) <= 15
+    names = [row[0].text for row in seen.tables[0].rows]
     assert names == ["fast", *(f"slow{n}" for n in range(4)), "base"]
-    best, *_, base = seen.table.rows
+    best, *_, base = seen.tables[0].rows
     assert [cell.mark for cell in best][-1] == "best"
     assert best[1].text == "1.00 ×"
     assert base[0].note == "baseline"
     speed, low, high = base[1].bar or (0, 0, 0)
     assert low < speed < high <= 1
-    assert seen.chart
-    assert seen.chart.name == "speed_memory"
+    assert [chart.name for chart in seen.charts] == ["speed_memory"]
 
 
 def test_of_several_workloads_the_table_has_their_sentences(planted_url: PlantStore) -> None:
     results = results_at(planted_url(FAST, Planted("large", train={"model": "gpt2-large"})))
-    rows = first(results).table.rows
+    rows = first(results).tables[0].rows
     groups = [row[0].text for row in rows if row[0].mark == "group"]
     assert [text.partition(":")[0] for text in groups] == ["model gpt2", "model gpt2-large"]
     assert [row[0].text for row in rows if row[0].mark != "group"] == ["fast", "large"]
@@ -71,8 +71,7 @@ def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantS
         for depth in (2, 4)
         for lr, loss in ((1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4))
     ]
-    chart = first(results_at(planted_url(*rates))).chart
-    assert chart
+    (chart,) = first(results_at(planted_url(*rates))).charts
     assert chart.name == "along_lr_held_out"
     rows = chart.spec["datasets"]["rows"]
     assert {(row["x"], round(row["y"], 3)) for row in rows} == {(1e-4, 3.2), (1e-3, 3.0), (1e-2, 3.4)}
@@ -102,7 +101,7 @@ def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) 
     for share, points in ((20 / POINTS, 20), (1, 160)):
         curves = curves_of(results.workloads[0], looks, share)
         assert (curves.thinned_to, len({row["step"] for row in curves.rows if row["c"] == 0})) == (points, points)
-    section = next(one for one in questions(results, NO_DETAILS, looks, None) if one.title == "Same learning?")
+    section = next(one for one in questions(results, NO_DETAILS, looks, NO_SCREEN) if one.title == "Same learning?")
     assert "curves are thinned to 160 steps" in section.text
 
 
@@ -120,7 +119,7 @@ def test_held_out_text_that_is_not_learned_is_within_the_axis(
 def test_losses_that_are_the_same_have_no_chart_of_their_difference(planted_url: PlantStore) -> None:
     same = (Planted("a", (1.0,), printed=True), Planted("b", (1.0,), printed=True))
     results = results_at(planted_url(*same))
-    found = questions(results, NO_DETAILS, looks_of(results), None)
+    found = questions(results, NO_DETAILS, looks_of(results), NO_SCREEN)
     assert "loss_difference" not in [chart.name for section in found for chart in section.charts]
 
 
