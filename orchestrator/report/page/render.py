@@ -22,7 +22,7 @@ from dscampaign.orchestrator.report.compare.results import Results
 from .bundle import vega_bundle
 from .charts import HOVER
 from .elements import Chart, Section
-from .looks import OTHERS, REST, Looks
+from .looks import OTHERS, Looks
 
 ROWS_AT_FIRST: Final = 12
 
@@ -73,13 +73,13 @@ def html_page(results: Results, sections: Sequence[Section], looks: Looks, made_
     """Return the page, whose first section is the first screen; `made_s` is now, in seconds since 1970."""
     config = {**CONFIG, "legend": {"disable": True}}  # chips above the sections filter all charts
     style, script, bundle = _source("report.css"), _source("report.js"), vega_bundle()
-    groups = alike(looks.values(), lambda look: OTHERS if look.colour == REST else look.name)
+    ordered = sorted(looks.values(), key=lambda look: look.group == OTHERS)
     page = _render(
         "report.html",
         results,
         sections,
         made_s,
-        legend=groups,
+        legend=alike(ordered, lambda look: look.group),
         charts={
             chart.name: {**chart.spec, "config": config, "datasets": _columns(chart)}
             for section in sections
