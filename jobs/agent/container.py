@@ -25,6 +25,7 @@ from dscampaign.jobs.shared.payload import Payload
 Runtime = Literal["pyxis", "apptainer", "charliecloud"]
 
 PACKAGE: Final = Path(__file__).parents[2]
+INSIDE: Final = str(PACKAGE / "jobs" / "inside.py")
 _SYSTEM: Final = tuple("bin boot dev etc lib lib32 lib64 opt proc run sbin sys usr var".split())  # noqa: SIM905
 """Folders of an image's own, over which no path that a spec happens to name is mounted."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -72,40 +73,65 @@ def wrapped(
     """
     if payload.container is None:
         return list(argv), dict(env)
-    container = Container(**{**payload.container, "mounts": tuple(payload.container.get("mounts", ()))})
+    places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
+    inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
-    given = {**env, "CAMPAIGN_WORKDIR": container.workdir or env.get("CAMPAIGN_WORKDIR", "")}
-    mounts = _mounts(container, given, payload, memory)
-    asked = _write(given, payload, Path(memory), str(paths.dir))
+    places += [] if _within(memory, str(SHARED_MEMORY)) else [memory]
+    places += filter(_is_data, _named(payload))
+    asked = _write(inside, payload.env, Path(memory), str(paths.dir))
     gpus = bool(payload.gpus_per_node) and env.get("DS_ACCELERATOR") != "cpu"
-    inner = [payload.python, str(PACKAGE / "jobs" / "inside.py"), str(asked), *argv]
-    return [*_RUNTIMES[container.runtime](container, mounts, gpus), *inner], _outer(os.environ)
+    return started([payload.python, INSIDE, str(asked), *argv], payload.container, places, gpus=gpus)
 
 
-def _write(env: Mapping[str, str], payload: Payload, folder: Path, start: str) -> Path:
+def examined(
+    argv: Sequence[str], env: Mapping[str, str], asked: Mapping[str, Any], own: Mapping[str, str], folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Return the same for a program of `campaign doctor`, which works in a folder.
+
+    Args:
+        asked: the section `container`.
+        own: variables of the spec's.
+    """
+    file = _write(env, own, folder, str(folder))
+    gpus = env.get("DS_ACCELERATOR") != "cpu"
+    return started([argv[0], INSIDE, str(file), *argv], asked, [str(folder)], gpus=gpus)
+
+
+def started(
+    argv: Sequence[str], asked: Mapping[str, Any], places: Iterable[str], *, gpus: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment of the runtime that starts a program inside.
+
+    Args:
+        asked: the section `container`.
+        places: folders and files that it needs; "" for none.
+    """
+    container = Container(**{**asked, "mounts": tuple(asked.get("mounts", ()))})
+    options = _RUNTIMES[container.runtime](container, _mounts(container, places), gpus)
+    return [*options, *argv], _outer(os.environ)
+
+
+def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, start: str) -> Path:
     """Leave the environment in a private file, which no list of processes shows."""
     packages = folder / "packages"
     packages.mkdir(exist_ok=True)
     with suppress(FileExistsError):
         (packages / __name__.partition(".")[0]).symlink_to(PACKAGE)
-    own = {name for name in env if name in payload.env or os.environ.get(name) != env[name]} | {"HOME"}
+    own = {name for name in env if name in spec_s or os.environ.get(name) != env[name]} | {"HOME"}
+    if "PYTHONPATH" not in spec_s:  # the agent may have rewritten the host's
+        own.discard("PYTHONPATH")
     host = {name: value for name, value in env.items() if name not in own and not _leads_to_the_host(name)}
     asked = {
         "folder": start,
         "packages": str(packages),
         "foreign": f"SLURM_\\w+|{variables.PER_TASK.pattern}",
         "host": {"PYTHONNOUSERSITE": "1", **host},  # packages in ~/.local are of the host's Python
-        "given": {name: env[name] for name in own if name in env and not _is_host_path(name, payload)},
+        "given": {name: env[name] for name in own if name in env},
     }
     file = folder / "inside.json"
     with open(file, "w", opener=open_private) as stream:
         json.dump(asked, stream)
     return file
-
-
-def _is_host_path(name: str, payload: Payload) -> bool:
-    """The agent has rewritten the host's own, of which nothing is needed inside."""
-    return name == "PYTHONPATH" and name not in payload.env
 
 
 def _leads_to_the_host(name: str) -> bool:
@@ -122,12 +148,11 @@ def _outer(environ: Mapping[str, str]) -> dict[str, str]:
 # -- mounts ---------------------------------------------------------------------------------------------------
 
 
-def _mounts(container: Container, env: Mapping[str, str], payload: Payload, memory: str) -> list[Mount]:
+def _mounts(container: Container, places: Iterable[str]) -> list[Mount]:
     asked = [_parsed(text) for text in container.mounts]
-    own = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
-    own += [env.get("HOME", ""), env.get("TMPDIR", ""), *([] if _within(memory, str(SHARED_MEMORY)) else [memory])]
-    own += filter(_is_data, _named(payload))
-    folders = {place for path in own if Path(path).is_absolute() for place in (path, os.path.realpath(path))}
+    everywhere = [os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")]
+    given = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
+    folders = {place for path in given for place in (path, os.path.realpath(path))}
     same = [Mount(place, place) for place in map(_folder, folders) if len(Path(place).parts) > 1]
     return _outermost([*asked, *same, Mount(str(PACKAGE), str(PACKAGE), read_only=True)])
 

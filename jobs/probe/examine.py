@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.file_systems import file_system, try_writing
 from dscampaign.files.ownership import distrust
-from dscampaign.jobs.agent import launch, launchers
+from dscampaign.jobs.agent import container, launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
@@ -111,7 +111,7 @@ class _Examination:
     def _software(self) -> Software | None:
         output = self.talk.folder / "software.json"
         command = [self.question.python, str(_TRAINER / "software.py"), str(output), *self.question.ops]
-        children.run(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
+        self._start(command, self.env, SOFTWARE_S, output.with_suffix(".log"))
         return Software.read(output)
 
     def _collective(self) -> Collective | None:
@@ -121,8 +121,14 @@ class _Examination:
         command = [*launchers.command(question.launcher, place), str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}
-        children.run(command, env, COLLECTIVE_S, output.with_suffix(".log"))
+        self._start(command, env, COLLECTIVE_S, output.with_suffix(".log"))
         return Collective.read(output)
+
+    def _start(self, command: list[str], env: dict[str, str], timeout_s: float, log: Path) -> None:
+        question = self.question
+        if question.container:
+            command, env = container.examined(command, env, question.container, question.env, self.talk.folder)
+        children.run(command, env, timeout_s, log)
 
     def _write(self, **changed: Any) -> None:
         self.report = replace(self.report, ended_s=time.time(), **changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dscampaign.jobs.shared.documents import Document
 
@@ -23,6 +24,7 @@ class Question(Document):
         ops: DeepSpeed's operators that the training needs.
         asked_s: the host's time.
         store: URL without a password, or None if nodes leave the store alone (SQLite).
+        container: in which the training runs, as in a payload.
     """
 
     python: str
@@ -37,6 +39,7 @@ class Question(Document):
     store: str | None = None
     setup_chooses: bool = False
     launcher: str = "deepspeed"
+    container: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

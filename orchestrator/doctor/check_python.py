@@ -25,6 +25,8 @@ def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[C
     asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
     for required in requirements:
         config = required.config
+        if config.container:  # only a node can start it
+            continue
         own = _OF_THE_TRAINER if config.command is None else _OF_LAUNCHERS.get(config.launcher, ())
         asked.setdefault((config.python or sys.executable, ("torch", *own)), required)
     yield from (_python(At(here), python, names, required) for (python, names), required in asked.items())

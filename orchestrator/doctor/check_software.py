@@ -18,7 +18,9 @@ _TRAIN: Final = "`pip install -c constraints.txt '.[train]'` for that Python"
 
 def software_checks(software: Software, gpus: Gpus | None, required: Requirements, at: At) -> Iterator[Check]:
     """Return verdicts on the training's Python; `gpus` is None if the driver showed none."""
-    yield at.ok("software.python", f"Python {software.python} ({software.path})")
+    image = required.config.container
+    place = f"{software.path} in {image.image}" if image else software.path
+    yield at.ok("software.python", f"Python {software.python} ({place})")
     yield _torch(software, gpus, required, at)
     if not software.torch:
         return

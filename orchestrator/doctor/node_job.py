@@ -88,12 +88,13 @@ def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tel
 
 
 def _question(required: Requirements, settings: Settings) -> Question:
-    store = settings.store_without_password
+    store, image = settings.store_without_password, required.config.container
     return Question(
-        python=required.config.python or sys.executable,
-        setup_chooses=required.config.python is None,
+        python=required.config.python or (job_request.IMAGE_PYTHON if image else sys.executable),
+        setup_chooses=required.config.python is None and image is None,
         launcher="srun" if required.config.launcher == "python" else required.config.launcher or "deepspeed",
-        env=required.config.env,
+        env=job_request.env_of(required.config),
+        container=job_request.container_of(required.config),
         ranks=required.ranks,
         gpus=required.gpus,
         on_gpus=required.on_gpus,

@@ -130,7 +130,8 @@ class OptionChecks:
 
 def _interpreter(config: RunConfig) -> _Interpreter:
     env = config.env
-    return config.python or sys.executable, tuple((name, env[name]) for name in _ENVIRONMENT if name in env)
+    python = None if config.container else config.python  # in an image there may be another version
+    return python or sys.executable, tuple((name, env[name]) for name in _ENVIRONMENT if name in env)
 
 
 def _asked(config: RunConfig) -> _Asked:

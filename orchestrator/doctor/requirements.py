@@ -70,6 +70,7 @@ def requirements_of(runs: Iterable[Run]) -> list[Requirements]:
 def _kind(run: Run) -> str:
     config = run.config
     asked = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
+    asked.append(job_request.container_of(config))
     return json.dumps(asked, sort_keys=True)
 
 
@@ -125,6 +126,7 @@ def needed_ops(config: RunConfig) -> Iterator[str]:
 def _files(config: RunConfig) -> Iterator[str]:
     """Absolute paths: a name without a slash in front stands on the hub."""
     train, data = config.train, config.train.dataset
-    named = [train.model, train.tokenizer, config.python, *(config.command or ())[:1]]
+    programs = [config.container.image] if config.container else [config.python, *(config.command or ())[:1]]
+    named = [train.model, train.tokenizer, *programs]
     named += [data.path, data.eval_path] if data else []
     yield from (text for text in named if isinstance(text, str) and Path(text).is_absolute())

@@ -95,8 +95,8 @@ def payload(
         python=config.python or (IMAGE_PYTHON if config.container else python) or sys.executable,
         **_training(config, micro_batch),
         target_step=run.target_step,
-        env={**config.env, **(config.container.env if config.container else {})},
-        container=config.container.model_dump(exclude={"env"}) if config.container else None,
+        env=env_of(config),
+        container=container_of(config),
         store=store,
         mem_per_process_bytes=_mem_limit_bytes(config),
         min_resume_step=min_resume_step,
@@ -112,6 +112,16 @@ def payload(
         launcher=config.launcher or "deepspeed",
         launcher_options=config.launcher_options,
     )
+
+
+def env_of(config: RunConfig) -> dict[str, str]:
+    """Return the variables that a spec sets for the training."""
+    return {**config.env, **(config.container.env if config.container else {})}
+
+
+def container_of(config: RunConfig) -> dict[str, Any] | None:
+    """Return the container of the training, as agents read it; None for none."""
+    return config.container.model_dump(exclude={"env"}) if config.container else None
 
 
 def _search(config: RunConfig, micro_batch: int | None) -> tuple[str, int | None]:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from dscampaign.db.states import RunState
+from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import SLURM
 from dscampaign.tests.support.campaigns import Observed, batch_of, open_store, run_to_end, submit
 from dscampaign.tests.support.image import MARKER, make_image
@@ -82,7 +83,7 @@ def test_runs_inside_shrink_after_an_out_of_memory_and_resume_after_a_preemption
     asked = set[str]()
 
     def stop(seen: Observed) -> None:
-        [attempt] = seen.attempts["KIND-waits"][:1] or [None]
+        [attempt] = seen.attempts["KIND-waits"][:1] or (None,)
         if attempt and attempt.job_id and seen.steps("KIND-waits") == [1, 2] and not asked:
             asked.add(attempt.job_id)
             slurm.run("scancel", "--signal=USR2", attempt.job_id)
@@ -108,6 +109,22 @@ def test_runs_inside_shrink_after_an_out_of_memory_and_resume_after_a_preemption
         "SLURM_PROCID": "1",
     }
     store.close()
+
+
+def test_doctor_starts_the_image_and_looks_inside(
+    slurm: SlurmCluster, tmp_path: Path, image: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert slurm
+    code = main(["doctor", str(spec_in(tmp_path, image)), "--dir", str(tmp_path / "new"), "--on-node", "--json"])
+    checks = {check["id"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["software.python"]["seen"].endswith(f"(/usr/bin/python3 in {image})"), checks
+    assert checks["software.torch"]["verdict"] == "problem"
+    assert "No module named 'torch'" in checks["software.torch"]["seen"]
+    assert code == 1
+    (tmp_path / "empty").mkdir()
+    main(["doctor", str(spec_in(tmp_path, tmp_path / "empty")), "--dir", str(tmp_path / "new"), "--on-node", "--json"])
+    checks = {check["id"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert "ch-run" in checks["software.torch"]["seen"], checks
 
 
 def test_an_image_that_cannot_start_fails_as_a_set_up(slurm: SlurmCluster, tmp_path: Path) -> None:

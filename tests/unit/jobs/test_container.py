@@ -36,6 +36,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(container, "PACKAGE", Path("/venv/dscampaign"))
+    monkeypatch.setattr(container, "INSIDE", "/venv/dscampaign/jobs/inside.py")
     return tmp_path
 
 
@@ -124,7 +125,9 @@ def test_the_environment_inside_is_the_attempt_s_then_the_image_s_then_the_host_
     program = host / "bin" / ("srun" if runtime == "pyxis" else "apptainer")
     program.write_text(FAKE.format(log=host / "log", image=image, python=sys.executable))
     program.chmod(0o755)
-    monkeypatch.setattr(container, "PACKAGE", Path(container.__file__).parents[2])
+    package = Path(container.__file__).parents[2]
+    monkeypatch.setattr(container, "PACKAGE", package)
+    monkeypatch.setattr(container, "INSIDE", str(package / "jobs" / "inside.py"))
     payload_env = {"IN_SPEC": "a,b 'c'\n$d", "PYTHONUNBUFFERED": "1"}
     show = (
         "import json, os, signal; print(json.dumps([dict(os.environ), signal.getsignal(signal.SIGUSR2), os.getcwd()]))"
