@@ -21,7 +21,9 @@ SIZES: Final = tuple((conditions, repeats) for conditions in (2, 8, 24) for repe
 SEED_SD: Final = 0.05
 """How far the losses of two seeds are apart, in nats; runs with the same seed share it."""
 
-_CAMPAIGNS: Final = 1000
+_CAMPAIGNS: Final = 400
+_DRIFT: Final = 0.1
+"""Between rounds, of a machine that becomes slower or faster."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class Simulated:
 
     @property
     def spans_s(self) -> dict[int, tuple[float, float]]:
-        """Nothing is known of when they ran."""
-        return {}
+        """They ran in rounds."""
+        return {number: (2.0 * number, 2.0 * number + 1.0) for number in range(len(self.tokens_per_s))}
 
     def speeds(self, *, in_tokens: bool) -> list[tuple[int, float]]:
         """Tokens per second of each repeat."""
@@ -67,6 +69,7 @@ def campaigns(
     cv: Sequence[float] | float = 0.02,
     worse: float = 0.0,
     pair_sd: Sequence[float] | float = 0.002,
+    drift: float = 0.0,
 ) -> Iterator[list[BaselineComparison]]:
     """Yield campaigns whose first condition is the baseline.
 
@@ -75,12 +78,14 @@ def campaigns(
         cv: standard deviation of its logarithm over repeats.
         worse: by how much the loss of all but the baseline is higher, in nats.
         pair_sd: standard deviation of a condition's loss beside what its seed gives, in nats.
+        drift: standard deviation of the logarithm of the speed of all conditions over rounds.
     """
     rng = np.random.default_rng((conditions, repeats))
     shape = number, conditions, repeats
     noise = np.broadcast_to(np.asarray(cv, float), conditions)[None, :, None]
     truth = np.log(np.broadcast_to(np.asarray(speed, float), conditions))[None, :, None]
-    speeds = np.exp(truth + noise * rng.standard_normal(shape)) * 1e5
+    slower = drift * rng.standard_normal((number, 1, repeats)) if drift else 0.0
+    speeds = np.exp(truth + slower + noise * rng.standard_normal(shape)) * 1e5
     own = np.broadcast_to(np.asarray(pair_sd, float), conditions)[None, :, None] * rng.standard_normal(shape)
     losses = 3.0 + SEED_SD * rng.standard_normal((number, 1, repeats)) + own
     losses[:, 1:] += worse
@@ -117,11 +122,13 @@ def _share(found: Sequence[bool]) -> str:
 def _wrong(conditions: int, repeats: int) -> list[str]:
     equal = list(campaigns(conditions, repeats, _CAMPAIGNS))
     uneven = campaigns(conditions, repeats, _CAMPAIGNS, cv=[0.005, *[0.04, 0.01] * conditions][:conditions])
+    drifting = campaigns(conditions, repeats, _CAMPAIGNS, drift=_DRIFT)
     limit = list(campaigns(conditions, repeats, _CAMPAIGNS, worse=LOSS_MARGIN_NATS))
     near = campaigns(conditions, repeats, _CAMPAIGNS, speed=[1.0, *[1.1] * (conditions - 1)])
     return [
         _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in equal]),
         _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in uneven]),
+        _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in drifting]),
         _share([not best_holds(one) for one in equal]),
         _share([any_order(one, Verdict.EQUAL) for one in near]),
         _share([any_loss(one, Verdict.WORSE, Verdict.BETTER) for one in limit]),
@@ -137,8 +144,11 @@ def _power(conditions: int, repeats: int) -> list[str]:
         for gain in (0.05, 0.1, 0.3)
     )
     equal = (campaigns(conditions, repeats, number, pair_sd=sd) for sd in (0.0005, 0.002))
+    gain = [1.0, 1.1, *[1.0] * conditions][:conditions]
+    drifting = campaigns(conditions, repeats, number, speed=gain, cv=0.01, drift=_DRIFT)
     return [
         *(_share([one[1].order == Verdict.FASTER for one in found]) for found in faster),
+        _share([one[1].order == Verdict.FASTER for one in drifting]),
         *(_share([one[1].loss.verdict == Verdict.EQUAL for one in found]) for found in equal),
     ]
 
@@ -146,14 +156,16 @@ def _power(conditions: int, repeats: int) -> list[str]:
 def main() -> None:
     """Prints both tables."""
     sizes = "| conditions | repeats |"
-    print(f"{sizes} equal: faster or slower | unequal noise: the same | interval of the best misses | ", end="")
-    print("10 % faster: tie | worse by the margin: worse or better | worse by the margin: equivalent |")
-    print("|" + "---:|" * 8)
+    print(f"{sizes} equal: faster or slower | unequal noise: the same | drifting rounds: the same | ", end="")
+    print("interval of the best misses | ", end="")
+    print("10 % faster: equal | worse by the margin: worse or better | worse by the margin: equal |")
+    print("|" + "---:|" * 9)
     for size in SIZES:
         print("|", " | ".join([*map(str, size), *_wrong(*size)]), "|")
     cases = (f"{gain} % faster, {cv} % noise" for cv in (1, 3) for gain in (5, 10, 30))
-    print(f"\n{sizes} {' | '.join(cases)} | equal loss, 0.0005 nats of noise | equal loss, 0.002 nats |")
-    print("|" + "---:|" * 10)
+    print(f"\n{sizes} {' | '.join(cases)} | 10 % faster, 1 % noise, drifting rounds | ", end="")
+    print("equal loss, 0.0005 nats of noise | equal loss, 0.002 nats |")
+    print("|" + "---:|" * 11)
     for size in SIZES:
         print("|", " | ".join([*map(str, size), *_power(*size)]), "|")
 

@@ -31,7 +31,6 @@ from .ranking import (
     median_loss,
     needs_least,
     pace,
-    pareto_front,
 )
 from .reasons import Reason, Why, reasons_text
 from .statistics import Estimate, Verdict, estimate
@@ -78,7 +77,6 @@ class Answer:
         chosen: None if none can be, or if the reader has to decide between `fastest` and `learner`.
         doubts: reasons that the order is not proven, with what would decide it; different code first.
         remarks: other remarks on the data.
-        front: names of conditions that no other beats in speed, memory and energy at once, fastest first.
     """
 
     lead: Objective
@@ -89,7 +87,6 @@ class Answer:
     learner: Condition | None = None
     doubts: tuple[Reason, ...] = ()
     remarks: tuple[Reason, ...] = ()
-    front: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -161,7 +158,6 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         learner=learner.condition,
         doubts=doubts,
         remarks=remarks,
-        front=pareto_front(left),
     )
 
 

@@ -1,32 +1,24 @@
-"""Which of several conditions is better: in speed, in loss, or in speed, memory and energy at once. Pure."""
+"""Rank conditions by speed, loss and need of memory. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
-
-from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds
 from .statistics import TIE, Verdict, estimate
-
-_BESIDE_SPEED: Final = ("mem_reserved_gb", "j_per_token")
-"""Metrics by which a configuration may be better than a faster one."""
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
     """Return the condition to use of all that no other is faster than: ties are not transitive.
 
-    A condition that is established to learn better than the thriftiest of them comes first: it costs no speed.
+    A condition that is proven to learn better than the thriftiest of them comes first: it costs no speed.
     """
-    front = pareto_front(left)
     able = [one for one in left if not any(faster(other, one) for other in left)]
     able = [one for one in able if not may_be_worse(one)] or able
 
     def thriftiest(some: Sequence[BaselineComparison]) -> BaselineComparison:
-        """Memory is rounded, so conditions that no other beats come first."""
-        return min(some, key=lambda one: (one.condition.name not in front, *_thrift(one), -pace(one)))
+        return min(some, key=lambda one: (*_thrift(one), -pace(one)))
 
     return thriftiest(best_learners(able, thriftiest(able)))
 
@@ -46,7 +38,7 @@ def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether that is established."""
+    """Return whether that is proven."""
     return compare_losses(one, other).verdict == Verdict.WORSE
 
 
@@ -73,18 +65,13 @@ def pace(one: BaselineComparison) -> float:
 
 
 def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether it is faster, or looks faster while nothing is established."""
+    """Return whether it is faster, or looks faster while nothing is proven."""
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
     found = compare_speeds(one, other)
     if found != Verdict.NOT_PROVEN:
         return found == Verdict.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
-
-
-def ties(one: BaselineComparison, other: BaselineComparison) -> bool:
-    """Return whether neither is faster, nor looks faster."""
-    return not faster(one, other) and not faster(other, one)
 
 
 def needs_least(chosen: BaselineComparison, tied: Sequence[BaselineComparison]) -> bool:
@@ -102,31 +89,3 @@ def _thrift(one: BaselineComparison) -> tuple[float, int, float]:
     stage = 3 if one.condition.field("engine") == "fsdp2" else one.condition.field("zero_stage")
     rough = math.inf if memory is None else round(memory, 1)
     return rough, stage if isinstance(stage, int) else 0, math.inf if energy is None else energy
-
-
-def pareto_front(left: Sequence[BaselineComparison]) -> tuple[str, ...]:
-    """Return the names of conditions that no other beats in speed, memory and energy at once, fastest first."""
-    points = {one.condition.name: _point(one) for one in left}
-    ordered = dict(sorted(points.items(), key=lambda item: item[1][0] or 0.0))  # most are beaten by one of the fastest
-    return tuple(name for name, point in ordered.items() if not any(_beats(other, point) for other in ordered.values()))
-
-
-_Point = tuple[float | None, ...]
-
-
-def _point(one: BaselineComparison) -> _Point:
-    """Return the figures to minimise: time, memory, energy; None if unknown."""
-    others = (METRICS[metric].penalty(one.condition.value(metric)) for metric in _BESIDE_SPEED)
-    return 1.0 / pace(one) if one.speed else None, *others
-
-
-def _beats(one: _Point, other: _Point) -> bool:
-    """Return whether a point dominates another: nowhere worse and somewhere better, in figures known of both."""
-    better = False
-    for a, b in zip(one, other, strict=True):  # a loop: thousands of conditions are compared with each other
-        if a is None or b is None:
-            continue
-        if a > b:
-            return False
-        better = better or a < b
-    return better

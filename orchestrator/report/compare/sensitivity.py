@@ -258,32 +258,11 @@ def effect_document(change: Sensitivity) -> dict[str, Any]:
     }
 
 
-def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> Iterator[str]:
-    """Yield a sentence for axes without an effect of their own: no two conditions differ in such an axis alone."""
+def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> str:
+    """Return a sentence on axes without an effect of their own: no two conditions differ in such an axis alone."""
     known = [one for one in comparisons if one.speed or one.losses]
-    values = {name: column for name, column in _columns(known).items() if len(set(column)) > 1}
-    hidden = dict.fromkeys(name for name in values if name not in {change.field for change in changes})
-    never_alone: list[str] = []
-    while hidden:
-        name = next(iter(hidden))
-        together = [other for other in values if _moves_with(values[name], values[other])]
-        hidden = dict.fromkeys(other for other in hidden if other not in together)
-        if len(together) > 1:
-            yield f"{some(together)} always change together: their effects cannot be told apart."
-        else:
-            never_alone.append(name)
-    if len(never_alone) > 1:
-        yield f"{some(never_alone)} never change alone: their effects cannot be told."
-    elif never_alone:
-        yield f"No two conditions differ in {never_alone[0]} alone, so its effect cannot be told."
-
-
-def _columns(comparisons: Sequence[BaselineComparison]) -> dict[str, list[str]]:
-    """Return the values of each axis of the matrix, as texts, in the order of the conditions; defaults count as set."""
-    names = dict.fromkeys(name for one in comparisons for name in one.condition.params if name not in NAMES_POINTS)
-    return {name: [value_key(one, name) for one in comparisons] for name in names}
-
-
-def _moves_with(one: Sequence[str], other: Sequence[str]) -> bool:
-    pairs = set(zip(one, other, strict=True))
-    return len(pairs) == len(set(one)) == len(set(other))
+    names = dict.fromkeys(name for one in known for name in one.condition.params if name not in NAMES_POINTS)
+    alone = {change.field for change in changes}
+    hidden = [name for name in names if name not in alone and len({value_key(one, name) for one in known}) > 1]
+    verb = "changes" if len(hidden) == 1 else "change"
+    return f"{some(hidden)} never {verb} alone: no effect can be separated." if hidden else ""

@@ -85,7 +85,6 @@ def loss_of(series: Series, final: float | None = None) -> Loss:
 def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve:
     """Return the curve of a run's loss; its tokens are NaN if the tokens of a step are unknown."""
     loss, held_out = (np.asarray(series.figures[name]) for name in ("loss", "eval_loss"))
-    smoothed = smooth(np.asarray(loss, np.float64))
     shown = np.unique(np.linspace(0, loss.size - 1, min(loss.size, CURVE_POINTS)).astype(int))
     evaluated = np.flatnonzero(np.isfinite(held_out))
     step = lines.step.astype(float)
@@ -94,7 +93,7 @@ def curve_of(series: Series, lines: Lines, tokens_per_step: int | None) -> Curve
         seconds=np.cumsum(lines.steady_s() if lines.known else np.full(loss.size, math.nan))[shown].tolist(),
         tokens=(step[shown] * (tokens_per_step or math.nan)).tolist(),
         raw=loss[shown].tolist(),
-        smoothed=smoothed[shown].tolist(),
+        smoothed=smooth(loss, shown).tolist(),
         eval_step=step[evaluated].tolist(),
         held_out=held_out[evaluated].tolist(),
     )

@@ -72,10 +72,6 @@ class Metric:
         number = self.number(value)
         return f"{number} {self.unit}" if self.unit and number not in ("", "NaN") else number
 
-    def penalty(self, value: float | None) -> float | None:
-        """Return a number that is lower for a better value."""
-        return -value if value is not None and self.better is Better.HIGHER else value
-
 
 def _timed(value: Callable[[Timing], float | None]) -> Callable[[MeasuredRun], float | None]:
     return lambda run: value(run.timing) if run.timing else None

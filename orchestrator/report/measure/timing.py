@@ -207,34 +207,16 @@ def timing(series: Series, lines: Lines) -> Timing | None:
     )
 
 
-def smooth(values: Floats) -> Floats:
-    """A trailing mean over a fiftieth of the values; values that are not finite are left out."""
-    width = max(1, values.size // 50)
-    finite = np.isfinite(values)
-    sums, counts = (_trailing_sums(part, width) for part in (np.where(finite, values, 0.0), finite.astype(float)))
+def smooth(values: Floats, places: Integers) -> Floats:
+    """Return trailing means over a fiftieth of the values at some places; values that are not finite are left out."""
+    width, finite = max(1, values.size // 50), np.isfinite(values)
+    ends = np.ravel((np.maximum(0, places + 1 - width), places + 1), order="F")
+    sums, counts = (
+        np.add.reduceat(np.append(part, 0.0), ends)[::2] for part in (np.where(finite, values, 0.0), finite)
+    )
     with np.errstate(invalid="ignore"):
         smoothed: Floats = sums / np.where(counts > 0, counts, math.nan)
     return smoothed
-
-
-def _trailing_sums(values: Floats, width: int) -> Floats:
-    """Return the sum of each value and the values before it, `width` in all.
-
-    Sums over windows of 1, 2, 4 … values make up each: a difference of running sums would lose every value after a huge
-    value.
-    """
-    sums, block, done, size = np.zeros(values.size), values, 0, 1
-    while size <= width:
-        if width & size:
-            sums += _later(block, done)
-            done += size
-        block = block + _later(block, size)
-        size *= 2
-    return sums
-
-
-def _later(values: Floats, places: int) -> Floats:
-    return np.concatenate([np.zeros(min(places, values.size)), values[: max(0, values.size - places)]])
 
 
 def quantiles(values: Floats, weights: Integers, shares: tuple[float, ...]) -> tuple[float, ...]:

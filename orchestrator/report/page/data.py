@@ -134,7 +134,6 @@ def _workload(one: WorkloadResults) -> dict[str, Any]:
             "proven": found.proven,
             "tied": found.tied,
             "excluded": {name: reason.text for name, reason in found.excluded.items()},
-            "pareto_front": found.front,
             "sentence": found.sentence,
             "leads": found.lead,
             "rows": [_row(row) for row in found.rows],

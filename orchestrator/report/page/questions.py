@@ -253,7 +253,7 @@ def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
     found = [(one, sensitivities(one.comparisons)) for one in results.workloads]
     changes = [(one.workload.name, change) for one, every in found for change in every]
-    remarks = [remark for one, every in found for remark in confounded(one.comparisons, every)]
+    remarks = [remark for one, every in found if (remark := confounded(one.comparisons, every))]
     columns: dict[str, Callable[[Any], Cell | str]] = {
         **({"workload": lambda one: one[0]} if len(found) > 1 else {}),
         "change": lambda one: change_in_words(one[1]),

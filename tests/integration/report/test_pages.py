@@ -213,7 +213,7 @@ def test_recommend_names_one_and_says_why_not_the_others(
     assert main(["recommend", "--store", url, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
-    assert document["workloads"][0]["recommendation"]["pareto_front"][0] == "<fast>"
+    assert document["workloads"][0]["recommendation"]["condition"] == "<fast>"
 
 
 def compared(url: str, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:

@@ -191,11 +191,6 @@ def test_no_run_and_no_end_give_no_choice(planted: Plant) -> None:
             "z1",
             ("z2",),
         ),
-        (  # z2 is better in everything
-            [Planted("z2", train={"zero_stage": 2}), Planted("z1", (0.101,) * 3, reserved_gb=10.04)],
-            "z2",
-            ("z1",),
-        ),
         (  # a loss that may be worse loses a tie
             [Planted("base"), Planted("unsure", (0.1,) * 3, (3.0, 3.4, 2.6), reserved_gb=1.0)],
             "base",
@@ -380,11 +375,6 @@ def test_a_configuration_is_shown_only_if_the_script_has_read_it(
     [condition] = conditions_of([replace(run, read_config=opened) for run in planted(Planted("a", config=SCRIPT))])
     assert said in unread_config(condition)
     assert bool(unread_config(condition)) is bool(said)
-
-
-def test_what_another_beats_in_speed_and_memory_is_not_on_the_front(planted: Plant) -> None:
-    lean, poor = Planted("lean", (0.2,) * 3, reserved_gb=2.0), Planted("poor", (0.3,) * 3, reserved_gb=3.0)
-    assert answered(planted(Planted("quick"), lean, poor)).front == ("quick", "lean")
 
 
 def test_identical_repeats_have_one_loss_and_three_speeds(planted: Plant) -> None:

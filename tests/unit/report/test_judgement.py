@@ -11,7 +11,6 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.compare.answer import Answer, answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.ranking import _beats
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Verdict
@@ -130,12 +129,6 @@ def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) ->
     found = advice(runs)
     assert found.chosen
     assert (found.chosen.name, found.proven) == ("fast", False)
-
-
-def test_what_nobody_measured_beats_nothing() -> None:
-    assert not _beats((1.0, 2.0, None), (1.0, 2.0, 0.5))
-    assert not _beats((1.0, 2.0, 0.5), (1.0, 2.0, None))
-    assert _beats((0.9, 2.0, None), (1.0, 2.0, 0.5))
 
 
 def test_every_change_of_one_field_has_its_price(planted: Plant) -> None:

@@ -38,12 +38,6 @@ def test_a_value_is_written_with_its_unit_or_without(name: str, value: float | N
     assert (METRICS[name].text(value), METRICS[name].number(value)) == (text, number)
 
 
-def test_less_of_a_penalty_is_better() -> None:
-    assert METRICS["mem_reserved_gb"].penalty(2.0) == 2.0
-    assert METRICS["mfu"].penalty(0.4) == -0.4
-    assert METRICS["mfu"].penalty(None) is None
-
-
 def test_repeats_make_one_value_of_every_metric(planted: Plant) -> None:
     (condition,) = conditions_of(planted(Planted("one", (0.1, 0.2, 0.3), reserved_gb=20.0, gpu="NVIDIA H100")))
     assert condition.value("step_s") == pytest.approx(0.2, rel=0.01)

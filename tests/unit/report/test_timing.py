@@ -199,7 +199,8 @@ def test_a_huge_value_is_in_the_means_over_it_and_in_no_other() -> None:
     values[random.integers(0, 333, 30)] = math.nan
     values[60] = 1e25
     wanted = [np.nanmean(values[max(0, place - 5) : place + 1]) for place in range(333)]
-    assert smooth(values) == pytest.approx(np.array(wanted))
+    assert smooth(values, np.arange(333)) == pytest.approx(np.array(wanted))
+    assert smooth(values, np.array([0, 65, 332])) == pytest.approx(np.array(wanted)[[0, 65, 332]])
 
 
 def test_steps_that_took_no_time_have_no_speed() -> None:
