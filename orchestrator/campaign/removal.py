@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.lease import FencedWriter
 from dscampaign.orchestrator.reconcile.loop import make_executor
+from dscampaign.orchestrator.reconcile.observe import list_jobs
 
 from .parts import CampaignParts
 from .retention import acting_for
@@ -106,11 +106,7 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     name, user = campaign.name, campaign.provenance.get("user")
     if user and user != user_name(os.geteuid()):  # whose jobs are listed
         raise UserError(f"the folder of {name} is gone, and jobs of {user} may be left", f"let {user} remove it")
-    expected: dict[str, set[int]] = defaultdict(set)
-    for row in active:
-        expected[row.token].add(row.array_index or 0)
-    executor = make_executor(campaign, CampaignPaths(Path(campaign.dir), name))
-    listing = executor.list_jobs(expected, min(row.created_s for row in active))
+    listing = list_jobs(make_executor(campaign, CampaignPaths(Path(campaign.dir), name)), active)
     seen = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
     if left := [job.job_id for job in seen if not job.terminal]:
         end = "scancel" if campaign.executor == "slurm" else "kill"

@@ -91,9 +91,17 @@ def observe(
     through the runs with `renewing`, which keeps the lease. Raises Unreachable if the shared folder cannot be read, or
     the jobs are another cluster's.
     """
-    listing, trouble = _list_jobs(stored, executor)
-    if trouble is None:
-        require_same_cluster(_missing(stored, listing), paths, executor)
+    active: list[AttemptRow | WaitingAttempt] = [*stored.active, *stored.waiting]
+    listing = JobListing({}, False)
+    trouble: Unreachable | None = None
+    try:
+        listing = list_jobs(executor, active, _waited(stored))
+    except Unreachable as exc:
+        trouble = exc
+    else:
+        known = listing.jobs.keys() | listing.rivals.keys()
+        missing = {row.token for row in active if (row.token, row.array_index or 0) not in known}
+        require_same_cluster(missing, paths, executor)
     folder = _Folder(paths)
     news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
     queue, look = sort_out(stored.waiting, listing, trouble is None, folder.runs, news)
@@ -125,22 +133,14 @@ def observe(
     return snapshot, trouble
 
 
-def _missing(stored: Stored, listing: JobListing) -> set[str]:
-    waiting = ((one.token, one.array_index) for one in stored.waiting)
-    expected = chain(((row.token, row.array_index or 0) for row in stored.active), waiting)
-    return {key[0] for key in expected if key not in listing.jobs and key not in listing.rivals}
-
-
-def _list_jobs(stored: Stored, executor: Executor) -> tuple[JobListing, Unreachable | None]:
+def list_jobs(
+    executor: Executor, active: Sequence[AttemptRow | WaitingAttempt], waited: Iterable[WaitedJob] = ()
+) -> JobListing:
+    """Return the executor's jobs of these attempts. Raises Unreachable."""
     expected: dict[str, set[int]] = defaultdict(set)
-    active: list[AttemptRow | WaitingAttempt] = [*stored.active, *stored.waiting]
     for row in active:
         expected[row.token].add(row.array_index or 0)
-    since_s = min((row.created_s for row in active), default=0.0)
-    try:
-        return executor.list_jobs(expected, since_s, _waited(stored)), None
-    except Unreachable as exc:
-        return JobListing({}, False), exc
+    return executor.list_jobs(expected, min((row.created_s for row in active), default=0.0), waited)
 
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
