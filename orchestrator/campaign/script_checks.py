@@ -124,10 +124,11 @@ def _shared_folders(runs: Sequence[Run]) -> Iterator[Finding]:
 
 
 def _missing(submission: Submission) -> Iterator[Finding]:
-    pythons = dict.fromkeys(run.config.python for run in submission.runs if run.config.python)
+    runs = [run for run in submission.runs if not run.config.container]  # an image has files of its own
+    pythons = dict.fromkeys(run.config.python for run in runs if run.config.python)
     yield from (Finding((("python",),), *wrong) for name in pythons if (wrong := _wrong_python(name, submission.spec)))
     paths: dict[Path, str] = {}
-    for run in submission.runs:
+    for run in runs:
         for option, value in _arguments(run):
             path = Path(submission.workdir, value)
             written = WRITTEN.match(option) or option.endswith("name") or run.name in value or names_in(value)

@@ -353,11 +353,6 @@ class RunConfig(SpecSection):
         return self.train.model_dump(mode="json", exclude={"strategy"}) | sizes
 
 
-def _objective(value: Any) -> Any:
-    """Name are taken in any case, as `TOKENS-PER-GB`."""
-    return next((known for known in Objective if isinstance(value, str) and known.lower() == value.lower()), value)
-
-
 def _by_short_names(values: dict[str, Scalar | None]) -> dict[str, Scalar | None]:
     return {name.rpartition(".")[2]: value for name, value in values.items()}
 
@@ -379,7 +374,7 @@ class Spec(RunConfig):
     """Axes and their values, `include` and `exclude`, see below."""
     repeats: Positive = 1
     """Runs per point of the matrix, each with its own seed."""
-    objective: Annotated[Objective, BeforeValidator(_objective)] | None = None
+    objective: Objective | None = None
     """[Objective](results.md#what-counts) of the recommendation, among configurations that learn no worse than the
     baseline: `speed`, `loss`, `memory`, `energy` or `time-to-loss`. Default: speed, unless another learns better."""
     loss_margin: Annotated[Real, Field(gt=0)] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.spec.effects import EFFECTS, LEARNING
+from dscampaign.orchestrator.spec.effects import FIELDS, LEARNING
 
 from .conditions import Condition, grouped, key_of, losses_of
 
@@ -34,7 +34,7 @@ def learning_axes(conditions: Sequence[Condition]) -> list[str]:
 
 def _is_own(name: str) -> bool:
     """Return whether an axis is a script's own parameter: neither a field of the spec nor a label of points."""
-    return "." not in name and name not in EFFECTS and name not in ("label", "strategy", "nodes", "ranks_per_node")
+    return "." not in name and name not in FIELDS and name not in ("label", "strategy", "nodes", "ranks_per_node")
 
 
 def ignored(runs: Iterable[MeasuredRun]) -> list[str]:

@@ -15,7 +15,7 @@ from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge, unchanged
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.pending_reason import waits_because
-from dscampaign.orchestrator.spec.effects import EFFECTS
+from dscampaign.orchestrator.spec.effects import DESCRIBES_ONLY, FIELDS, LEARNED
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.tests.support.policy_world import run_row
@@ -142,8 +142,8 @@ def test_results_of_one_campaign_are_measured_alike() -> None:
 
 
 def test_every_field_of_train_has_an_effect() -> None:
-    """A new one says in `EFFECTS` whether it changes what is learned, or a figure that is compared."""
-    assert set(EFFECTS) == set(TrainConfig.model_fields)
+    assert set(TrainConfig.model_fields) == FIELDS
+    assert not LEARNED & DESCRIBES_ONLY
 
 
 def test_a_job_that_will_not_start_is_replaced_once_the_spec_asks_for_another() -> None:
