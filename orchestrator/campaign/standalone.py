@@ -14,8 +14,9 @@ from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared import allocator
 from dscampaign.jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
-from dscampaign.jobs.shared.payload import Payload
+from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
 from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.setup_lines import python_chosen
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.sbatch import Value, prologue, render
 
@@ -36,7 +37,7 @@ def render_run(submission: Submission, run: Run) -> str:
         "log": f"{run.name}-%j.log",
         "options": list(_options(resources)),
         "prologue": prologue(),
-        "setup": [*resources.get("setup", ()), *_allocator(payload), *_files(payload, paths)],
+        "setup": [*_setup(payload, resources.get("setup", ())), *_allocator(payload), *_files(payload, paths)],
         "environment": list(_environment(payload, paths)),
         "attempt_dir": paths.dir,
         "ranks_per_node": payload.ranks_per_node,
@@ -105,12 +106,22 @@ def _environment(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
             yield f"{name}={shlex.quote(value)}"
 
 
+def _setup(payload: Payload, lines: Sequence[str]) -> Sequence[str]:
+    if not (payload.setup_chooses and lines):
+        return lines
+    before, after = python_chosen(lines)
+    return [before, *lines, *after.splitlines()]
+
+
 def _launcher(payload: Payload) -> str:
     """Return the launcher's command line with the script's variables."""
     variables = {f"@{name}@": f'"${name}"' for name in ("address", "port", "hostfile")}
     address, port, hostfile = variables
+    variables["@python@"] = f'"${{{SETUP_PYTHON}:-{payload.python}}}"'
     sizes = payload.nodes, payload.ranks_per_node
-    place = launchers.Place(payload.python, *sizes, "@node@", address, port, hostfile)
+    place = launchers.Place(
+        "@python@" if payload.setup_chooses else payload.python, *sizes, "@node@", address, port, hostfile
+    )
     line = shlex.join(launchers.command(payload.launcher, place, launch.options_of(payload)))
     for mark, variable in variables.items():
         line = line.replace(mark, variable)

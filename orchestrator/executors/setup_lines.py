@@ -61,14 +61,13 @@ dscampaign_failed=
 """.strip()
 """Make the command known as a login shell would; programs that were on the PATH stay the first."""
 
-_END: Final = rf"""
+_AFTER: Final = rf"""
 for dscampaign_python in "$(command -v python)" "$(command -v python3)"; do
   case "$dscampaign_before" in
     *":$dscampaign_python:"*) ;;
     *) if [ -x "$dscampaign_python" ]; then export {SETUP_PYTHON}="$dscampaign_python"; break; fi ;;
   esac
 done
-trap - ERR
 """.strip()
 
 _BEFORE: Final = 'dscampaign_before=":$(command -v python):$(command -v python3):"'
@@ -106,14 +105,14 @@ def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
     if not any(map(str.strip, lines)):
         return []
     folder = shlex.quote(str(batch))
-    before = "dscampaign_before=" if any(map(_ACTIVATES.search, lines)) else _BEFORE
-    begin = [
-        f"dscampaign_record={folder}/setup-{index}.json",
-        before,
-        f"dscampaign_login={shlex.quote(_LOGIN)}",
-        _BEGIN,
-    ]
-    return [*begin, *_checked(lines), _END]
+    begin = [f"dscampaign_record={folder}/setup-{index}.json", f"dscampaign_login={shlex.quote(_LOGIN)}", _BEGIN]
+    before, after = python_chosen(lines)
+    return [before, *begin, *_checked(lines), after, "trap - ERR"]
+
+
+def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
+    """Return the shell lines around ``lines`` that export the Python that they choose as `SETUP_PYTHON`."""
+    return "dscampaign_before=" if any(map(_ACTIVATES.search, lines)) else _BEFORE, _AFTER
 
 
 def _checked(lines: Sequence[str]) -> Iterator[str]:
