@@ -65,13 +65,8 @@ def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
     options = (*line.options, *given) if isinstance(given, list | tuple) else given
     launcher = data.get("launcher") or line.launcher
     parts = {"command": list(line.script), "launcher": launcher, "launcher_options": options}
-    parts |= {"python": line.python} if line.python and not data.get("python") else {}
-    ranks = line.ranks_per_node(_nodes(data))
-    return {
-        **data,
-        **{name: value for name, value in parts.items() if value},
-        **({"ranks_per_node": ranks} if ranks else {}),
-    }
+    parts |= {"python": line.python, "ranks_per_node": line.ranks_per_node(_nodes(data))}
+    return {**data, **{name: value for name, value in parts.items() if value}}
 
 
 def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> LaunchLine | None:
