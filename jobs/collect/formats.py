@@ -141,20 +141,20 @@ _OTHER_WORK: Final = _form(
 _NOT_NOW: Final = _form(r"\b(?:(?:re)?loaded|loading checkpoint|restor(?:ed|ing)|resum(?:ed|ing))\b")
 _TRAINING: Final = _form("train")
 
-_TIME: Final = (
-    r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*(?P<name>(?:(?:step|iter|iteration)[ _])?(?:time|dt)|elapsed time per iteration)"
-)
+_AFTER: Final = r"(?:^|[^a-z\s_./-]|[-./_]\s)\s*"
 """Not after a name: `data time`, `train_time` and `eval time` are other times. `step_avg` is of many steps."""
+_OF_STEP: Final = r"(?:step|iter|iteration)[ _](?:time|dt)|dt"
+_TIME: Final = rf"{_AFTER}(?P<name>{_OF_STEP}|time|elapsed time per iteration)"
+_UNIT: Final = r"(?P<unit>m?s)(?:ec(?:ond)?s?)?"
+_TOOK: Final = rf"(?P<number>{_NUMBER})"
 TIMES: Final = (
-    (_form(rf"{_TIME}(?: ?\(ms\)|_ms\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1e-3),
-    (_form(rf"{_TIME}(?: ?\(s\)|_s\b){_BETWEEN}(?P<number>{_NUMBER})(?![.,]\d)"), 1.0),
-    (_form(rf"{_TIME}{_BETWEEN}(?P<number>{_NUMBER}) ?ms\b"), 1e-3),
-    (_form(rf"(?P<name>(?:step|iter|iteration)[ _]time|dt){_BETWEEN}(?P<number>{_NUMBER}) ?s(?:ec(?:ond)?s?)?\b"), 1.0),
-    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?(?:ms|msec)/(?P<name>step|iter(?:ation)?|batch)\b"), 1e-3),
-    (_form(rf"(?<![\w.,])(?P<number>{_NUMBER}) ?s(?:ec(?:ond)?s?)?/(?P<name>step|iter(?:ation)?|batch)\b"), 1.0),
-    (_form(rf"(?<![\w.,])ms/(?P<name>step|batch){_BETWEEN}(?P<number>{_NUMBER})(?![\w.,/])"), 1e-3),
+    _form(rf"{_TIME}(?: ?\(|_)(?P<unit>m?s)\b\)?{_BETWEEN}{_TOOK}(?![.,]\d)"),
+    _form(rf"{_TIME}{_BETWEEN}{_TOOK} ?(?P<unit>ms)\b"),
+    _form(rf"{_AFTER}(?P<name>{_OF_STEP}){_BETWEEN}{_TOOK} ?{_UNIT}\b"),
+    _form(rf"(?<![\w.,]){_TOOK} ?{_UNIT}/(?P<name>step|iter(?:ation)?|batch)\b"),
+    _form(rf"(?<![\w.,])(?P<unit>ms)/(?P<name>step|batch){_BETWEEN}{_TOOK}(?![\w.,/])"),
 )
-"""Forms of step times, each with its unit in seconds."""
+"""Forms of step times. A `time` in seconds without the name of a step may be that since the beginning."""
 
 _HEADING: Final = re.compile(r"^\S.*[\]:]\s*$")
 _DICT: Final = re.compile(r"^\{'[\w/.-]+': .*\}$")
@@ -280,8 +280,8 @@ def _step_time(text: str) -> Line:
     """Return the step time. If the line counts iterations beside steps, an iteration's time is that of a part."""
     in_parts = _STEP.search(text) and _ITERATION.search(text)
     times = {
-        round(_number(match["number"]) * unit_s, 9)
-        for pattern, unit_s in TIMES
+        round(_number(match["number"]) * (1e-3 if match["unit"].lower() == "ms" else 1), 9)
+        for pattern in TIMES
         for match in pattern.finditer(text)
         if not in_parts or match["name"].lower().startswith("step")
     }

@@ -21,8 +21,8 @@ _SETUP: Final = "module ml source . conda mamba micromamba spack ulimit unset ev
 _NEEDLESS: Final = {
     word: reason
     for words, reason in {
-        "echo printf date hostname pwd env printenv which type ls nvidia-smi nvcc lscpu free df scontrol squeue sacct"
-        " sstat getent ip": "`campaign status`, `explain` and `doctor` show jobs, nodes and GPUs",
+        "echo printf clear date hostname pwd env printenv which type ls nvidia-smi nvcc lscpu free df scontrol squeue"
+        " sacct sstat getent ip": "`campaign status`, `explain` and `doctor` show jobs, nodes and GPUs",
         "mkdir": "attempts have folders of their own; the script has to make others",
         "set shopt": "a line of `setup` that fails ends the attempt",
         "trap": "a run gets its signal from the campaign, and is resubmitted",
@@ -31,6 +31,7 @@ _NEEDLESS: Final = {
     for word in words.split()
 }
 _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your shell before `submit`"
+_LOOP: Final = "; for a loop over values of the training, write an axis in `matrix`"
 _RANKS: Final = "ranks find each other without it"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
@@ -41,7 +42,9 @@ _REDIRECT: Final = re.compile(r"\s*(?:\||&?\d?>|&\s*$).*", re.DOTALL)
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
-_BIND, _INSIDE = ("-B", "-b", "--bind"), ("--pwd", "--cwd", "--cd", "-c")
+_VALUED: Final = frozenset(
+    """-B -b --bind --pwd --cwd --cd --env --env-file -H --home -W --workdir -S --scratch -o --overlay""".split()  # noqa: SIM905
+)
 
 
 @dataclass
@@ -90,6 +93,8 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Made:
         _take(made, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
     if made.line is None:
         made.unclear.append(("end", "no line starts a training script"))
+    if made.tasks and not made.variables.axes:
+        made.unclear.append(("options", "--array: write an axis in `matrix`, or `repeats`"))
     return made
 
 
@@ -99,7 +104,7 @@ def _name(text: str) -> str:
 
 def _take_option(made: Made, place: str, name: str, value: str) -> None:
     text = f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
-    if name == "array":
+    if name == "array" and _tasks(value):
         made.tasks, made.slurm["array_parallelism"] = _tasks(value), value.partition("%")[2]
     elif name == "signal":
         made.slurm["signal_delay_s"] = value.partition("@")[2]
@@ -113,7 +118,7 @@ def _take_option(made: Made, place: str, name: str, value: str) -> None:
         _take_container(made, name, value)
     elif name in _FIELDS:
         made.slurm[name] = value or "true"
-    elif name in OWNED_OPTIONS and name not in ("dependency", "clusters", "wrap"):
+    elif name in OWNED_OPTIONS and name not in ("array", "dependency", "clusters", "wrap"):
         made.needless.append((place, f"{text}: {OWNED_OPTIONS[name]}"))
         return
     else:
@@ -146,8 +151,10 @@ def _number(text: str) -> int:
 
 def _count(made: Made) -> None:
     """Turn tasks, GPUs and cores into numbers of a node, and define Slurm's variables."""
-    nodes = _number(made.slurm.get("nodes", "")) or 1
     sizes = {name: _number(value) for name, value in made.sizes.items()}
+    if "nodes" not in made.slurm and sizes.get("ntasks") and sizes.get("ntasks_per_node"):
+        made.slurm["nodes"] = str(-(-sizes["ntasks"] // sizes["ntasks_per_node"]))
+    nodes = _number(made.slurm.get("nodes", "")) or 1
     tasks = sizes.get("ntasks_per_node") or -(-sizes.get("ntasks", 1) // nodes) or 1
     if not {"gres", "gpus_per_node"} & made.slurm.keys():
         asked = made.sizes.get("gpus") or made.sizes.get("gpus_per_task") or ""
@@ -168,7 +175,7 @@ def _count(made: Made) -> None:
         "SLURM_NTASKS_PER_NODE": str(tasks),
         "SLURM_CPUS_PER_TASK": str(cores or 1),
         "SLURM_JOB_NAME": made.name,
-        "SLURM_SUBMIT_DIR": ".",
+        **dict.fromkeys(("SLURM_SUBMIT_DIR", "PWD"), "."),
     }
 
 
@@ -176,8 +183,10 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
     place, text, words = statement.place, statement.text, statement.words
     first = words[0] if words else ""
     if statement.block or not words:
-        begin = text.partition("\n")[0]
-        made.unclear.append((place, f"{begin}: {statement.block or 'a quote that is not closed'}"))
+        begin, kind = text.partition("\n")[0], statement.block or "a quote that is not closed"
+        made.unclear.append((place, f"{begin}: {kind}{_LOOP if kind == '`for`' else ''}"))
+    elif first in ("[", "[[", "test"):
+        made.unclear.append((place, f"{text}: a condition"))
     elif _take_variables(made, statement, rest):
         pass
     elif first in _SETUP and words[1:2] != ["run"]:
@@ -256,7 +265,8 @@ def _launch(made: Made, place: str, text: str) -> None:
     shown = {name: value for name, value in made.environment.items() if not any(secrets_in({name: value}))}
     try:
         words = shlex.split(_REDIRECT.sub("", Variables(shown).filled(filled)))
-        words = _unwrapped(made, _without_variables(made, place, words))
+        words = _out_of_container(made, _without_variables(made, place, words))
+        words = _out_of_container(made, _out_of_shell(made, words))
         line = launch_line(words) if words else None
     except (Hint, ValueError, IndexError) as error:
         made.unclear.append((place, f"{text}: {error}"))
@@ -291,11 +301,16 @@ def _without_variables(made: Made, place: str, words: list[str]) -> list[str]:
     return words
 
 
-def _unwrapped(made: Made, words: list[str]) -> list[str]:
-    """Return the launch line inside `srun bash -c '...'`, or a container."""
-    for shell, word in enumerate(words if words[:1] == ["srun"] else ()):
-        if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[shell + 1]):
-            return [*words[:shell], *shlex.split(_REDIRECT.sub("", made.variables.filled(words[shell + 2])))]
+def _out_of_shell(made: Made, words: list[str]) -> list[str]:
+    """Return the launch line inside `bash -c '...'`, which `srun` may start."""
+    for at, word in enumerate(words if words[:1] in (["srun"], ["bash"], ["sh"]) else ()):
+        if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[at + 1]):
+            return [*words[:at], *shlex.split(_REDIRECT.sub("", made.variables.filled(words[at + 2])))]
+    return words
+
+
+def _out_of_container(made: Made, words: list[str]) -> list[str]:
+    """Return the launch line inside a container, which `srun` may start."""
     at = next((at for at, word in enumerate(words) if PurePosixPath(word).name in _WRAPPERS), None)
     if at is None or not (at == 0 or words[0] == "srun"):
         return words
@@ -303,12 +318,14 @@ def _unwrapped(made: Made, words: list[str]) -> list[str]:
     inside = words[at + 1 + (words[at + 1] in ("exec", "run")) :]
     while inside[0].startswith("-"):
         name, equals, value = inside[0].partition("=")
-        if name in (*_BIND, *_INSIDE) and not equals:
+        if name in _VALUED and not equals:
             value, inside = inside[1], inside[1:]
-        if name in _BIND:
+        if name in ("-B", "-b", "--bind"):
             made.mounts += value.split(",")
-        elif name in _INSIDE:
+        elif name in ("--pwd", "--cwd", "--cd"):
             made.container["workdir"] = value
+        elif name == "--env":
+            made.env |= dict(pair.split("=", 1) for pair in value.split(","))
         inside = inside[1:]
     made.container["image"] = inside[0]
     return [*words[:at], *inside[1 + (inside[1:2] == ["--"]) :]]

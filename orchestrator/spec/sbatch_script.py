@@ -21,6 +21,7 @@ _HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _REFERENCE: Final = re.compile(
     r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:\[\$?\{?(?P<index>\w+|@|\*)\}?\])?(?::?-(?P<default>[^{}$]*))?\})"
 )
+_HERE: Final = re.compile(r"`pwd`|\$\(pwd\)")
 _ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
 _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
 _IN_PRODUCT: Final = re.compile(r"(?<=\$\(\()[^()]*(?=\)\))")
@@ -68,7 +69,7 @@ class Variables:
     def filled(self, text: str) -> str:
         """Return the text with the values of known variables, and with products of numbers."""
         text = _IN_PRODUCT.sub(lambda match: re.sub(r"(?<![\w$])\$?([A-Za-z_]\w*)", r"${\1}", match[0]), text)
-        text = _REFERENCE.sub(self._value, _ALL_QUOTED.sub(r"\1", text))
+        text = _REFERENCE.sub(self._value, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))
         return _PRODUCT.sub(lambda match: str(prod(map(int, match[1].split("*")))), text)
 
     def _value(self, match: re.Match[str]) -> str:
@@ -117,7 +118,7 @@ def statements(text: str) -> Iterator[Statement]:
         last, whole = first, _COMMENT.sub("", line.strip())
         while whole.endswith("\\") and (more := next(lines, None)):
             last, whole = more[0], f"{whole[:-1].rstrip()} {_COMMENT.sub('', more[1].strip())}"
-        if not whole or whole.startswith("#"):
+        if not whole.strip() or whole.startswith("#"):
             continue
         while _ARRAY.search(whole) and whole.count("(") > whole.count(")") and (more := next(lines, None)):
             last, whole = more[0], f"{whole} {_COMMENT.sub('', more[1].strip())}"

@@ -267,6 +267,7 @@ def test_a_bar_counts_steps_if_its_total_is_the_runs(run_steps: int | None) -> N
         ("0.5 sec/iter", 0.5),
         ("step time: 0.25s", 0.25),
         ("time 360.5s", None),  # of the step, or since the beginning
+        ("eval step time: 2.5 s", None),
         ("3.4 it/s", None),
     ],
 )

@@ -71,8 +71,15 @@ def test_nothing_is_executed_and_no_secret_is_copied() -> None:
     assert "B=`touch ran`: only a shell finds its value" in text
 
 
+def test_nodes_follow_from_tasks_and_an_array_that_nothing_uses_is_noted() -> None:
+    lines = "#SBATCH -n8 --ntasks-per-node=4\n#SBATCH --gpus-per-task=h100:1\n#SBATCH -a 0-3\nsrun python t.py\n"
+    made = spec_of(lines, "x", {})
+    assert made.slurm == {"nodes": "2", "gpus_per_node": "h100:4"}
+    assert made.unclear == [("options", "--array: write an axis in `matrix`, or `repeats`")]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "'", "srun", "#SBATCH -N", "#SBATCH '", "srun bash -c", "apptainer exec", "for", "a(", "x=("]
+    "text", ["", "'", "srun", "#SBATCH -N", "#SBATCH '", "srun bash -c", "apptainer exec", "for", "a(", "x=(", "\\\n#"]
 )
 def test_odd_scripts_are_read_too(text: str) -> None:
     assert "no line starts a training script" in yaml_of(spec_of(text, "x", {}), "x.sbatch")
