@@ -126,12 +126,12 @@ def owner(folder: Path | None) -> int:
 
 
 def own_python() -> list[str]:
-    """Return the start of a command that runs our modules, which neither the present folder nor `setup` may shadow."""
-    ours = Path(__file__).parents[3]
-    by_path = any(
-        Path(entry).resolve() == ours for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry
-    )
-    return [sys.executable, "-P" if by_path else "-PE", "-u", "-m"]
+    """Return the start of a command that runs our modules, which neither the present folder nor `setup` may shadow.
+
+    If this process needs none of Python's variables, an agent needs none that `setup` sets.
+    """
+    alone = not any(os.environ.get(name) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE"))
+    return [sys.executable, "-PE" if alone else "-P", "-u", "-m"]
 
 
 class SubmissionRefused(Exception):

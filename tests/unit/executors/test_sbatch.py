@@ -353,14 +353,17 @@ def test_a_cluster_that_takes_no_array_of_one_job_takes_none(slurm: FakeSlurm, t
         SlurmExecutor().submit(batch(tmp_path, 1))
 
 
+@pytest.mark.parametrize(("needed", "options"), [("", "-PE"), ("/ours", "-P")])
 def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first(
-    slurm: FakeSlurm, tmp_path: Path
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: str, options: str
 ) -> None:
+    """Nor with a module of the environment that `setup` chooses, unless ours come from such a folder, too."""
+    monkeypatch.setenv("PYTHONPATH", needed)
     array = replace(batch(tmp_path), workdir="/my project")
     SlurmExecutor().submit(array)
     script = (array.folder / "submission.sh").read_text()
     assert "#SBATCH --chdir='/my project'\n" in script
-    assert " -PE -u -m dscampaign.jobs.agent" in script
+    assert f" {options} -u -m dscampaign.jobs.agent" in script
 
 
 @pytest.mark.usefixtures("slurm")
