@@ -10,7 +10,7 @@ set -euo pipefail
 
 declare -A packages=(
   [browser]="chromium"
-  [cluster]="slurm-wlm slurmdbd munge mariadb-server charliecloud python3"
+  [cluster]="slurm-wlm slurmdbd munge mariadb-server charliecloud buildah python3"
   [postgres]="postgresql pgbouncer"
   [nvme]="libaio-dev"
   [training]="g++"
@@ -21,7 +21,10 @@ has() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ]; }
 installed() {
   case $1 in
     browser) has chromium || has chromium-browser || has google-chrome || has chrome ;;
-    cluster) has slurmctld && has slurmd && has slurmdbd && has munged && has mariadbd && has ch-run && [ "$(id -u)" = 0 ] ;;
+    cluster)
+      for program in slurmctld slurmd slurmdbd munged mariadbd ch-run buildah; do has "$program" || return 1; done
+      [ "$(id -u)" = 0 ]
+      ;;
     nvme) [ -e /usr/include/libaio.h ] ;;
     training) has c++ ;;
     postgres) has pgbouncer && { compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || has initdb; } ;;

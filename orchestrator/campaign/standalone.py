@@ -15,6 +15,7 @@ from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared import allocator
 from dscampaign.jobs.shared.layout import BY_HAND, AttemptPaths, CampaignPaths, RunPaths
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.setup_lines import python_chosen
 from dscampaign.orchestrator.spec.expand import Run
@@ -28,7 +29,13 @@ _HANDLED: Final = frozenset({"nodes", "setup", "array_parallelism", "signal_dela
 
 
 def render_run(submission: Submission, run: Run) -> str:
-    """Return the script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts."""
+    """Return the script. It writes to `{dir}/{campaign}/by-hand/{run}`, apart from the campaign's own attempts.
+
+    Raises:
+        UserError: the run has a container.
+    """
+    if run.config.container:
+        raise UserError("a script of `campaign render` starts no container", "submit it, or leave `container` out")
     payload, paths = _payload(submission, run)
     resources = job_request.resources(run.config)
     values: dict[str, Value] = {

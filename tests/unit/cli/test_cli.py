@@ -348,6 +348,13 @@ def test_a_rendered_script_holds_the_whole_run(spec: Path, tmp_path: Path) -> No
     assert {path.stat().st_mode & 0o777 for path in (run, *run.rglob("*")) if path.is_dir()} == {0o700}
 
 
+def test_a_run_in_a_container_has_no_script_of_its_own(spec: Path, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "image.sif").touch()
+    spec.write_text(f"{spec.read_text()}\ncontainer: {{image: image.sif, runtime: apptainer}}\n")
+    assert main(["render", str(spec), "depth-2_zero_stage-1"]) == 2
+    assert "starts no container" in capsys.readouterr().err
+
+
 def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
