@@ -21,7 +21,7 @@ SIZES: Final = tuple((conditions, repeats) for conditions in (2, 8, 24) for repe
 SEED_SD: Final = 0.05
 """How far the losses of two seeds are apart, in nats; runs with the same seed share it."""
 
-_CAMPAIGNS: Final = 400
+_CAMPAIGNS: Final = 600
 _DRIFT: Final = 0.1
 """Between rounds, of a machine that becomes slower or faster."""
 

@@ -15,8 +15,7 @@ best holds its true value nineteen times in twenty, too. Equality is shown by tw
 against a margin that is fixed beforehand, at 5 % for all of these comparisons together.
 
 If repeats ran in rounds and the machine was slower in some, speeds are compared within each round, with the interval
-over rounds. Whether rounds differ depends on the mean of all conditions, which says nothing about their differences, so
-the rates of errors stay. Rounds that do not differ are no pairs: three of them would cost half of the freedom.
+over rounds. Rounds that do not clearly differ are no pairs: three of them would cost half of the freedom.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ TIE: Final = 0.02
 CLOSE: Final = 0.10
 """Speeds that may differ by more than this are not equal, though their repeats overlap: too little is known."""
 
-DRIFT: Final = 6.0
-"""Rounds differ if the speeds of all conditions together vary so many times more between than within rounds (F)."""
+DRIFT: Final = 0.02
+"""Chance at which equal rounds seem to differ (F test): pairs chosen because they agree by luck are too sure."""
 
 LOSS_MARGIN_NATS: Final = 0.01
 """Held-out losses that differ by less are equal, unless the spec has its own `loss_margin`."""
@@ -236,8 +235,9 @@ def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
     of_rounds, of_conditions = logs.mean(axis=0), logs.mean(axis=1)
     rest = logs - of_rounds[None, :] - of_conditions[:, None] + logs.mean()
     between: float = logs.shape[0] * float(np.var(of_rounds, ddof=1))
-    within: float = float((rest**2).sum()) / ((logs.shape[0] - 1) * (logs.shape[1] - 1))
-    return between > DRIFT * within
+    free = (logs.shape[0] - 1) * (logs.shape[1] - 1)
+    limit = free / 2 * (DRIFT ** (-2 / free) - 1)  # exact for three rounds, cautious for more
+    return between > limit * float((rest**2).sum()) / free
 
 
 def loss_test(

@@ -65,3 +65,11 @@ def test_errors_stay_rare_and_drift_hides_nothing(conditions: int, drift: float,
     if truth > 1.0:
         assert paired >= 0.95 * campaigns
         assert unpaired <= 0.5 * campaigns or not drift
+
+
+@pytest.mark.parametrize(("conditions", "repeats"), [(2, 3), (8, 3), (2, 5)])
+def test_equal_rounds_are_seldom_pairs(conditions: int, repeats: int) -> None:
+    """Pairs chosen because few differences agree by luck would have intervals that are too narrow."""
+    rng = np.random.default_rng(repeats)
+    draws = np.exp(0.02 * rng.standard_normal((2000, conditions, repeats)))
+    assert np.mean([rounds_differ(speeds) for speeds in draws]) <= 0.03
