@@ -200,7 +200,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     notes += [*describe(copies.seen), *_kept_code(submission, change, codes)]
     notes += [*remarks(submission.spec), *_unseeded(submission.spec, copies.seen)]
     if moved := [run.name for row, run in change.keep if asked_again(row, run) is not row]:
-        notes.append(f"queued jobs that are replaced, by the spec's slurm section: {some(moved, 3)}")
+        notes.append(f"submitted again, as the spec's slurm section now asks for another job: {some(moved, 3)}")
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     screening = _screening(submission, runs)
