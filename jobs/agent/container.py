@@ -150,7 +150,7 @@ def _outer(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _mounts(container: Container, places: Iterable[str]) -> list[Mount]:
     asked = [_parsed(text) for text in container.mounts]
-    everywhere = [os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")]
+    everywhere = filter(os.path.isdir, (os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")))
     given = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
     folders = {place for path in given for place in (path, os.path.realpath(path))}
     same = [Mount(place, place) for place in map(_folder, folders) if len(Path(place).parts) > 1]

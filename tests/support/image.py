@@ -12,9 +12,10 @@ from dscampaign.tests.support import stub_launcher
 PYTHON = Path("/usr/bin/python3")
 MARKER = "i-am-the-image"
 RUNNER = f"""
-import runpy, sys
+import os, runpy, sys
 sys.argv[1:1] = ["-u", "-m", "deepspeed.launcher.runner"]
-runpy.run_path("/opt/site/{Path(stub_launcher.__file__).name}", run_name="__main__")
+site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+runpy.run_path(os.path.join(site, "{Path(stub_launcher.__file__).name}"), run_name="__main__")
 """
 
 
@@ -36,7 +37,8 @@ def make_image(folder: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(library.resolve(), place)
     (folder / MARKER).touch()
-    (folder / "opt/site/deepspeed/launcher/runner.py").write_text(RUNNER)
+    for name, text in {"__init__.py": "", "launcher/__init__.py": "", "launcher/runner.py": RUNNER}.items():
+        (folder / "opt/site/deepspeed" / name).write_text(text)
     shutil.copy2(stub_launcher.__file__, folder / "opt/site")
     lines = ("PATH=/usr/bin", "PYTHONPATH=/opt/site", "OF_IMAGE=image's", "OF_BOTH=image's")
     (folder / "ch/environment").write_text("".join(f"{line}\n" for line in lines))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +77,26 @@ def spec_in(folder: Path, image: Path, **fields: Any) -> Path:
     return path
 
 
+class Stop:
+    """Asks the first attempt of the run that waits to save and leave, as before a preemption."""
+
+    def __init__(self, slurm: SlurmCluster) -> None:
+        self._slurm, self._asked = slurm, False
+
+    def __call__(self, seen: Observed) -> None:
+        attempts = seen.attempts["KIND-waits"]
+        if not self._asked and attempts and seen.steps("KIND-waits") == [1, 2]:
+            self._asked = True
+            self._slurm.run("scancel", "--signal=USR2", attempts[0].job_id or "")
+
+
 def test_runs_inside_shrink_after_an_out_of_memory_and_resume_after_a_preemption(
     slurm: SlurmCluster, tmp_path: Path, image: Path
 ) -> None:
     matrix = {"env.KIND": ["plain", "grows", "waits"]}
     store = open_store(f"sqlite:///{tmp_path}/campaign.db")
     campaign = submit(spec_in(tmp_path, image, matrix=matrix), tmp_path, store)
-    asked = set[str]()
-
-    def stop(seen: Observed) -> None:
-        [attempt] = seen.attempts["KIND-waits"][:1] or (None,)
-        if attempt and attempt.job_id and seen.steps("KIND-waits") == [1, 2] and not asked:
-            asked.add(attempt.job_id)
-            slurm.run("scancel", "--signal=USR2", attempt.job_id)
-
-    seen = run_to_end(store, campaign, each_pass=stop)
+    seen = run_to_end(store, campaign, each_pass=Stop(slurm))
     assert set(seen.states().values()) == {RunState.COMPLETED}, [(r.name, r.reason) for r in seen.runs.values()]
     assert [batch_of(attempt) for attempt in seen.attempts["KIND-grows"]] == [(2, 4), (1, 4)]
     assert [attempt.failure_class for attempt in seen.attempts["KIND-grows"]] == ["oom", "completed"]
@@ -108,6 +116,46 @@ def test_runs_inside_shrink_after_an_out_of_memory_and_resume_after_a_preemption
         "HOME": str(Path.home()),
         "SLURM_PROCID": "1",
     }
+    store.close()
+
+
+PYXIS = """#!{python}
+import os, sys
+asked = [word for word in sys.argv[1:] if word.startswith(("--container-", "--no-container-"))]
+if asked:
+    print("pyxis:", *asked, file=open("{log}", "a"))
+    os.environ["STEP_OF_ITS_OWN"] = "yes"
+os.execv("{srun}", ["srun", *(word for word in sys.argv[1:] if word not in asked)])
+"""
+"""Slurm's own srun, without the options that the plugin would take; the step that it starts is a real one."""
+
+
+def test_a_step_for_pyxis_hands_on_signals_limits_and_exit_codes(
+    slurm: SlurmCluster, tmp_path: Path, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program, log = tmp_path / "bin" / "srun", tmp_path / "pyxis.log"
+    program.write_text(PYXIS.format(python=sys.executable, log=log, srun=shutil.which("srun")))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    container = {"image": "registry.example.org#train:1", "runtime": "pyxis"}
+    spec = spec_in(
+        tmp_path,
+        image,
+        container={**container, "env": {"PYTHONPATH": str(image / "opt" / "site")}},
+        python=sys.executable,
+        matrix={"env.KIND": ["grows", "waits"]},
+    )
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    seen = run_to_end(store, submit(spec, tmp_path, store), each_pass=Stop(slurm))
+    assert set(seen.states().values()) == {RunState.COMPLETED}, [(r.name, r.reason) for r in seen.runs.values()]
+    assert [attempt.failure_class for attempt in seen.attempts["KIND-grows"]] == ["oom", "completed"]
+    assert len(seen.attempts["KIND-waits"]) == 2
+    assert seen.steps("KIND-waits") == [1, 2, 3, 4]
+    assert not any(event.kind == "left_processes" for event in seen.events())
+    assert log.read_text().count("--container-image=registry.example.org#train:1") == 4
+    inside = json.loads((tmp_path / "waits.json").read_text())
+    assert (inside["SLURM_PROCID"], inside["OF_HOST"], inside["LD_LIBRARY_PATH"]) == ("1", "host", None)
     store.close()
 
 
