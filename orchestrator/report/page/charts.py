@@ -1,7 +1,8 @@
 """The charts of the page, as Vega-Lite by Altair: of a workload's conditions, or of the campaign. Pure.
 
 Data name a condition by its number `c`; its title and its group, which has the colour, are looked up. `hidden` and
-`hot` hold the numbers of the conditions that the legend hides and highlights.
+`hot` hold the numbers of the conditions that the legend hides and highlights. Channels are objects of their classes:
+Altair takes 10 ms to find the class of a text.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _DRAG: Final = "[pointerdown[event.pointerType === 'mouse'], window:pointerup] >
 _WHEEL: Final = "wheel![event.ctrlKey || event.metaKey || event.shiftKey]"
 _DASHES: Final = ([1, 0], [8, 3], [2, 2], [10, 3, 2, 3], [5, 2], [12, 5], [6, 2, 2, 2], [3, 4])
 """Of the curves: of two that coincide, both are seen."""
+_NAME: Final = alt.Tooltip("name:N")
+_LOW, _HIGH, _OF_CONDITION = alt.Y("low:Q"), alt.Y2("high:Q"), alt.Detail("c:N")
 
 Row = Mapping[str, Any]
 
@@ -58,9 +61,9 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     on_gpus = any(run.on_gpus for each in known for run in each.condition.runs)
     across = alt.X("memory:Q", title="memory of a GPU (GB)" if on_gpus else "memory (GB)", scale=_near())
     up = alt.Y("value:Q", title=one.comparisons[0].speed_unit, scale=_near(), axis=alt.Axis(format="~s"))
-    tooltip = ["name:N", alt.Tooltip("says:N", title="speed"), alt.Tooltip("memory:Q", format=".1f", title="GB")]
+    tooltip = [_NAME, alt.Tooltip("says:N", title="speed"), alt.Tooltip("memory:Q", format=".1f", title="GB")]
     base, colour = _base(), _colour(rows, looks)
-    bars = base.mark_rule(strokeWidth=2).encode(across, colour, y="low:Q", y2="high:Q", opacity=_dim(0.5))
+    bars = base.mark_rule(strokeWidth=2).encode(across, colour, _LOW, _HIGH, opacity=_dim(0.5))
     points = base.mark_point(filled=True, size=150, stroke="white", strokeWidth=1)
     points = points.encode(across, up, colour, opacity=_dim(1), tooltip=tooltip)
     best = one.answer.chosen or one.answer.fastest
@@ -69,7 +72,7 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     is_left = best is not None and (best.value("mem_reserved_gb") or 0) <= (min(held) + max(held)) / 2
     aside: dict[str, Any] = {"align": "left", "dx": 12} if is_left else {"align": "right", "dx": -12}
     name = base.transform_filter(f"datum.c === {number}").mark_text(fontWeight="bold", **aside)
-    chart = alt.layer(bars, points, name.encode(across, y="value:Q", text="name:N")).add_params(_zoom())
+    chart = alt.layer(bars, points, name.encode(across, up, alt.Text("name:N"))).add_params(_zoom())
     return _chart("speed_memory", "Speed against memory: up and left is better", chart, looks, {"rows": rows})
 
 
@@ -99,12 +102,12 @@ def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metri
     legend = alt.Legend(title=None, orient="top", symbolStrokeColor=GREY) if 1 < len(lines) <= MOST_LINES else None
     across = alt.X("x:Q", title=axis, scale=_scale(xs), axis=alt.Axis(values=xs[:12], format="~g"))
     up = alt.Y("y:Q", title=title, scale=_near(), axis=alt.Axis(format="~s" if metric == "tokens_per_s" else "~g"))
-    dash = {"strokeDash": alt.StrokeDash("line:N", sort=None, legend=legend)} if legend else {"detail": "line:N"}
+    dash = alt.StrokeDash("line:N", sort=None, legend=legend) if legend else alt.Detail("line:N")
     base, colour = _base(), _colour(rows, looks, legend=None)
-    line = base.mark_line(color=GREY, strokeWidth=1.5).encode(across, up, **dash)
-    bars = base.mark_rule(strokeWidth=2).encode(across, colour, y="low:Q", y2="high:Q", opacity=_dim(0.6))
+    line = base.mark_line(color=GREY, strokeWidth=1.5).encode(across, up, dash)
+    bars = base.mark_rule(strokeWidth=2).encode(across, colour, _LOW, _HIGH, opacity=_dim(0.6))
     points = base.mark_point(filled=True, size=110).encode(
-        across, up, colour, opacity=_dim(1), tooltip=["name:N", alt.Tooltip("says:N", title=title)]
+        across, up, colour, opacity=_dim(1), tooltip=[_NAME, alt.Tooltip("says:N", title=title)]
     )
     name = f"along_{''.join(c if c.isalnum() else '_' for c in axis)}_{metric}"
     return _chart(name, f"{title} by {axis}", alt.layer(line, bars, points).add_params(_zoom()), looks, {"rows": rows})
@@ -115,13 +118,13 @@ def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
     if not curves.rows:
         return None
     band = _along_steps().transform_filter("isValid(datum.low)").mark_area(clip=True)
-    layers = [band.encode(y="low:Q", y2="high:Q", color=_colour(curves.rows, looks), opacity=_dim(0.15), detail="c:N")]
+    layers = [band.encode(_LOW, _HIGH, _colour(curves.rows, looks), _OF_CONDITION, opacity=_dim(0.15))]
     layers += _lines(curves, looks, "loss", f"loss{unit}")
     if curves.held_out:
         points = _along_steps("held_out").mark_point(shape="diamond", filled=True, size=36, clip=True)
-        tooltip = ["name:N", "step:Q", alt.Tooltip("loss:Q", format=".4f", title="held-out loss")]
+        tooltip = [_NAME, alt.Tooltip("step:Q"), alt.Tooltip("loss:Q", format=".4f", title="held-out loss")]
         colour = _colour(curves.rows, looks)
-        layers.insert(-1, points.encode(y="loss:Q", color=colour, opacity=_dim(0.9), tooltip=tooltip))
+        layers.insert(-1, points.encode(alt.Y("loss:Q"), colour, opacity=_dim(0.9), tooltip=tooltip))
     title = "Loss" + (", with held-out text as diamonds" if curves.held_out else "")
     return _of_curves("loss", title, layers, looks, curves)
 
@@ -149,20 +152,19 @@ def _lines(curves: Curves, looks: Looks, field: str, title: str) -> list[Any]:
     base, colour = _along_steps().transform_filter(f"isValid(datum.{field})"), _colour(curves.rows, looks)
     groups = list(_paints(curves.rows, looks))
     dashes = alt.Scale(domain=groups, range=[_DASHES[place % len(_DASHES)] for place in range(len(groups))])
-    width = alt.value(alt.ExprRef(f"datum.group === '{OTHERS}' ? 1 : 2"))
+    width = alt.StrokeWidthValue(alt.ExprRef(f"datum.group === '{OTHERS}' ? 1 : 2"))
     lines = base.mark_line(clip=True).encode(
-        y, colour, strokeDash=alt.StrokeDash("group:N", title=None, scale=dashes), detail="c:N", opacity=_dim(0.9),
-        strokeWidth=width,
+        y, colour, alt.StrokeDash("group:N", title=None, scale=dashes), _OF_CONDITION, width, opacity=_dim(0.9)
     )  # fmt: skip
     near = alt.selection_point(name="near", on="pointermove", nearest=True, fields=["c", "step"], empty=False)
     tooltip = [
-        "name:N",
+        _NAME,
         alt.Tooltip("step:Q", format=",.0f"),
         alt.Tooltip("loss:Q", format=".4f"),
         alt.Tooltip("apart:Q", format="+.4f", title="minus baseline"),
     ]
     points = base.mark_point(filled=True, size=70, clip=True).add_params(near).properties(name=HOVER)
-    shown = alt.condition(near, alt.value(1), alt.value(0))
+    shown = alt.OpacityValue(0, condition={"param": "near", "empty": False, "value": 1})
     return [lines, points.encode(y, colour, opacity=shown, tooltip=tooltip)]
 
 
@@ -202,15 +204,15 @@ def _bars(
     x = alt.X("value:Q", title=unit, axis=alt.Axis(format="~s"))
     bars = _base().mark_bar(height={"band": 0.62}, cornerRadiusEnd=2).encode(
         x, y, _colour(shown, looks, legend=None), opacity=_dim(0.85),
-        tooltip=["name:N", alt.Tooltip("says:N", title=" ")],
+        tooltip=[_NAME, alt.Tooltip("says:N", title=" ")],
     )  # fmt: skip
     dots = _base("points").mark_point(filled=True, size=22, color="#3c4043", stroke="white", strokeWidth=0.6)
-    layers: list[Any] = [bars, dots.encode(x="value:Q", y=y)]
+    layers: list[Any] = [bars, dots.encode(alt.X("value:Q"), y)]
     if limit:
         line, colour = _of("limit"), "#D55E00"
-        layers.append(line.mark_rule(strokeDash=[4, 4], color=colour, strokeWidth=1.5).encode(x="value:Q"))
+        layers.append(line.mark_rule(strokeDash=[4, 4], color=colour, strokeWidth=1.5).encode(alt.X("value:Q")))
         text = line.mark_text(align="right", dx=-5, dy=7, baseline="top", color=colour)
-        layers.append(text.encode(x="value:Q", y=alt.value(0), text="says:N"))
+        layers.append(text.encode(alt.X("value:Q"), alt.YValue(0), alt.Text("says:N")))
     title += f" ({len(shown)} of {len(rows)} conditions)" if len(shown) < len(rows) else ""
     drawn = {row["c"] for row in shown}
     beside = [row for row in points if row["c"] in drawn]
@@ -235,8 +237,8 @@ def hours(results: Results, parts: Sequence[tuple[str, float]]) -> Chart:
             "part:N", sort=None, scale=alt.Scale(domain=names, range=colours),
             legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=260, symbolType="square"),
         ),
-        order="place:Q",
-        tooltip=["part:N", alt.Tooltip("hours:Q", format=".3g", title=results.hour_unit)],
+        alt.Order("place:Q"),
+        tooltip=[alt.Tooltip("part:N"), alt.Tooltip("hours:Q", format=".3g", title=results.hour_unit)],
     )  # fmt: skip
     return _chart("goodput", f"{results.hour_unit} of all attempts", chart, {}, {"rows": rows}, height=48)
 
@@ -257,7 +259,7 @@ def gpus(traces: Sequence[GpuTrace], looks: Looks, runs: Mapping[str, str]) -> t
         y = alt.Y(f"{field}:Q", title=title, scale=_near())
         tooltip = [alt.Tooltip("gpu_name:N", title="GPU"), alt.Tooltip(f"{field}:Q", title=title)]
         lines = base.mark_line(strokeWidth=width)
-        return lines.encode(across, y, colour, detail="gpu:N", opacity=_dim(opacity), tooltip=tooltip)
+        return lines.encode(across, y, colour, alt.Detail("gpu:N"), opacity=_dim(opacity), tooltip=tooltip)
 
     power = alt.layer(line("power", "W", 0.7, 0.5), line("average", "W", 1.8, 1.0)).add_params(_zoom())
     heat = line("heat", "°C", 1.8, 1.0).add_params(_zoom())
@@ -326,7 +328,7 @@ def _paints(rows: Iterable[Row], looks: Looks) -> dict[str, str]:
 
 
 def _dim(opacity: float) -> Any:
-    return alt.value(alt.ExprRef(f"{opacity} * ({_BRIGHT})"))
+    return alt.OpacityValue(alt.ExprRef(f"{opacity} * ({_BRIGHT})"))
 
 
 def _zoom() -> alt.Parameter:
