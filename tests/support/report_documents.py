@@ -12,7 +12,7 @@ def _columns(text: str) -> frozenset[str]:
 SECTIONS: Final = {
     "How fast?": _columns(
         "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
-        "p99 (ms) | tokens/s of a rank | samples/s | tokens/s per GB | repeats | steps timed | window (s) | warm-up"
+        "p99 (ms) | tokens/s of a rank | samples/s | repeats | steps timed | window (s) | warm-up"
     ),
     "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),
     "Does it fit?": _columns(
@@ -37,7 +37,7 @@ SECTIONS: Final = {
 
 LOGS: Final = "logs of its newest attempt"
 NEEDS_GPUS: Final = {
-    *("MFU", "tokens/s of a rank", "tokens/s per GB", "on the device (GB)", "usable (GB)", "of usable", "host (GB)"),
+    *("MFU", "tokens/s of a rank", "on the device (GB)", "usable (GB)", "of usable", "host (GB)"),
     *("memory of a GPU (GB)", "waited for data"),
 }
 """Columns and words that a campaign on CPUs lacks."""

@@ -117,13 +117,7 @@ def _sum(runs: Sequence[MeasuredRun], screening: Sequence[MeasuredRun]) -> Cost:
     for run in runs:
         for kind, value in run.cost.lost.items():
             lost[kind] += value
-    return Cost(
-        training=sum(run.cost.training for run in runs),
-        warm_up=sum(run.cost.warm_up for run in runs),
-        around=sum(run.cost.around for run in runs),
-        lost=dict(sorted(lost.items(), key=lambda item: -item[1])),
-        queued_s=sum(run.cost.queued_s for run in runs),
-        untimed=sum(run.cost.untimed for run in runs),
-        search=sum(run.cost.search for run in runs),
-        screening=sum(run.cost.total for run in screening),
-    )
+    plain = ("training", "warm_up", "around", "queued_s", "untimed", "search")
+    sums = {name: sum(getattr(run.cost, name) for run in runs) for name in plain}
+    most_first = dict(sorted(lost.items(), key=lambda item: -item[1]))
+    return Cost(**sums, lost=most_first, screening=sum(run.cost.total for run in screening))

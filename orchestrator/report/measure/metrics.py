@@ -114,7 +114,6 @@ _ALL: Final = (
     ),
     _median("samples_per_s", lambda run: run.samples_per_s, digits=_significant(4), better=Better.HIGHER),
     _median("epoch_s", lambda run: run.epoch_s, digits=duration, better=Better.LOWER),
-    _median("tokens_per_s_per_gb", lambda run: run.tokens_per_s_per_gb, digits=short_number, better=Better.HIGHER),
     _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER, label="MFU"),
     _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%", label="GPU utilisation"),
     _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W", label="GPU power"),

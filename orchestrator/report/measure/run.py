@@ -226,12 +226,6 @@ class MeasuredRun:
         return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
 
     @property
-    def tokens_per_s_per_gb(self) -> float | None:
-        """Speed per GB that PyTorch held on a GPU; on CPUs none."""
-        tokens, held = self.timing.tokens_per_s if self.timing else None, self.memory.reserved
-        return tokens / held if tokens and held and not self.on_cpus else None
-
-    @property
     def epoch_s(self) -> float | None:
         """Seconds of the steps of a pass over the text; None if their number is unknown."""
         steps = self.start.get("steps_per_epoch")

@@ -133,7 +133,6 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "p99 (ms)": _metric("step_p99_s"),
         "tokens/s of a rank": lambda one: _of_a_rank(one.condition),
         "samples/s": _metric("samples_per_s"),
-        "tokens/s per GB": _metric("tokens_per_s_per_gb"),
         "epoch": _metric("epoch_s"),
         "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
         "steps timed": _metric("steps_timed"),

@@ -32,14 +32,6 @@ def test_an_epoch_takes_the_mean_step_as_often_as_it_has_steps(planted: Plant) -
     assert told.epoch_s == pytest.approx(12.5 * run.timing.mean_s)
 
 
-def test_speed_for_memory(planted: Plant) -> None:
-    run = one(planted)
-    assert run.timing is not None
-    assert run.timing.tokens_per_s is not None
-    assert run.tokens_per_s_per_gb == pytest.approx(run.timing.tokens_per_s / 10.0)
-    assert replace(run, start={"device": "cpu"}, gpus=replace(run.gpus, names=())).tokens_per_s_per_gb is None
-
-
 def test_memory_at_the_end_is_what_the_trainer_says_and_no_peak(planted: Plant) -> None:
     [run] = planted(Planted("a", (0.1,), (3.0,), speed={"mem_end_gb": 7.5}))
     assert run.memory.end == 7.5
