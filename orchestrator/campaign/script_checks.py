@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ from .desired import Submission
 _VARIABLE: Final = re.compile(rb"CAMPAIGN_([A-Z][A-Z_]*)?")
 _SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})
 _STRATEGY: Final = frozenset({"strategy", "engine", "zero_stage", "offload"})
+_LIFTED: Final = frozenset({"zero_stage", "offload", "precision", "grad_clip", "deepcompile"})
+"""Fields of `train` that `deepspeed` may set, too."""
 _IN_VARIABLES: Final = frozenset({*_SIZES, "seed", "steps"})
 _OUTPUTS: Final = frozenset(
     """output_dir out_dir outdir output_path output_folder logging_dir log_dir logdir save_dir save_path results_dir
@@ -61,7 +64,7 @@ def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
     for point in points(spec.matrix)[0]:
         # an entry may say in one field what another passes on, as `{zero_stage: 2, config: zero2.json}`
         by_others = {s.place[:-1] for s in point.settings if s.path is None or s.path[0] in ("command", "env")}
-        for setting in point.settings:
+        for setting in _one_by_one(point.settings):
             if setting.path and setting.path[0] in ("train", "deepspeed") and setting.place[:-1] not in by_others:
                 settings.setdefault(setting.key, setting)
     names = frozenset(names_in(json.dumps([spec.command, spec.launcher_options, spec.env, spec.matrix], default=str)))
@@ -79,11 +82,19 @@ def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
             yield Finding((place,), "does not reach the script: all its values would run the same", hint, at_key=True)
 
 
+def _one_by_one(settings: Sequence[AxisSetting]) -> Iterator[AxisSetting]:
+    for setting in settings:
+        if setting.path == ("train",) and isinstance(setting.value, dict):
+            yield from (replace(setting, key=f"train.{name}", path=("train", name)) for name in setting.value)
+        else:
+            yield setting
+
+
 def _names_of(setting: AxisSetting) -> set[str]:
     """Return the placeholders that carry a setting."""
-    name = short_name(setting.key)
+    name, lifted = short_name(setting.key), bool(setting.path and setting.path[0] == "deepspeed")
     groups = (group for group in (_SIZES, _STRATEGY) if name in group)
-    return {name, *next(groups, ())}
+    return {name, *(_LIFTED if lifted else next(groups, ()))}
 
 
 def _is_deepspeed_s(setting: AxisSetting, runs: Sequence[Run]) -> bool:

@@ -41,6 +41,8 @@ def plan(folder: Path, text: str, script: str = "") -> int:
             "add --deepspeed {ds_config}",
         ),
         ("", "strategy: [zero1, zero2]", "", "add --strategy {strategy}"),
+        ("", "train: [{label: a, lr: 1}, {label: b, lr: 2}]", "", "add --lr {lr} or"),
+        ("", "deepspeed: [{steps_per_print: 1}, {steps_per_print: 2}]", "", "add --deepspeed {ds_config} to"),
         ("--lr {lr}", "size: [{zero_stage: 1, lr: 1}, {zero_stage: 2, lr: 2}]", "", "add --zero_stage {zero_stage}"),
     ],
 )
@@ -65,6 +67,9 @@ def test_an_axis_that_reaches_no_script(
         ("train.py --b {micro_batch}", "global_batch: [8, 16]", ""),
         ("train.py", "seed: [1, 2]", "os.environ['CAMPAIGN_' + 'SEED']"),
         ("train.py", "env.LR: [1, 2]", ""),
+        ("train.py --z {zero_stage}", "deepspeed.zero_optimization.stage: [1, 2]", ""),
+        ("train.py --z {stage}", "deepspeed.zero_optimization.stage: [1, 2]", ""),
+        ("train.py --lr {lr}", "train: [{label: a, lr: 1}, {label: b, lr: 2}]", ""),
         ("train.py --c {c}", "z: [{zero_stage: 1, c: one}, {zero_stage: 2, c: two}]", ""),
         ("train.py", "z: [{zero_stage: 1, env.ZERO: 1}, {zero_stage: 2, env.ZERO: 2}]", ""),
         ("-m somewhere.else", "lr: [1, 2]", ""),
