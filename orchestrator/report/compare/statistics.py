@@ -237,7 +237,7 @@ def rounds_differ(speeds: Sequence[Sequence[float]]) -> bool:
     between: float = logs.shape[0] * float(np.var(of_rounds, ddof=1))
     free = (logs.shape[0] - 1) * (logs.shape[1] - 1)
     limit: float = free / 2 * (DRIFT ** (-2 / free) - 1)  # exact for three rounds, cautious for more
-    return between > limit * float((rest**2).sum()) / free
+    return bool(between > limit * float((rest**2).sum()) / free)
 
 
 def loss_test(
