@@ -113,7 +113,8 @@ def find_garbage(store: Store, campaigns: Sequence[CampaignRow], dir: Path) -> G
             notes.append(f"code: kept, as {other} in {folder} is a campaign of another store")
         else:
             places += _unused_code(store, folder)
-    items, kept = (tuple(place for place in places if isinstance(place, kind)) for kind in (Item, Kept))
+    items = tuple(place for place in places if isinstance(place, Item))
+    kept = tuple(place for place in places if isinstance(place, Kept))
     return Garbage(items, tuple(notes), kept)
 
 

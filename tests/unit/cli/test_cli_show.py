@@ -356,7 +356,7 @@ def test_a_run_that_prints_no_metrics_is_noticed_while_it_runs(world: World, cap
     event = {"event": "metrics_source", "ts": 1.0, "source": "none", "message": "no metrics so far"}
     world.set_attempt(world.attempt("new", lines=[event]), state=AttemptState.RUNNING)
     assert "new: no metrics so far" in shown(capsys, "status")
-    assert any(line.split() == ["metrics", "no", "metrics", "so", "far"] for line in shown(capsys, "explain", "new"))  # type: ignore[attr-defined]
+    assert any(line.split() == ["metrics", "no", "metrics", "so", "far"] for line in shown(capsys, "explain", "new"))
     world.attempt("new", 2, lines=[event, {"step": 1, "loss": 2.0}])  # it reports them itself
     assert "new: no metrics so far" not in shown(capsys, "status")
 
