@@ -13,19 +13,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.documents import Document, Number
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
+from dscampaign.orchestrator.spec.shell_lines import statements
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""
-_TIMEOUT_S: Final = 5.0
 
 _BEGIN: Final = r"""
 dscampaign_note() {
@@ -116,39 +114,10 @@ def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def _checked(lines: Sequence[str]) -> Iterator[str]:
-    for number, text in _statements(tuple(lines)):
+    for number, text in statements(tuple(lines)):
         head = json.dumps({"line": number, "text": text.strip()[:_SHOWN]})[:-1]
         yield "dscampaign_line=" + shlex.quote(head + ', "status": ')
         if command := _COMMAND.match(text):
             yield f'dscampaign_name={shlex.quote(command[1])}; eval "$dscampaign_login"'
         yield text
         yield "dscampaign_check"
-
-
-@lru_cache(maxsize=64)  # the runs of a campaign share their lines
-def _statements(lines: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    result, begun = list[tuple[int, str]](), 0
-    for end, line in enumerate(lines, 1):
-        text = "\n".join(lines[begun:end])
-        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        if end == len(lines) or not (goes_on or _is_open(text)):
-            result.append((begun + 1, text))
-            begun = end
-    return tuple(result)
-
-
-def _is_open(text: str) -> bool:
-    """Return whether bash needs further lines to read a text; it runs nothing. Without bash, all lines are one."""
-    try:
-        done = subprocess.run(
-            ["bash", "--norc", "-O", "extglob", "-n"],  # which a line may switch on for those after it
-            input=f"{text}\n",
-            env={"LC_ALL": "C", "PATH": "/usr/bin:/bin:/usr/local/bin"},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return True
-    return bool(done.returncode or done.stderr)

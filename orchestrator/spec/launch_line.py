@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from .field_types import Hint
+from .sbatch_script import LETTERS
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
 
@@ -64,15 +65,7 @@ _LETTERS: Final[Mapping[Launcher, Mapping[str, str]]] = {
     "torchrun": {"m": "module", "r": "redirects", "t": "tee"},
     "accelerate": {"m": "module"},
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude"},
-    "srun": {
-        "n": "ntasks",
-        "N": "nodes",
-        "l": "label",
-        "u": "unbuffered",
-        "K": "kill_on_bad_exit",
-        "c": "cpus_per_task",
-    }
-    | {"o": "output", "e": "error", "J": "job_name", "D": "chdir", "W": "wait", "v": "verbose", "Q": "quiet"},
+    "srun": {**LETTERS, "l": "label", "u": "unbuffered", "K": "kill_on_bad_exit", "v": "verbose"},
     "python": {"m": "module"},
 }
 

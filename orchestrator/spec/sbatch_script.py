@@ -1,4 +1,4 @@
-"""Take an sbatch script apart, without a shell: nothing in it is executed, and lines that need one are reported."""
+"""Take an sbatch script apart: nothing in it is executed, and lines that need a shell are reported."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-_LETTERS: Final = dict(
+from . import shell_lines
+
+LETTERS: Final = dict(
     pair.split("=")
     for pair in """A=account C=constraint D=chdir G=gpus H=hold J=job-name L=licenses M=clusters N=nodes O=overcommit
     Q=quiet S=core-spec W=wait a=array b=begin c=cpus-per-task d=dependency e=error i=input k=no-kill m=distribution
     n=ntasks o=output p=partition q=qos s=oversubscribe t=time w=nodelist x=exclude""".split()  # noqa: SIM905
 )
-_BLOCKS: Final = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac"}
+_BLOCKS: Final = frozenset({"if", "for", "while", "until", "select", "case"})
 _FUNCTION: Final = re.compile(r"(?:function\s+[\w-]+|[\w-]+\s*\(\s*\))")
-_HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
+_HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1(?s:.*\n)")
 _REFERENCE: Final = re.compile(
     r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:\[\$?\{?(?P<index>\w+|@|\*)\}?\])?(?::?-(?P<default>[^{}$]*))?\})"
 )
@@ -25,8 +27,11 @@ _HERE: Final = re.compile(r"`pwd`|\$\(pwd\)")
 _ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
 _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
 _IN_PRODUCT: Final = re.compile(r"(?<=\$\(\()[^()]*(?=\)\))")
-_ARRAY: Final = re.compile(r"^(?:declare -a |export )?\w+=\(")
 _COMMENT: Final = re.compile(r"(?:^|\s+)#[^'\"]*$")
+_PART: Final = re.compile(
+    r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\((?:[^()]|\([^()]*\))*\)|(?<!&)&(?!&)|[^;&'"\\]|['"\\])+""", re.DOTALL
+)
+"""Up to `;` or `&&` outside quotes and parentheses."""
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 TASK: Final = "SLURM_ARRAY_TASK_ID"
 
@@ -103,7 +108,7 @@ def _options(text: str) -> dict[str, str]:
         word = words.pop(0)
         name, equals, value = word.partition("=")
         if not word.startswith("--"):
-            name, value = _LETTERS.get(word[1:2], word), word[2:].removeprefix("=")
+            name, value = LETTERS.get(word[1:2], word), word[2:].removeprefix("=")
             equals = value
         if not equals and words and not words[0].startswith("-"):
             value = words.pop(0)
@@ -113,52 +118,20 @@ def _options(text: str) -> dict[str, str]:
 
 def statements(text: str) -> Iterator[Statement]:
     """Yield the statements; a loop, a condition, a function or a here-document is one block."""
-    lines = iter(enumerate(text.splitlines(), 1))
-    for first, line in lines:
-        last, whole = first, _COMMENT.sub("", line.strip())
-        while whole.endswith("\\") and (more := next(lines, None)):
-            last, whole = more[0], f"{whole[:-1].rstrip()} {_COMMENT.sub('', more[1].strip())}"
-        if not whole.strip() or whole.startswith("#"):
+    for first, lines in shell_lines.statements(tuple(text.splitlines())):
+        whole = "\n".join(_COMMENT.sub("", line.strip()) for line in lines.splitlines()).strip()
+        if not whole or whole.startswith("#"):
             continue
-        while _ARRAY.search(whole) and whole.count("(") > whole.count(")") and (more := next(lines, None)):
-            last, whole = more[0], f"{whole} {_COMMENT.sub('', more[1].strip())}"
-        kind, opens, closes = _block(whole)
-        depth = len(opens.findall(whole)) - len(closes.findall(whole)) if kind else 0
-        while depth > 0 and (more := next(lines, None)):
-            last, body = more[0], more[1].strip()
-            whole += f"\n{body}"
-            depth += len(opens.findall(body)) - len(closes.findall(body))
-        place = str(first) if first == last else f"{first}-{last}"
-        yield from (Statement(place, part, kind) for part in ([whole] if kind else _parts(whole)))
+        place = f"{first}-{last}" if (last := first + lines.count("\n")) > first else str(first)
+        kind, joined = _block(whole), re.sub(r"\s*\\?\n\s*", " ", whole)
+        for part in [whole] if kind else filter(None, map(str.strip, _PART.findall(joined))):
+            yield Statement(place, part, kind)
 
 
-def _block(line: str) -> tuple[str, re.Pattern[str], re.Pattern[str]]:
-    """Return what kind of block begins here, "" for none, and the patterns of its begin and end."""
-    if match := _HEREDOC.search(line):
-        return "a here-document", _HEREDOC, re.compile(rf"^{match[2]}$")
-    first = line.split(maxsplit=1)[0]
-    if end := _BLOCKS.get(first):
-        return (
-            f"`{first}`",
-            re.compile(rf"(?:^|[;&|]\s*|\b(?:then|do|else) +){first}\b"),
-            re.compile(rf"(?:^|[;\s]){end}\b"),
-        )
-    if _FUNCTION.match(line):
-        return "a function", re.compile(r"\{(?=\s|$)"), re.compile(r"(?:^|[;\s])\}(?=\s|;|$)")
-    return "", _HEREDOC, _HEREDOC
-
-
-def _parts(line: str) -> list[str]:
-    """Split at `;` and `&&` outside quotes and parentheses."""
-    parts, quote, depth = [""], "", 0
-    for at, char in enumerate(line):
-        escaped = line[at - 1 : at] == "\\"
-        if char in "'\"" and not escaped and quote in ("", char):
-            quote = "" if quote else char
-        depth += 0 if quote == "'" else (char == "(") - (char == ")")
-        is_end = not quote and not depth and not escaped and (char == ";" or line[at : at + 2] == "&&")
-        if is_end or (char == "&" and line[at - 1 : at + 1] == "&&" and not parts[-1]):
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts if part.strip()]
+def _block(text: str) -> str:
+    first = text.split(maxsplit=1)[0]
+    if first in _BLOCKS:
+        return f"`{first}`"
+    if _FUNCTION.match(text):
+        return "a function"
+    return "a here-document" if _HEREDOC.search(text) else ""
