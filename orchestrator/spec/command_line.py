@@ -14,7 +14,7 @@ from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.user_paths import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
-from .launch_line import LaunchLine, launch_line
+from .launch_line import launch_line
 from .variables import dollar_form
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
@@ -55,48 +55,38 @@ def taken_apart(data: Mapping[str, Any]) -> Mapping[str, Any]:
     A wrong command stays as it is: its validator, `words_of`, raises the error.
     """
     try:
-        words = words_of(data["command"])
-        line = _launched(words, data)
+        return {**data, **_launched(words_of(data["command"]), data)}
     except Hint:
         return data
-    if line is None:
-        return data
-    given = data.get("launcher_options") or ()
-    options = (*line.options, *given) if isinstance(given, list | tuple) else given
-    launcher = data.get("launcher") or line.launcher
-    parts = {"command": list(line.script), "launcher": launcher, "launcher_options": options}
-    parts |= {"python": line.python, "ranks_per_node": line.ranks_per_node(_nodes(data))}
-    return {**data, **{name: value for name, value in parts.items() if value}}
 
 
-def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> LaunchLine | None:
-    """Return the parts of a command that starts with a launcher.
+def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a command gives which starts with a launcher; {} for any other.
 
     Raises:
         Hint: It contradicts the fields around it, or has options that cannot be used.
     """
-    line, first = launch_line([str(word) for word in words]), str(words[0])
+    line = launch_line([str(word) for word in words])
     if line is None:
-        return None
-    launcher, ranks, nodes = data.get("launcher"), line.ranks_per_node(_nodes(data)), line.sizes.get("nodes")
-    if line.launcher == "python" and launcher is None:
+        return {}
+    own = None if line.launcher == "python" else line.launcher
+    launcher = data.get("launcher") or own
+    if launcher is None:
         hint = "start with the script, which deepspeed launches, or write `launcher: python`; see also `python`"
-        raise Hint(f"starts with {first}", hint)
-    if launcher not in (None, line.launcher) and line.launcher != "python":
-        raise Hint(f"starts with {line.launcher}, but launcher is {launcher}", "start with the script")
+        raise Hint(f"starts with {words[0]}", hint)
     if line.refused:
         option, hint = next(iter(line.refused.items()))
         raise Hint(f"{option} cannot be used here", hint)
-    if nodes not in (None, _nodes(data)):
-        raise Hint(
-            f"starts on {nodes} nodes, but slurm.nodes is {_nodes(data)}", "leave the number out, and write `nodes`"
-        )
-    if ranks and data.get("ranks_per_node") not in (None, ranks):
-        hint = "leave the number out"
-        raise Hint(f"starts {ranks} processes per node, but ranks_per_node is {data['ranks_per_node']}", hint)
-    if line.python and data.get("python") not in (None, line.python):
-        raise Hint(f"starts with {first}, but python is {data['python']}", "start with the script")
-    return line
+    nodes, around = _nodes(data), data.get("ranks_per_node")
+    ranks = line.ranks_per_node(nodes) or around
+    both = {"launcher": (own, launcher), "nodes": (line.sizes.get("nodes"), nodes), "ranks_per_node": (ranks, around)}
+    for name, (given, field) in both.items():
+        if given is not None and field not in (None, given):
+            raise Hint(f"starts with {name} {given}, but the spec's is {field}", "leave it out of the command")
+    options = data.get("launcher_options") or ()
+    fields = {"command": list(line.script), "launcher": launcher, "python": data.get("python") or line.python}
+    fields["launcher_options"] = (*line.options, *options) if isinstance(options, list | tuple) else options
+    return {name: value for name, value in {**fields, "ranks_per_node": ranks}.items() if value}
 
 
 def _nodes(data: Mapping[str, Any]) -> int:

@@ -89,9 +89,17 @@ def test_launchers_are_an_axis(tmp_path: Path) -> None:
     [
         ("command: python train.py", "command", "starts with python"),
         ("command: accelerate train.py", "command", "starts with accelerate train.py"),
-        ("command: torchrun --nnodes 2 train.py", "command", "starts on 2 nodes, but slurm.nodes is 1"),
-        ("command: torchrun --nproc_per_node 2 train.py\nranks_per_node: 4", "command", "starts 2 processes per node"),
-        ("command: torchrun train.py\nlauncher: srun", "command", "starts with torchrun, but launcher is srun"),
+        ("command: torchrun --nnodes 2 train.py", "command", "starts with nodes 2, but the spec's is 1"),
+        (
+            "command: torchrun --nproc_per_node 2 train.py\nranks_per_node: 4",
+            "command",
+            "starts with ranks_per_node 2, but the spec's is 4",
+        ),
+        (
+            "command: torchrun train.py\nlauncher: srun",
+            "command",
+            "starts with launcher torchrun, but the spec's is srun",
+        ),
         ("command: torchrun --no_python train.py", "command", "--no_python cannot be used here"),
         ("command: torchrun --nproc_per_node 2", "command", "launches no script"),
         ("command: torchrun --role $ROLE train.py", "command", "$ROLE is not expanded"),
