@@ -13,16 +13,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dscampaign.files.private_files import open_private
 from dscampaign.jobs.shared import variables
 from dscampaign.jobs.shared.layout import SHARED_MEMORY, AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
-
-Runtime = Literal["pyxis", "apptainer", "charliecloud"]
 
 PACKAGE: Final = Path(__file__).parents[2]
 INSIDE: Final = str(PACKAGE / "jobs" / "inside.py")
@@ -51,17 +48,6 @@ class Mount(NamedTuple):
         return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
-@dataclass(frozen=True)
-class Container:
-    """The section `container` of a spec, as the payload carries it."""
-
-    image: str
-    runtime: Runtime
-    mounts: tuple[str, ...] = ()
-    workdir: str = ""
-    writable: bool = False
-
-
 def wrapped(
     argv: Sequence[str], env: Mapping[str, str], payload: Payload, paths: AttemptPaths
 ) -> tuple[list[str], dict[str, str]]:
@@ -73,42 +59,29 @@ def wrapped(
     """
     if payload.container is None:
         return list(argv), dict(env)
-    places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
-    inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
-    places += [] if _within(memory, str(SHARED_MEMORY)) else [memory]
-    places += filter(_is_data, _named(payload))
+    places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
+    places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *filter(_is_data, _named(payload))]
+    inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
     asked = _write(inside, payload.env, Path(memory), str(paths.dir))
     gpus = bool(payload.gpus_per_node) and env.get("DS_ACCELERATOR") != "cpu"
-    return started([payload.python, INSIDE, str(asked), *argv], payload.container, places, gpus=gpus)
+    return _started([payload.python, INSIDE, str(asked), *argv], payload.container, places, gpus=gpus)
 
 
 def examined(
-    argv: Sequence[str], env: Mapping[str, str], asked: Mapping[str, Any], own: Mapping[str, str], folder: Path
+    argv: Sequence[str], env: Mapping[str, str], container: Mapping[str, Any], own: Mapping[str, str], folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the same for a program of `campaign doctor`, which works in a folder.
-
-    Args:
-        asked: the section `container`.
-        own: variables of the spec's.
-    """
-    file = _write(env, own, folder, str(folder))
+    """Return the same for a program of `campaign doctor`, which works in a folder; ``own``: variables of the spec's."""
+    asked = _write(env, own, folder, str(folder))
     gpus = env.get("DS_ACCELERATOR") != "cpu"
-    return started([argv[0], INSIDE, str(file), *argv], asked, [str(folder)], gpus=gpus)
+    return _started([argv[0], INSIDE, str(asked), *argv], container, [str(folder)], gpus=gpus)
 
 
-def started(
-    argv: Sequence[str], asked: Mapping[str, Any], places: Iterable[str], *, gpus: bool
+def _started(
+    argv: Sequence[str], container: Mapping[str, Any], places: Iterable[str], *, gpus: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command line and the environment of the runtime that starts a program inside.
-
-    Args:
-        asked: the section `container`.
-        places: folders and files that it needs; "" for none.
-    """
-    container = Container(**{**asked, "mounts": tuple(asked.get("mounts", ()))})
-    options = _RUNTIMES[container.runtime](container, _mounts(container, places), gpus)
-    return [*options, *argv], _outer(os.environ)
+    runtime = _RUNTIMES[container["runtime"]]
+    return [*runtime(container, _mounts(container, places), gpus), *argv], _outer(os.environ)
 
 
 def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, start: str) -> Path:
@@ -148,13 +121,16 @@ def _outer(environ: Mapping[str, str]) -> dict[str, str]:
 # -- mounts ---------------------------------------------------------------------------------------------------
 
 
-def _mounts(container: Container, places: Iterable[str]) -> list[Mount]:
-    asked = [_parsed(text) for text in container.mounts]
+def _mounts(container: Mapping[str, Any], places: Iterable[str]) -> list[Mount]:
+    """Return the mounts, outer ones first: those of the spec, and folders that no other one holds."""
     everywhere = filter(os.path.isdir, (os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")))
     given = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
-    folders = {place for path in given for place in (path, os.path.realpath(path))}
-    same = [Mount(place, place) for place in map(_folder, folders) if len(Path(place).parts) > 1]
-    return _outermost([*asked, *same, Mount(str(PACKAGE), str(PACKAGE), read_only=True)])
+    folders = {_folder(place) for path in given for place in (path, os.path.realpath(path))} - {"/"}
+    outermost = [folder for folder in folders if not any(_within(folder, f) for f in folders - {folder})]
+    mounts = [] if any(_within(str(PACKAGE), f) for f in outermost) else [Mount(str(PACKAGE), str(PACKAGE), True)]
+    mounts += [Mount(folder, folder) for folder in outermost]
+    by_target = {mount.target: mount for mount in (*mounts, *map(_parsed, container.get("mounts", ())))}
+    return sorted(by_target.values(), key=lambda mount: (mount.target.count("/"), mount.target))
 
 
 def _parsed(text: str) -> Mount:
@@ -183,20 +159,6 @@ def _folder(path: str) -> str:
     return path if Path(path).is_dir() else str(Path(path).parent)
 
 
-def _outermost(mounts: Iterable[Mount]) -> list[Mount]:
-    """Leave out the mounts that others hold, and sort those that are left: parents first."""
-    kept: list[Mount] = []
-    for mount in sorted(dict.fromkeys(mounts), key=lambda m: (len(Path(m.target).parts), m.target, m.read_only)):
-        if not any(_within(mount.target, k.target) and _shifted(mount, k) for k in kept):
-            kept.append(mount)
-    return kept
-
-
-def _shifted(mount: Mount, outer: Mount) -> bool:
-    """Return whether the outer mount shows the same folder there."""
-    return mount.source == outer.source + mount.target[len(outer.target) :] and (mount.read_only or not outer.read_only)
-
-
 def _within(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder}/")
 
@@ -204,42 +166,42 @@ def _within(path: str, folder: str) -> bool:
 # -- runtimes -------------------------------------------------------------------------------------------------
 
 
-def _pyxis(container: Container, mounts: Sequence[Mount], gpus: bool) -> list[str]:
+def _pyxis(container: Mapping[str, Any], mounts: Sequence[Mount], gpus: bool) -> list[str]:
     """Return a step of the agent's own node: pyxis is a plugin of srun."""
     node, cpus = os.environ.get("SLURMD_NODENAME"), os.environ.get("SLURM_CPUS_ON_NODE")
     step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--mem=0", "--cpu-bind=none"]
     step += [f"--nodelist={node}"] if node else []
     step += [f"--cpus-per-task={cpus}"] if cpus else []
     step += ["--mpi=none", "--export=ALL", "--unbuffered", "--input=none"]
-    inside = [f"--container-image={container.image}", f"--container-mounts={','.join(m.text for m in mounts)}"]
+    inside = [f"--container-image={container['image']}", f"--container-mounts={','.join(m.text for m in mounts)}"]
     inside += ["--no-container-mount-home", "--no-container-remap-root", "--no-container-entrypoint"]
-    inside.append("--container-writable" if container.writable else "--container-readonly")
+    inside.append("--container-writable" if container.get("writable") else "--container-readonly")
     if gpus:  # enroot looks for GPUs only if these ask for them, as in images that are made for them
         step = ["env", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", *step]
         inside.append("--container-env=NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES")
     return [*step, *inside]
 
 
-def _apptainer(container: Container, mounts: Sequence[Mount], gpus: bool) -> list[str]:
+def _apptainer(container: Mapping[str, Any], mounts: Sequence[Mount], gpus: bool) -> list[str]:
     program = next(filter(shutil.which, ("apptainer", "singularity")), "apptainer")
     options = ["--cleanenv", "--no-home", *(["--nv"] if gpus else [])]
-    options += ["--writable-tmpfs"] if container.writable else []
-    return [program, "exec", *options, *(f"--bind={mount.text}" for mount in mounts), container.image]
+    options += ["--writable-tmpfs"] if container.get("writable") else []
+    return [program, "exec", *options, *(f"--bind={mount.text}" for mount in mounts), container["image"]]
 
 
-def _charliecloud(container: Container, mounts: Sequence[Mount], _gpus: bool) -> list[str]:
+def _charliecloud(container: Mapping[str, Any], mounts: Sequence[Mount], _gpus: bool) -> list[str]:
     """Return its command line. It knows no read-only mounts; for GPUs, `ch-fromhost` has prepared the image."""
-    image = Path(container.image)
+    image = Path(container["image"])
     seen = [mount for mount in mounts if not _within(mount.target, "/tmp")]  # noqa: S108 - it mounts that itself
     missing = image.is_dir() and not all((image / mount.target.lstrip("/")).is_dir() for mount in seen)
     options = ["--unset-env=*", f"--set-env=PATH={_PATH}"]
     options += ["--set-env"] if (image / "ch" / "environment").is_file() else []
-    options += ["--write"] if container.writable or missing else []  # it makes missing mount points only so
+    options += ["--write"] if container.get("writable") or missing else []  # it makes missing mount points only so
     binds = [f"--bind={mount.source}:{mount.target}" for mount in seen]
-    return ["ch-run", *options, *binds, container.image, "--"]
+    return ["ch-run", *options, *binds, container["image"], "--"]
 
 
-_RUNTIMES: Final[Mapping[Runtime, Callable[[Container, Sequence[Mount], bool], list[str]]]] = {
+_RUNTIMES: Final[Mapping[str, Callable[[Mapping[str, Any], Sequence[Mount], bool], list[str]]]] = {
     "pyxis": _pyxis,
     "apptainer": _apptainer,
     "charliecloud": _charliecloud,
