@@ -7,7 +7,6 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,10 @@ _SIZES: Final = frozenset({"global_batch", "micro_batch", "accumulation"})
 _STRATEGY: Final = frozenset({"strategy", "engine", "zero_stage", "offload"})
 _LIFTED: Final = frozenset({"zero_stage", "offload", "precision", "grad_clip", "deepcompile"})
 """Fields of `train` that `deepspeed` may set, too."""
+_IN_CONFIG: Final = (
+    _SIZES | _STRATEGY | _LIFTED | {"nvme_path", "tensor_parallel", "lr", "weight_decay", "beta1", "beta2", "eps"}
+)
+"""Fields of `train` in the DeepSpeed configuration."""
 _IN_VARIABLES: Final = frozenset({*_SIZES, "seed", "steps"})
 _OUTPUTS: Final = frozenset(
     """output_dir out_dir outdir output_path output_folder logging_dir log_dir logdir save_dir save_path results_dir
@@ -64,48 +67,35 @@ def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:
     for point in points(spec.matrix)[0]:
         # an entry may say in one field what another passes on, as `{zero_stage: 2, config: zero2.json}`
         by_others = {s.place[:-1] for s in point.settings if s.path is None or s.path[0] in ("command", "env")}
-        for setting in _one_by_one(point.settings):
-            if setting.path and setting.path[0] in ("train", "deepspeed") and setting.place[:-1] not in by_others:
+        for setting in point.settings:
+            if _section(setting) and setting.place[:-1] not in by_others:
                 settings.setdefault(setting.key, setting)
     names = frozenset(names_in(json.dumps([spec.command, spec.launcher_options, spec.env, spec.matrix], default=str)))
     open_ones = [setting for setting in settings.values() if not _names_of(setting) & {*names, *map(short_name, names)}]
-    read = variables_read(codes) if open_ones else None
-    for setting in open_ones if read is not None else ():
-        variables = {name.upper() for name in _names_of(setting) & _IN_VARIABLES}
-        configured = "ds_config" in names or "DS_CONFIG" in (read or ())
-        if not variables & (read or frozenset()) and not (configured and _is_deepspeed_s(setting, submission.runs)):
+    if not open_ones or (read := variables_read(codes)) is None:
+        return
+    configured = "ds_config" in names or "DS_CONFIG" in read
+    for setting in open_ones:
+        section, name = _section(setting), short_name(setting.key)
+        in_config = section == "deepspeed" or name in _IN_CONFIG
+        if not (in_config and configured) and not {name.upper() for name in _names_of(setting) & _IN_VARIABLES} & read:
             place = setting.place[:-1] if isinstance(setting.place[-1], int) else setting.place
-            name = short_name(setting.key)
-            by_config = " or --deepspeed {ds_config}" if _is_deepspeed_s(setting, submission.runs) else ""
-            by_name = f"--{name} {{{name}}}" if setting.path and setting.path[0] == "train" else ""
-            hint = f"add {(by_name + by_config).removeprefix(' or ')} to `command`, in the script's own spelling"
+            hints = [f"--{name} {{{name}}}"] * (section == "train") + ["--deepspeed {ds_config}"] * in_config
+            hint = f"add {' or '.join(hints)} to `command`, in the script's own spelling"
             yield Finding((place,), "does not reach the script: all its values would run the same", hint, at_key=True)
 
 
-def _one_by_one(settings: Sequence[AxisSetting]) -> Iterator[AxisSetting]:
-    for setting in settings:
-        if setting.path == ("train",) and isinstance(setting.value, dict):
-            yield from (replace(setting, key=f"train.{name}", path=("train", name)) for name in setting.value)
-        else:
-            yield setting
+def _section(setting: AxisSetting) -> str:
+    """Return `train` or `deepspeed` if it sets a field of that; "" if not."""
+    path = setting.path or ("",)
+    return path[0] if path[0] == "deepspeed" or (path[0] == "train" and len(path) > 1) else ""
 
 
 def _names_of(setting: AxisSetting) -> set[str]:
     """Return the placeholders that carry a setting."""
-    name, lifted = short_name(setting.key), bool(setting.path and setting.path[0] == "deepspeed")
+    name = short_name(setting.key)
     groups = (group for group in (_SIZES, _STRATEGY) if name in group)
-    return {name, *(_LIFTED if lifted else next(groups, ()))}
-
-
-def _is_deepspeed_s(setting: AxisSetting, runs: Sequence[Run]) -> bool:
-    """Return whether a setting changes the DeepSpeed configuration."""
-    path, train = setting.path or (), runs[0].config.train
-    if path[0] == "deepspeed" or path[1] in _SIZES | _STRATEGY:
-        return True
-    values = dict.fromkeys(json.dumps(run.config.train.model_dump(include={path[1]}), default=str) for run in runs)
-    changed = (train.model_copy(update=json.loads(value)) for value in values)
-    configs = (runs[0].config.model_copy(update={"train": one}).rendered_deepspeed() for one in changed)
-    return len({json.dumps(config, sort_keys=True) for config in configs}) > 1
+    return {name, *(_LIFTED if _section(setting) == "deepspeed" else next(groups, ()))}
 
 
 def _arguments(run: Run) -> Iterator[tuple[str, str]]:
