@@ -11,7 +11,7 @@ from typing import Final
 
 from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
-from .sbatch_script import ASSIGNMENT, TASK, Statement, Variables, options_of, statements
+from .sbatch_script import ASSIGNMENT, TASK, WORD, Statement, Variables, options_of, statements
 from .secrets import findings as secrets_in
 from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
@@ -208,22 +208,17 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
 
 
 def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
-    """Take over `NAME=value`, or an export of several; return whether the statement is that."""
-    place, text, words = statement.place, statement.text, statement.words
-    exported = re.match(r"(?:export|declare\s+-\S+)\s+", text)
-    assigned = ASSIGNMENT.fullmatch(text[exported.end() :] if exported else text)
-    single = len(words) == 1 + text.startswith("export ")
-    if assigned and (single or assigned[2].startswith(("(", "$(", "`", '"$('))):
-        value = words[-1].partition("=")[2] if single else assigned[2]
-        _assign(made, statement, assigned[1], value, exported=bool(exported), rest=rest)
-        return True
-    if not exported or re.search(r"\$\(|`|=\(", text) or not all(w.split("=")[0].isidentifier() for w in words[1:]):
+    """Take over variables, exported or not; return whether the statement only sets such."""
+    exported = re.match(r"(?:export|declare\s+-\S+)\s+", statement.text)
+    words = WORD.findall(statement.text[exported.end() if exported else 0 :])
+    if not all(ASSIGNMENT.fullmatch(word) or (exported and word.isidentifier()) for word in words):
         return False
-    for word in words[1:]:
-        name, equals, value = word.partition("=")
-        value = value if equals else made.variables.values.get(name, "")
-        if value:
-            _assign(made, Statement(place, f"export {word}"), name, value, exported=True, rest=rest)
+    for word in words:
+        name, equals, raw = word.partition("=")
+        value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(shlex.split(raw))
+        if equals or (value := made.variables.values.get(name, "")):
+            one = Statement(statement.place, f"export {word}") if len(words) > 1 and exported else statement
+            _assign(made, one, name, value, exported=bool(exported), rest=rest)
     return True
 
 

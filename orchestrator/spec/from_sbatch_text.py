@@ -13,7 +13,7 @@ from .launch_line import LaunchLine
 from .sbatch_script import TASK
 from .secrets import secret_in
 
-_STEPS: Final = re.compile(r"--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)(?:=.*)?")
+_STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
 _PLAIN: Final = re.compile(
     r"(?!.*:(?: |$))(?!(?:true|false|yes|no|on|off|null|~|[-+.\d]\S*)$)[\w./$~][\w./:@%+=$*~-]*(?: [\w./:@%+=$*~-]+)*"
 )
@@ -79,10 +79,9 @@ def _command(made: Made, line: LaunchLine) -> Iterator[str]:
     if ranks and ranks != int(made.sizes["gpus"]):
         yield f"ranks_per_node: {ranks}"
     text = _joined(line.script)
-    steps = re.search(rf"(?<= )({_STEPS.pattern.removesuffix('(?:=.*)?')})([= ])(\d+)(?= |$)", text)
-    if steps:
-        text = f"{text[: steps.start(3)]}{{steps}}{text[steps.end(3) :]}"
-        yield from ("train:", f"  steps: {steps[3]}")
+    if steps := _STEPS.search(text):
+        text = f"{text[: steps.start(1)]}{{steps}}{text[steps.end(1) :]}"
+        yield from ("train:", f"  steps: {steps[1]}")
     yield from ("command: >-", f"  {text}")
 
 

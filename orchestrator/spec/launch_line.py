@@ -21,7 +21,11 @@ _MODULES: Final[Mapping[str, Launcher]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "deepspeed": "deepspeed",
 }
-_PROGRAMS: Final = re.compile(rf"(.*/)?({_PYTHON.pattern}|torchrun|accelerate|deepspeed)")
+_PROGRAMS: Final[Mapping[str, Launcher]] = {
+    "torchrun": "torchrun",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+}
 _SIZES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("nproc_per_node", "num_gpus", "num_accelerators", "ntasks_per_node"), "ranks"),
     **dict.fromkeys(("nnodes", "num_nodes", "num_machines", "nodes"), "nodes"),
@@ -44,13 +48,11 @@ _OURS: Final[Mapping[Launcher, str]] = {
 
 _GPUS: Final = "leave it out: ranks use the GPUs of their job"
 _REFUSED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("no_python", "run_path", "multi_prog"), "launch a Python script, or a module by -m"),
+    "no_python": "launch a Python script, or a module by -m",
     **dict.fromkeys(("gpu_ids", "include", "exclude"), _GPUS),
     **dict.fromkeys(("gpus_per_task", "gpu_bind"), "leave it out: a task uses GPU number SLURM_LOCALID"),
     **dict.fromkeys(("container_image", "container_mounts", "container_workdir"), "write `container:`"),
     "autotuning": "`micro_batch: auto` searches for a micro-batch",
-    "elastic_training": "leave it out: `retry` starts a run again",
-    "venv_script": "write it in `setup`",
     "chdir": "write `workdir:`",
 }
 """Options that cannot be used here, with a hint."""
@@ -122,10 +124,10 @@ def launch_line(words: Sequence[str]) -> LaunchLine | None:
     if launcher is None:
         return None
     line = _read(launcher, words, begin)
-    if "torch.distributed.launch" in words[:begin] and "use_env" not in line.dropped:
-        line = _with_argument(line)
-    if launcher == "deepspeed" and "no_local_rank" not in line.dropped:
-        line = _with_argument(line)
+    keeps_script = {"deepspeed": "no_local_rank"}.get(launcher, "use_env")
+    if (launcher == "deepspeed" or "torch.distributed.launch" in words[:begin]) and keeps_script not in line.dropped:
+        head = 2 if line.script[0] == "-m" else 1  # before the script's own arguments, as the launcher adds it
+        line = replace(line, script=(*line.script[:head], "--local_rank={local_rank}", *line.script[head:]))
     if "/" not in words[0]:
         return line
     return replace(line, python=words[0] if _PYTHON.fullmatch(path.name) else str(path.with_name("python")))
@@ -133,17 +135,15 @@ def launch_line(words: Sequence[str]) -> LaunchLine | None:
 
 def _launcher(words: Sequence[str], name: str) -> tuple[Launcher | None, int]:
     """Return the launcher, and the position of its first option."""
-    if name in ("torchrun", "deepspeed"):
-        return ("torchrun" if name == "torchrun" else "deepspeed"), 1
-    if name == "accelerate":
-        if words[1:2] != ["launch"]:
+    if name in _PROGRAMS:
+        if name == "accelerate" and words[1:2] != ["launch"]:
             raise Hint(f"starts with {' '.join(words[:2])}", "write `accelerate launch` and the script")
-        return "accelerate", 2
+        return _PROGRAMS[name], 2 if name == "accelerate" else 1
     if not _PYTHON.fullmatch(name):
         return None, 0
-    flags = 2 if words[1:2] == ["-u"] else 1
-    if words[flags : flags + 1] == ["-m"] and (module := _MODULES.get(" ".join(words[flags + 1 : flags + 2]))):
-        return module, flags + 2
+    module = re.match(r"(?:-u )?-m (\S+)", " ".join(words[1:4]))
+    if module and module[1] in _MODULES:
+        return _MODULES[module[1]], words.index(module[1]) + 1
     return "python", 1
 
 
@@ -159,13 +159,6 @@ def _srun(words: Sequence[str]) -> LaunchLine:
     if inner.launcher == "python":
         return replace(line, launcher="srun", sizes=outer.sizes)
     return line  # its tasks are launchers, one a node
-
-
-def _with_argument(line: LaunchLine) -> LaunchLine:
-    """Add the argument that the launcher would give to the script."""
-    head = 2 if line.script[0] == "-m" else 1
-    argument = "--local_rank={local_rank}"
-    return replace(line, script=(*line.script[:head], argument, *line.script[head:]))
 
 
 def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
@@ -206,7 +199,7 @@ def _option(words: Sequence[str], at: int, letters: Mapping[str, str]) -> tuple[
         if len(text) > 2 and text[1:2] in letters and name in _SIZES:  # as in -n4
             return name, text[2:], 1
     following = words[at + 1] if at + 1 < len(words) else "-"
-    is_flag = (
-        name == "module" or following.startswith("-") or following.endswith(".py") or _PROGRAMS.fullmatch(following)
-    )
+    program = PurePosixPath(following).name
+    ends = following.startswith("-") or following.endswith(".py") or program in _PROGRAMS or _PYTHON.fullmatch(program)
+    is_flag = name == "module" or ends
     return (name, value, 1) if equals or is_flag else (name, following, 2)

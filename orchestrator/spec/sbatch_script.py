@@ -28,10 +28,11 @@ _ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
 _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
 _IN_PRODUCT: Final = re.compile(r"(?<=\$\(\()[^()]*(?=\)\))")
 _COMMENT: Final = re.compile(r"(?:^|\s+)#[^'\"]*$")
-_PART: Final = re.compile(
-    r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\((?:[^()]|\([^()]*\))*\)|(?<!&)&(?!&)|[^;&'"\\]|['"\\])+""", re.DOTALL
-)
+_WHOLE: Final = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|`[^`]*`|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"""
+_PART: Final = re.compile(rf"(?:{_WHOLE}|(?<!&)&(?!&)|[^;&])+", re.DOTALL)
 """Up to `;` or `&&` outside quotes and parentheses."""
+WORD: Final = re.compile(rf"(?:{_WHOLE}|\S)+", re.DOTALL)
+"""A word as it is written, with its quotes."""
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 TASK: Final = "SLURM_ARRAY_TASK_ID"
 
