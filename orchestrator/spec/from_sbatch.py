@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
-from .sbatch_script import ASSIGNMENT, TASK, WORD, Statement, Variables, options_of, statements
+from .sbatch_script import ASSIGNMENT, TASK, WORD, Statement, Variables, options_of, statements, words_of
 from .secrets import findings as secrets_in
 from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
@@ -38,7 +38,6 @@ _RENDEZVOUS: Final = re.compile(
     r"|(?:HEAD|MASTER|MAIN)_?\w*(?:NODE|ADDR|PORT|IP|HOST)\w*|NODES(?:_?ARRAY|_?LIST)?",
     re.IGNORECASE,
 )
-_REDIRECT: Final = re.compile(r"\s*(?:\||&?\d?>|&\s*$).*", re.DOTALL)
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
@@ -138,7 +137,8 @@ def _take_container(made: Made, name: str, value: str) -> None:
     made.container.setdefault("runtime", "pyxis")
     key = name.removeprefix("container_")
     if key == "mounts":
-        made.mounts += made.variables.filled(value).split(",")
+        here = made.environment.get("PWD", ".")
+        made.mounts += [re.sub(r"^\.(?=[:/])", here, mount) for mount in made.variables.filled(value).split(",")]
     elif key in ("image", "workdir", "writable"):
         made.container[key] = made.variables.filled(value) or "true"
     else:
@@ -215,10 +215,12 @@ def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
         return False
     for word in words:
         name, equals, raw = word.partition("=")
-        value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(shlex.split(raw))
+        value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(words_of(raw))
         if equals or (value := made.variables.values.get(name, "")):
             one = Statement(statement.place, f"export {word}") if len(words) > 1 and exported else statement
             _assign(made, one, name, value, exported=bool(exported), rest=rest)
+        else:
+            made.unclear.append((statement.place, f"export {name}: the script gives it no value; write it below `env`"))
     return True
 
 
@@ -229,23 +231,25 @@ def _assign(made: Made, statement: Statement, name: str, value: str, *, exported
     by_task = re.fullmatch(rf"\$\{{(\w+)\[\$\{{?{TASK}\}}?\]\}}", value)
     if by_task and by_task[1] in variables.arrays:
         variables.axes[by_task[1]] = name.lower()
-    filled = value if f"{name}='{value}'" in text else variables.filled(value)
+    of_job = {} if name in variables.values else _of_job(name, value)
+    known = replace(variables, values=of_job | variables.values)
+    filled = value if f"{name}='{value}'" in text else known.filled(value)
     if _RENDEZVOUS.fullmatch(name):
         made.needless.append((place, f"{text}: {_RANKS}"))
         if not _COMMAND.search(filled):
             variables.values[name] = filled
         return
     if value.startswith("(") and not _COMMAND.search(filled):
-        variables.arrays[name] = shlex.split(filled.strip("()"))
+        variables.arrays[name] = words_of(filled[1:].removesuffix(")"))
     elif exported and any(secrets_in({name: value})):
         made.unclear.append((place, f"{name} {_HIDDEN}"))
         return
     elif "$" in filled or "`" in filled or value.startswith("("):
-        if not _COMMAND.search(filled) and is_used:
-            variables.values[name] = filled
-        elif exported:
-            made.setup.append(text)
-        else:
+        is_known = is_used and not _COMMAND.search(filled) and not (exported and of_job)
+        variables.values |= {name: filled} if is_known else {}
+        if exported and not (is_known and " " in filled):
+            made.setup.append(text if filled == value else _for_setup(variables, of_job, text))
+        elif not is_known:
             made.unclear.append((place, f"{text}: only a shell finds its value"))
             return
     else:
@@ -255,13 +259,25 @@ def _assign(made: Made, statement: Statement, name: str, value: str, *, exported
     made.taken.append(place)
 
 
+def _of_job(name: str, value: str) -> dict[str, str]:
+    """Return the variable itself if its new value extends that of the job, as of `PATH=/x:$PATH`."""
+    is_extended = re.search(rf"\$\{{?{name}\b", value) and not re.fullmatch(rf"\$\{{{name}:?-[^{{}}]*\}}", value)
+    return {name: f"${{{name}:-}}"} if is_extended else {}
+
+
+def _for_setup(variables: Variables, of_job: Mapping[str, str], text: str) -> str:
+    """Return a line with the values of the script's own variables, which a job lacks."""
+    own = {name: value for name, value in variables.values.items() if not re.match("SLURM_|PWD", name)}
+    return replace(variables, values={**own, **of_job}).filled(text)
+
+
 def _launch(made: Made, place: str, text: str) -> None:
     filled = made.variables.filled(text)
     shown = {name: value for name, value in made.environment.items() if not any(secrets_in({name: value}))}
     try:
-        words = shlex.split(_REDIRECT.sub("", Variables(shown).filled(filled)))
+        words = words_of(Variables(shown).filled(filled), redirected=False)
         words = _out_of_container(made, _without_variables(made, place, words))
-        words = _out_of_container(made, _out_of_shell(made, words))
+        words = _out_of_container(made, _out_of_shell(made, place, words))
         line = launch_line(words) if words else None
     except (Hint, ValueError, IndexError) as error:
         made.unclear.append((place, f"{text}: {error}"))
@@ -296,11 +312,14 @@ def _without_variables(made: Made, place: str, words: list[str]) -> list[str]:
     return words
 
 
-def _out_of_shell(made: Made, words: list[str]) -> list[str]:
+def _out_of_shell(made: Made, place: str, words: list[str]) -> list[str]:
     """Return the launch line inside `bash -c '...'`, which `srun` may start."""
     for at, word in enumerate(words if words[:1] in (["srun"], ["bash"], ["sh"]) else ()):
         if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[at + 1]):
-            return [*words[:at], *shlex.split(_REDIRECT.sub("", made.variables.filled(words[at + 2])))]
+            *before, last = statements(made.variables.filled(words[at + 2]))
+            for statement in before:
+                _take(made, replace(statement, place=place), rest=last.text)
+            return [*words[:at], *words_of(made.variables.filled(last.text), redirected=False)]
     return words
 
 

@@ -21,16 +21,24 @@ _BLOCKS: Final = frozenset({"if", "for", "while", "until", "select", "case"})
 _FUNCTION: Final = re.compile(r"(?:function\s+[\w-]+|[\w-]+\s*\(\s*\))")
 _HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1(?s:.*\n)")
 _REFERENCE: Final = re.compile(
-    r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:\[\$?\{?(?P<index>\w+|@|\*)\}?\])?(?::?-(?P<default>[^{}$]*))?\})"
+    r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*|\d)(?:\[\$?\{?(?P<index>\w+|@|\*)\}?\])?(?::?-(?P<default>[^{}$]*))?\})"
 )
 _HERE: Final = re.compile(r"`pwd`|\$\(pwd\)")
 _ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
 _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
 _IN_PRODUCT: Final = re.compile(r"(?<=\$\(\()[^()]*(?=\)\))")
-_COMMENT: Final = re.compile(r"(?:^|\s+)#[^'\"]*$")
-_WHOLE: Final = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|`[^`]*`|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"""
+_TOKEN: Final = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<comment>(?<!\S)#.*)|.""", re.DOTALL)
+_EXPANSION: Final = re.compile(
+    r"(?<!\\)(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\$\{(?:[^{}]|\{[^{}]*\})*\}|`[^`]*`)"
+)
+_REDIRECT: Final = re.compile(r"\s*(?:\||&?\d?>|&\s*$).*", re.DOTALL)
+_HIDDEN: Final = {ord(char): 0xE000 + ord(char) for char in "\n \"'|>&\\"}
+_SHOWN: Final = {hidden: char for char, hidden in _HIDDEN.items()}
+_WHOLE: Final = (
+    r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|`[^`]*`|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\{(?:[^{}]|\{[^{}]*\})*\}"""
+)
 _PART: Final = re.compile(rf"(?:{_WHOLE}|(?<!&)&(?!&)|[^;&])+", re.DOTALL)
-"""Up to `;` or `&&` outside quotes and parentheses."""
+"""Up to `;` or `&&` outside quotes, parentheses and braces."""
 WORD: Final = re.compile(rf"(?:{_WHOLE}|\S)+", re.DOTALL)
 """A word as it is written, with its quotes."""
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -54,7 +62,7 @@ class Statement:
     def words(self) -> list[str]:
         """Return its words without quotes; [] if a quote is not closed."""
         try:
-            return shlex.split(self.text)
+            return words_of(self.text)
         except ValueError:
             return []
 
@@ -74,7 +82,7 @@ class Variables:
 
     def filled(self, text: str) -> str:
         """Return the text with the values of known variables, and with products of numbers."""
-        text = _IN_PRODUCT.sub(lambda match: re.sub(r"(?<![\w$])\$?([A-Za-z_]\w*)", r"${\1}", match[0]), text)
+        text = _IN_PRODUCT.sub(lambda match: re.sub(r"(?<![\w${])\$?([A-Za-z_]\w*)", r"${\1}", match[0]), text)
         text = _REFERENCE.sub(self._value, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))
         return _PRODUCT.sub(lambda match: str(prod(map(int, match[1].split("*")))), text)
 
@@ -86,6 +94,20 @@ class Variables:
             return " ".join(word if "$" in word else shlex.quote(word) for word in self.arrays[name])
         default = match[0] if match["default"] is None else match["default"]
         return match[0] if index else self.values.get(name, default)
+
+
+def words_of(text: str, *, redirected: bool = True) -> list[str]:
+    """Return the words of a command, each `$(...)` within its word; without `redirected`, up to the first `>` or `|`.
+
+    Raises:
+        ValueError: A quote is not closed.
+    """
+    text = _EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)
+    if not redirected:
+        operators = {ord(char): _HIDDEN[ord(char)] for char in "|>&"}
+        text = _TOKEN.sub(lambda match: match[0].translate(operators) if match[0][0] in "\\'\"" else match[0], text)
+        text = _REDIRECT.sub("", text)
+    return [word.translate(_SHOWN) for word in shlex.split(text)]
 
 
 def options_of(text: str) -> list[tuple[str, dict[str, str]]]:
@@ -120,13 +142,17 @@ def _options(text: str) -> dict[str, str]:
 def statements(text: str) -> Iterator[Statement]:
     """Yield the statements; a loop, a condition, a function or a here-document is one block."""
     for first, lines in shell_lines.statements(tuple(text.splitlines())):
-        whole = "\n".join(_COMMENT.sub("", line.strip()) for line in lines.splitlines()).strip()
+        whole = "\n".join(map(_uncommented, lines.splitlines())).strip()
         if not whole or whole.startswith("#"):
             continue
         place = f"{first}-{last}" if (last := first + lines.count("\n")) > first else str(first)
-        kind, joined = _block(whole), re.sub(r"\s*\\?\n\s*", " ", whole)
+        kind, joined = _block(whole), re.sub(r"\s*\\\n\s*", " ", whole)
         for part in [whole] if kind else filter(None, map(str.strip, _PART.findall(joined))):
             yield Statement(place, part, kind)
+
+
+def _uncommented(line: str) -> str:
+    return _TOKEN.sub(lambda match: "" if match["comment"] else match[0], line).strip()
 
 
 def _block(text: str) -> str:

@@ -22,6 +22,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("SCRATCH", "/scratch/me")
+    monkeypatch.setenv("PWD", "/home/me")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
