@@ -9,26 +9,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from .field_types import EnvText, Hint, Line, Name, SpecSection, Variable
 
-_APART: Final = re.compile(r"[\s,:]")
-"""Characters with a meaning of their own in the options of one runtime or another."""
-_FORM: Final = "write a folder, `/data`, or `/host/data:/data`, or `/host/data:/data:ro`"
-
-
-def unmountable(path: str) -> str:
-    """Return why no runtime can mount a path; "" if one can."""
-    return "contains a space, a comma or a colon, which no runtime can mount" if _APART.search(path) else ""
+_MOUNT: Final = re.compile(r"[/~][^\s,:]*(?::/[^\s,:]*(?::r[ow])?)?")
+"""No runtime mounts a path with a space, a comma or a colon."""
 
 
 def _mount(text: str) -> str:
-    source, *rest = text.split(":")
-    target = rest[0] if rest else source
-    if len(rest) > 2 or (len(rest) == 2 and rest[1] not in ("ro", "rw")):
-        raise Hint(f"{text!r} is not a mount", _FORM)
-    for path in (source, target):
-        if why := unmountable(path):
-            raise Hint(f"{path!r} {why}", "leave a link without them in its place, and mount that")
-    if not source.startswith(("/", "~")) or not target.startswith(("/", "~")) or (rest and target.startswith("~")):
-        raise Hint(f"{text!r} is not an absolute path", _FORM)
+    if not _MOUNT.fullmatch(text):
+        raise Hint(
+            f"{text!r} is not a mount",
+            "write an absolute path, `/data`, or `/host/data:/data`, or `/host/data:/data:ro`",
+        )
     return text
 
 
@@ -52,8 +42,6 @@ class ContainerConfig(SpecSection):
 
     @model_validator(mode="after")
     def _of_its_runtime(self) -> ContainerConfig:
-        if re.search(r"\s", self.image):
-            raise Hint("image contains a space", "leave a link without one in its place")
         if self.runtime == "charliecloud" and "://" in self.image:
             raise Hint(f"{self.image} is not an image of Charliecloud", "`ch-image pull` it, and name the folder")
         if self.runtime == "apptainer" and "#" in self.image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from dscampaign.orchestrator.user_paths import expanded
 
 from . import secrets
 from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
-from .container_section import unmountable
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .launch_line import launch_line
@@ -97,7 +96,7 @@ def runs_of_text(
     findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
-        findings += [] if findings else [*_nowhere(spec, prepared.environ), *_unmountable(spec, prepared.folder)]
+        findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
             runs = expand(spec, local_gpus, None if findings else check_options)
         except InvalidSpec as error:
@@ -348,14 +347,6 @@ class _Prepared:
             return value
         script = self.folder / expanded(words[at])
         return [*words[:at], _absolute(script), *words[at + 1 :]] if script.exists() else words
-
-
-def _unmountable(spec: Spec, folder: Path) -> Iterator[Finding]:
-    if spec.container is not None:
-        places = {"dir": Path.cwd() / expanded(spec.dir), "workdir": folder / expanded(spec.workdir or "")}
-        for name, path in places.items():
-            if why := unmountable(str(path)):
-                yield Finding(((name,),), f"{path} {why}", "use another folder, or a link without them in its place")
 
 
 def _absolute(path: Path) -> str:

@@ -59,9 +59,8 @@ def test_an_image_is_a_file_or_a_reference(folder: Path, text: str, image: str) 
         ("{image: 'nvcr.io#nvidia/pytorch', runtime: apptainer}", "is not an image of Apptainer"),
         ("{image: 'docker://debian', runtime: charliecloud}", "is not an image of Charliecloud"),
         ("{image: image.sif, runtime: docker}", "runtime"),
-        ("{image: image.sif, runtime: apptainer, mounts: [data]}", "is not an absolute path"),
-        ("{image: image.sif, runtime: apptainer, mounts: ['/a b']}", "contains a space, a comma or a colon"),
-        ("{image: image.sif, runtime: apptainer, mounts: ['/a,/b']}", "contains a space, a comma or a colon"),
+        ("{image: image.sif, runtime: apptainer, mounts: [data]}", "is not a mount"),
+        ("{image: image.sif, runtime: apptainer, mounts: ['/a,/b']}", "is not a mount"),
         ("{image: image.sif, runtime: apptainer, mounts: ['/a:/b:rx']}", "is not a mount"),
         ("{image: image.sif, runtime: apptainer, workdir: work}", "is not an absolute path"),
         ("{image: image.sif, runtime: apptainer, env: {CAMPAIGN_RUN: x}}", "is set by this program"),
@@ -72,11 +71,6 @@ def test_a_mistake_has_its_place_and_a_message(folder: Path, text: str, message:
         read(folder, text)
     [problem] = caught.value.problems
     assert message.replace("{folder}", str(folder)) in str(problem)
-
-
-def test_a_folder_that_no_runtime_can_mount_is_an_error(folder: Path) -> None:
-    with pytest.raises(SpecError, match="which no runtime can mount"):
-        read(folder, "{image: image.sif, runtime: apptainer}", "dir: 'my campaigns'")
 
 
 def test_pyxis_needs_slurm(folder: Path) -> None:
