@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from .field_types import Hint
-from .sbatch_script import LETTERS
+from .sbatch_script import LETTERS, option
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
 
@@ -166,7 +166,7 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
     options, sizes, dropped, refused = list[str](), dict[str, int](), dict[str, str](), dict[str, str]()
     ours, others, as_module, at = _OURS[launcher].split(), _OTHERS.get(launcher, ""), False, begin
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        name, value, used = _option(words, at, _LETTERS[launcher])
+        name, value, used = option(words[at:], _LETTERS[launcher], _ends)
         kept, at = words[at : at + used], at + used
         if name == "module":
             as_module = True
@@ -187,19 +187,7 @@ def _read(launcher: Launcher, words: Sequence[str], begin: int) -> LaunchLine:
     return LaunchLine(launcher, tuple(options), script, at, sizes, dropped, refused)
 
 
-def _option(words: Sequence[str], at: int, letters: Mapping[str, str]) -> tuple[str, str, int]:
-    """Return an option's name with `_` for `-`, its value, and the number of words that it takes.
-
-    What follows tells a flag: another option, a script, or a program.
-    """
-    text, equals, value = words[at].partition("=")
-    name = text.lstrip("-").replace("-", "_")
-    if not text.startswith("--"):
-        name = letters.get(text[1:2], name)
-        if len(text) > 2 and text[1:2] in letters and name in _SIZES:  # as in -n4
-            return name, text[2:], 1
-    following = words[at + 1] if at + 1 < len(words) else "-"
-    program = PurePosixPath(following).name
-    ends = following.startswith("-") or following.endswith(".py") or program in _PROGRAMS or _PYTHON.fullmatch(program)
-    is_flag = name == "module" or ends
-    return (name, value, 1) if equals or is_flag else (name, following, 2)
+def _ends(word: str) -> bool:
+    """Return whether a word cannot be the value of an option: another option, a script, or a program."""
+    program = PurePosixPath(word).name
+    return word.startswith("-") or word.endswith(".py") or program in _PROGRAMS or bool(_PYTHON.fullmatch(program))

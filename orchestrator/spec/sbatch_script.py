@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -13,8 +13,8 @@ from . import shell_lines
 
 LETTERS: Final = dict(
     pair.split("=")
-    for pair in """A=account C=constraint D=chdir G=gpus H=hold J=job-name L=licenses M=clusters N=nodes O=overcommit
-    Q=quiet S=core-spec W=wait a=array b=begin c=cpus-per-task d=dependency e=error i=input k=no-kill m=distribution
+    for pair in """A=account C=constraint D=chdir G=gpus H=hold J=job_name L=licenses M=clusters N=nodes O=overcommit
+    Q=quiet S=core_spec W=wait a=array b=begin c=cpus_per_task d=dependency e=error i=input k=no_kill m=distribution
     n=ntasks o=output p=partition q=qos s=oversubscribe t=time w=nodelist x=exclude""".split()  # noqa: SIM905
 )
 _BLOCKS: Final = frozenset({"if", "for", "while", "until", "select", "case"})
@@ -128,15 +128,29 @@ def _options(text: str) -> dict[str, str]:
         return {text.strip(): ""}
     options: dict[str, str] = {}
     while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
-        if not word.startswith("--"):
-            name, value = LETTERS.get(word[1:2], word), word[2:].removeprefix("=")
-            equals = value
-        if not equals and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        options[name.removeprefix("--").replace("-", "_")] = value
+        name, value, used = option(words, LETTERS)
+        options[name], words = value, words[used:]
     return options
+
+
+def option(
+    words: Sequence[str], letters: Mapping[str, str], ends: Callable[[str], object] = lambda word: word.startswith("-")
+) -> tuple[str, str, int]:
+    """Return the first option: its name with `_` for `-`, its value, and the number of words that it takes.
+
+    Args:
+        letters: long names of short options.
+        ends: whether a word that follows shows that the option is a flag.
+    """
+    text, equals, value = words[0].partition("=")
+    name = text.lstrip("-").replace("-", "_")
+    if not text.startswith("--") and text[1:2] in letters:
+        name = letters[text[1]]
+        if len(words[0]) > 2:
+            return name, words[0][2:].removeprefix("="), 1
+    if equals or name == "module" or len(words) == 1 or ends(words[1]):
+        return name, value, 1
+    return name, words[1], 2
 
 
 def statements(text: str) -> Iterator[Statement]:

@@ -39,7 +39,7 @@ def _script(tmp_path: Path) -> None:
             {"ranks": 4},
         ),
         ("deepspeed --no_local_rank --bind_cores_to_rank t.py", "deepspeed", "--bind_cores_to_rank", "t.py", {}),
-        ("srun -n4 -N 2 -l python -u t.py x", "srun", "", "t.py x", {"world": 4, "nodes": 2}),
+        ("srun -n4 -N 2 -l -c8 -J j python -u t.py x", "srun", "", "t.py x", {"world": 4, "nodes": 2}),
         ("srun --ntasks-per-node=1 torchrun --nproc_per_node 8 t.py", "torchrun", "", "t.py", {"ranks": 8}),
         ("python -m a.b --c", "python", "", "-m a.b --c", {}),
     ],
