@@ -1,4 +1,4 @@
-"""Start the ranks of a node as `srun` starts tasks: Slurm's variables give each its place.
+"""Start the ranks of a node as `srun` starts tasks. The environment has the sizes; each rank gets its place.
 
 Runs by file path in the training's own interpreter, hence: standard library only, Python 3.8 syntax.
 Usage: tasks.py NODE_RANK NODES RANKS_PER_NODE ADDRESS PORT SCRIPT [ARGUMENT...]
@@ -41,22 +41,17 @@ def main(argv: list[str]) -> int:
 
 def _environment(argv: list[str], local: int) -> dict[str, str]:
     node, nodes, ranks = (int(word) for word in argv[:3])
-    rank, world = node * ranks + local, nodes * ranks
+    rank = node * ranks + local
     place = {
         "RANK": rank,
         "LOCAL_RANK": local,
-        "WORLD_SIZE": world,
+        "WORLD_SIZE": nodes * ranks,
         "LOCAL_WORLD_SIZE": ranks,
         "MASTER_ADDR": argv[3],
         "MASTER_PORT": argv[4],
         "SLURM_PROCID": rank,
         "SLURM_LOCALID": local,
         "SLURM_NODEID": node,
-        "SLURM_NTASKS": world,
-        "SLURM_NPROCS": world,
-        "SLURM_NTASKS_PER_NODE": ranks,
-        "SLURM_NNODES": nodes,
-        "SLURM_JOB_NUM_NODES": nodes,
     }
     return {**os.environ, **{name: str(value) for name, value in place.items()}}
 

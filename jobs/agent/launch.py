@@ -103,14 +103,14 @@ def environment(
 
 
 def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the sizes that Slurm would give ranks as its own tasks; `rank.py` adds the place of each."""
-    if not base.get("SLURM_JOB_ID") or payload.launcher == "python":
+    """Return the sizes that Slurm would give ranks as its own tasks; `rank.py` or `tasks.py` adds the place of each."""
+    if payload.launcher == "python" or not (base.get("SLURM_JOB_ID") or payload.launcher == "srun"):
         return {}
     world, each = str(payload.nodes * payload.ranks_per_node), str(payload.ranks_per_node)
     several = f"{each}(x{payload.nodes})" if payload.nodes > 1 else each
     sizes = dict.fromkeys(("NTASKS", "NPROCS", "STEP_NUM_TASKS"), world)
     sizes |= dict.fromkeys(("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"), several)
-    sizes["NTASKS_PER_NODE"] = each
+    sizes |= {"NTASKS_PER_NODE": each, "NNODES": str(payload.nodes), "JOB_NUM_NODES": str(payload.nodes)}
     return {f"SLURM_{name}": value for name, value in sizes.items()}
 
 
