@@ -49,7 +49,7 @@ UNWRITABLE = "unwritable"
 """Kinds of notes, and keys of an attempt's evidence."""
 
 _UNWANTED = "cancelled by you"
-_REPLACED = "it would never have started, and the spec now requests another job"
+_REPLACED = "replaced while it waited: the spec now requests another job"
 
 ELSEWHERE_S = 600.0
 """Silence after which another machine's process counts as lost. Should it still live, it sees the newer attempt and
@@ -155,7 +155,7 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
-    """Return whether its job never started, and the spec has since asked for another."""
+    """Return whether its job waits, or never started, and the spec has since asked for another."""
     job, older = attempt.job, attempt.row.retry_epoch < view.run.retry_epoch
     return job is not None and older and (job.cancelled_in_queue or job.pending)
 
