@@ -76,7 +76,7 @@ def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
     on_cpus = ["env", f"{ON_CPUS}=true"] if "--cpu" in options else []
     useless = "--multi_gpu" if world == 1 else "--cpu"  # which would start one process, or need mpirun
     options = [option for option in options if option != useless]
-    if world > 1 and not any(option in _CHOOSES for option in options) and _type_in(_configuration(options)) in _ALONE:
+    if world > 1 and not any(option in _CHOOSES for option in options) and _configured_type(options) in _ALONE:
         options = ["--multi_gpu", *options]
     return [
         *(*on_cpus, place.python, "-u", "-m", "accelerate.commands.launch", *_MONITOR, *options),
@@ -87,23 +87,14 @@ def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
     ]
 
 
-def _configuration(options: Sequence[str]) -> Path:
-    """Return accelerate's configuration file: the one that its options name, or its default."""
-    for option, value in zip(options, (*options, "")[1:], strict=True):
-        name, equals, same = option.partition("=")
-        if name == "--config_file":
-            return Path(same if equals else value)
+def _configured_type(options: Sequence[str]) -> str:
+    """Return the type of training in accelerate's configuration: the file that its options name, or the default."""
+    named = re.search(r"--config_file[ =](.+?)(?= --|$)", " ".join(options))
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    home = Path(os.environ.get("HF_HOME") or f"{cache}/huggingface", "accelerate")
-    found = [path for name in ("json", "yaml") if (path := home / f"default_config.{name}").is_file()]
-    return found[0] if found else home / "default_config.yaml"
-
-
-def _type_in(configuration: Path) -> str:
-    """Return the type of training in the file; a file that cannot be read is accelerate's to report."""
+    default = Path(os.environ.get("HF_HOME") or f"{cache}/huggingface", "accelerate", "default_config.yaml")
     try:
-        found = _TYPE.search(configuration.read_text(errors="replace"))
-    except OSError:
+        found = _TYPE.search((Path(named[1]) if named else default).read_text(errors="replace"))
+    except OSError:  # a file that cannot be read is accelerate's to report
         found = None
     return found[1] if found else "NO"
 

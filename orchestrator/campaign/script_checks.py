@@ -140,11 +140,11 @@ def _missing(submission: Submission) -> Iterator[Finding]:
 
 
 def _wrong_python(name: str, spec: Spec) -> tuple[str, str] | None:
-    path, hint = Path(name), "write the path of the environment's Python: /envs/train/bin/python"
-    if path.is_dir():
-        return f"is a folder: {name}", hint
-    if "/" not in name:
+    path = Path(name)
+    if "/" in name:  # a node may have what this machine lacks, but not in a folder that both have
+        missing = path.is_dir() or (path.parent.is_dir() and not path.exists())
+    else:
         prepared = spec.slurm.setup if spec.executor == "slurm" else spec.local.setup
-        return None if prepared or shutil.which(name) else (f"no such program: {name}", hint)
-    missing = path.parent.is_dir() and not path.exists()  # else a node may have what this machine does not
+        missing = not prepared and not shutil.which(name)
+    hint = "write the path of the environment's Python: /envs/train/bin/python"
     return (f"no such program: {name}", hint) if missing else None

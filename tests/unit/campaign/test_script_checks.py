@@ -111,7 +111,7 @@ def test_a_folder_that_all_runs_would_write_to(
         ("command: train.py --config elsewhere/base.yaml\n", ""),
         ("command: train.py\npython: llm-env\n", "no such program: llm-env"),
         (f"command: train.py\npython: {Path(sys.executable).parent}/python9.9\nexecutor: slurm\n", "no such program"),
-        (f"command: train.py\npython: {Path(sys.executable).parent}\n", "is a folder"),
+        (f"command: train.py\npython: {Path(sys.executable).parent}\n", "no such program"),
         ("command: train.py\npython: llm-env\nlocal: {setup: [export PATH=/envs:$PATH]}\n", ""),
     ],
 )
