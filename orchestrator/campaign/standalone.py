@@ -121,18 +121,12 @@ def _setup(payload: Payload, lines: Sequence[str]) -> Sequence[str]:
 
 
 def _launcher(payload: Payload) -> str:
-    """Return the launcher's command line with the script's variables."""
-    variables = {f"@{name}@": f'"${name}"' for name in ("address", "port", "hostfile")}
-    address, port, hostfile = variables
-    variables["@python@"] = f'"${{{SETUP_PYTHON}:-{payload.python}}}"'
+    """Return the launcher's command line with the script's variables, which are words with `"$`."""
+    python = f'"${{{SETUP_PYTHON}:-{payload.python}}}"' if payload.setup_chooses else payload.python
     sizes = payload.nodes, payload.ranks_per_node
-    place = launchers.Place(
-        "@python@" if payload.setup_chooses else payload.python, *sizes, "@node@", address, port, hostfile
-    )
-    line = shlex.join(launchers.command(payload.launcher, place, launch.options_of(payload)))
-    for mark, variable in variables.items():
-        line = line.replace(mark, variable)
-    return line
+    place = launchers.Place(python, *sizes, "@node@", '"$address"', '"$port"', '"$hostfile"')
+    words = launchers.command(payload.launcher, place, launch.options_of(payload))
+    return " ".join(word if '"$' in word else shlex.quote(word) for word in words)
 
 
 def _allocator(payload: Payload) -> Iterator[str]:

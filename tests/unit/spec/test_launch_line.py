@@ -31,13 +31,7 @@ def _script(tmp_path: Path) -> None:
             *("accelerate", "--config_file a.yaml --multi_gpu", "t.py --debug", {"world": 8}),
         ),
         ("accelerate launch -m a.b", "accelerate", "", "-m a.b", {}),
-        (
-            "deepspeed --num_gpus 4 t.py --deepspeed",
-            "deepspeed",
-            "",
-            "t.py --local_rank={local_rank} --deepspeed",
-            {"ranks": 4},
-        ),
+        ("deepspeed --num_gpus 4 t.py -d", "deepspeed", "", "t.py --local_rank={local_rank} -d", {"ranks": 4}),
         ("deepspeed --no_local_rank --bind_cores_to_rank t.py", "deepspeed", "--bind_cores_to_rank", "t.py", {}),
         ("srun -n4 -N 2 -l -c8 -J j python -u t.py x", "srun", "", "t.py x", {"world": 4, "nodes": 2}),
         ("srun --ntasks-per-node=1 torchrun --nproc_per_node 8 t.py", "torchrun", "", "t.py", {"ranks": 8}),
@@ -90,16 +84,8 @@ def test_launchers_are_an_axis(tmp_path: Path) -> None:
         ("command: python train.py", "command", "starts with python"),
         ("command: accelerate train.py", "command", "starts with accelerate train.py"),
         ("command: torchrun --nnodes 2 train.py", "command", "starts with nodes 2, but the spec's is 1"),
-        (
-            "command: torchrun --nproc_per_node 2 train.py\nranks_per_node: 4",
-            "command",
-            "starts with ranks_per_node 2, but the spec's is 4",
-        ),
-        (
-            "command: torchrun train.py\nlauncher: srun",
-            "command",
-            "starts with launcher torchrun, but the spec's is srun",
-        ),
+        ("command: torchrun --nproc_per_node 2 train.py\nranks_per_node: 4", "command", "starts with ranks_per_node 2"),
+        ("command: torchrun train.py\nlauncher: srun", "command", "starts with launcher torchrun, but"),
         ("command: torchrun --no_python train.py", "command", "--no_python cannot be used here"),
         ("command: torchrun --nproc_per_node 2", "command", "launches no script"),
         ("command: torchrun --role $ROLE train.py", "command", "$ROLE is not expanded"),
@@ -108,16 +94,8 @@ def test_launchers_are_an_axis(tmp_path: Path) -> None:
         ("command: srun --gres=gpu:1 python train.py", "command", "--gres cannot be used here"),
         ("command: python -O train.py\nlauncher: python", "command", "-O cannot be used here"),
         ("command: train.py\nlauncher: mpirun", "launcher", "expected"),
-        (
-            "command: train.py\nlauncher: python\nranks_per_node: 2",
-            "ranks_per_node",
-            "launcher python starts one process",
-        ),
-        (
-            "launcher: torchrun\ntrain: {model: gpt2, dataset: a, global_batch: 1, steps: 1}",
-            "launcher",
-            "is for a script",
-        ),
+        ("command: train.py\nlauncher: python\nranks_per_node: 2", "ranks_per_node", "launcher python starts"),
+        ("launcher: torchrun\ntrain: {model: gpt2, dataset: a, global_batch: 1, steps: 1}", "launcher", "is for a"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, field: str, message: str) -> None:
