@@ -172,6 +172,7 @@ class Reading:
         epoch: the epoch in which the step may be counted; None if it is counted over all epochs.
         counts: whether its form is that of a count, see `StepForm`.
         bar: whether it is a turn of a progress bar, which may still have the values of the turn before.
+        iteration: whether it counts iterations.
     """
 
     line: Line
@@ -180,6 +181,7 @@ class Reading:
     epoch: int | None = None
     counts: bool = False
     bar: bool = False
+    iteration: bool = False
 
     @property
     def step(self) -> int:
@@ -211,6 +213,12 @@ def read_heading(text: str, run_steps: int | None = None) -> Reading | None:
     if not _HEADING.search(text) or _HELD_OUT.search(text) or _NOT_NOW.search(text):
         return None
     return _step(text, run_steps, None)
+
+
+def in_parts(text: str) -> bool:
+    """Return whether a line counts iterations beside its step: they are parts of steps."""
+    step, iteration = _STEP.search(text), _ITERATION.search(text)
+    return bool(step and iteration and _number(step["step"]) != _number(iteration["step"]))
 
 
 def epoch_alone(text: str) -> int | None:
@@ -252,7 +260,8 @@ def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None
             return None
         for step, total in reads.items():
             over_all = form.over_all or (form.counts and total == run_steps)
-            return Reading({"step": step}, text, total, None if over_all else epoch, form.counts, bar)
+            iteration = form.pattern is _ITERATION
+            return Reading({"step": step}, text, total, None if over_all else epoch, form.counts, bar, iteration)
     return None
 
 

@@ -14,7 +14,7 @@ from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .epochs import Epochs
-from .formats import Line, Reading, epoch_alone, logged, read_heading, read_line, read_values
+from .formats import Line, Reading, epoch_alone, in_parts, logged, read_heading, read_line, read_values
 from .sources import CHUNK_BYTES, MetricSource
 
 LINE_LIMIT: Final = 1000
@@ -113,6 +113,8 @@ class CommonForms:
         self._epoch: int | None = None
         self._heading: Reading | None = None
         self._turn: list[Reading] = []
+        self._before_turn: bool | None = None
+        self._in_parts = False
         self._epochs = Epochs()
 
     @property
@@ -154,9 +156,19 @@ class CommonForms:
         elif self._heading and (values := read_values(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
         read = read_line(text, self._run_steps, self._epoch) if _LOSS.search(text) else None
+        self._in_parts = self._in_parts or (read is not None and in_parts(text))
+        if read and ((read.iteration and self._in_parts) or (read.bar and not self._turned(read))):
+            return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
             return None if self._accumulates or read.step > (self._run_steps or 0) else read
         return read
+
+    def _turned(self, read: Reading) -> bool:
+        """Count the step of a bar that gets its loss before it turns: the first loss of all stands at 0."""
+        if self._before_turn is None:
+            self._before_turn = read.step == 0
+        read.line["step"] += self._before_turn
+        return read.step <= read.total
 
     def _last_turns(self, readings: list[Reading], *, last: bool) -> list[Reading]:
         """Keep the last turn of a bar at each step: those before may still have the values of the step before."""
@@ -166,7 +178,8 @@ class CommonForms:
                 ready
                 and reading.bar
                 and ready[-1].bar
-                and (ready[-1].step, ready[-1].epoch) == (reading.step, reading.epoch)
+                and ready[-1].step == reading.step
+                and (ready[-1].epoch is None or ready[-1].epoch == reading.epoch)
             ):
                 ready.pop()
             ready.append(reading)

@@ -289,6 +289,30 @@ def test_of_a_bar_the_last_turn_at_a_step_counts(tmp_path: Path) -> None:
     assert [line["loss"] for line in read(f"{text}\n", CommonForms(), tmp_path)] == [5.5, 4.5, 3.5]
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_bar_may_get_its_loss_before_it_turns(tmp_path: Path, epochs: int) -> None:
+    """As in `for batch in bar: ...; bar.set_postfix(loss=loss)`; at last it turns with the last loss."""
+    text = "".join(
+        f"\rEpoch {epoch}:  30%|# | {done}/3 [00:01<00:02,  4.9it/s, loss={3 * epoch + min(done + 1, 3)}.5]"
+        for epoch in range(epochs)
+        for done in range(4)
+    )
+    found = read(f"{text}\n", CommonForms(3 * epochs), tmp_path)
+    assert [(line["step"], line["loss"]) for line in found] == [(n, n + 0.5) for n in range(1, 3 * epochs + 1)]
+
+
+def test_a_log_may_follow_a_bar_on_its_line(tmp_path: Path) -> None:
+    bar = "\rSteps:  30%|# | 30/100 [00:01<00:02,  4.9it/s, loss="
+    text = f"{bar}2.75]{bar}2.5]12:00:00 - INFO - epoch 0: perplexity: 22.1 eval_loss: 3.5\n"
+    assert read(text, CommonForms(100), tmp_path) == [{"step": 30, "loss": 2.5, "eval_loss": 3.5}]
+
+
+def test_iterations_that_are_parts_of_steps_are_no_steps(tmp_path: Path) -> None:
+    """As of LitGPT with accumulation."""
+    text = "Epoch 1 | iter 4 step 1 | loss train: 4.5, val: n/a\niter 4: val loss 5.5, val time: 212.11 ms\n"
+    assert read(text, CommonForms(40), tmp_path) == [{"step": 1, "loss": 4.5}]
+
+
 ANEW = [(epoch, step) for epoch in (1, 2, 3) for step in (100, 200)]
 ON = [(epoch, step + 200 * (epoch - 1)) for epoch, step in ANEW]
 COUNTED = [100, 200, 300, 400, 500, 600]
