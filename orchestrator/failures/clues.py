@@ -23,7 +23,7 @@ _CASCADE = re.compile(
     r"|[Cc]onnection (?:closed|reset|refused|lost)|Connection\w*(?:Reset|Refused|Aborted)|Broken ?[Pp]ipe"
     r"|TCPStore|c10d|[Ww]atchdog|Socket Timeout|failed to recv, got 0 bytes|Application timeout caused pair closure"
     r"|killed by signal: Terminated|SignalException|^(?:builtins\.)?KeyboardInterrupt|Rendezvous\w*Error"
-    r"|ChildFailedError"  # only reports that a process failed
+    r"|ChildFailedError|CalledProcessError: Command '\['(?:[^']*/)?(?:python[\d.]*|deepspeed|torchrun)'"
     r"|clients joined|srun: error: \S+: tasks? [\d,-]+: (?:Exited|Terminated|Killed)"
     r"|Horovod has been shut down|MPI_ABORT was invoked"
     r"|Timed out waiting \d+ms|monitoredBarrier|\bSIGTERM\b|signal 15\b|[Tt]ime limit|walltime|[Pp]reempted"

@@ -56,6 +56,13 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """.splitlines()
 
 
+def test_a_launcher_only_reports_that_its_process_failed() -> None:
+    head, at = "Traceback (most recent call last):", '  File "/u/t.py", line 3, in f'
+    launcher = "subprocess.CalledProcessError: Command '['/env/bin/python', 't.py']' returned non-zero exit status 1."
+    verdict = judge(outcome(*KILLED, lines=log_lines(head, at, "RuntimeError: no data", head, at, launcher)))
+    assert verdict.reason == "RuntimeError: no data"
+
+
 def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
     """The hook of torch marks lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
     verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
