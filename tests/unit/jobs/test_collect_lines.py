@@ -35,10 +35,7 @@ TITAN = "[rank0]:[titan] 2026-05-18 16:04:46,338 - root - INFO - "
             "Steps:  30%|##9       | 295/1000 [01:00<02:00,  4.9it/s, lr=1e-5, step_loss=2.75]",
             {"lr": 1e-5, "loss": 2.75},
         ),
-        (
-            "Steps: 5%|# | 295/999 [1:00, loss=3]\rSteps: 5%|# | 295/999 [1:00, loss=2]INFO epoch 0: eval_loss: 4",
-            {"loss": 2.0, "eval_loss": 4.0},
-        ),
+        ("Steps: 5%|# | 295/999 [0, loss=3]\rSteps: 5%|# | 295/999 [0, loss=2]INFO epoch 0:", {"loss": 2.0}),
         # which of several steps
         ('{"max_steps": 1000, "step": 295, "loss": 2.1}', {"loss": 2.1}),
         ("total_steps: 1000 | step: 295 | loss 2.1", {"loss": 2.1}),
