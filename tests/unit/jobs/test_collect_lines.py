@@ -100,6 +100,11 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
 @pytest.mark.parametrize(
     "text",
     [
+        "loss 4.2",
+        "[deepspeed] OVERFLOW! Rank 0 skipping step 3. Attempted loss scale: 65536, reducing to 32768",
+        "step 3: loss of signal",
+        "step 3: glossary 5",
+        "{'loss': 3.0, 'epoch': 0.1}",
         "step 1.5: loss 2.5",
         "step 5, 7 and step 9: loss 2.5",
         "training step 5/100: loss 2.5/3.5",

@@ -51,9 +51,7 @@ def wrapped(folder: Path, runtime: str, env: dict[str, str] | None = None, **fie
 
 
 def own_mounts(folder: Path) -> list[str]:
-    campaign = next(path for path in [folder / "campaign"])
-    places = sorted([campaign, *(folder / name for name in ("data", "home", "memory", "work"))])
-    return [f"{place}:{place}" for place in places]
+    return [f"{folder / name}:{folder / name}" for name in ("campaign", "data", "home", "memory", "work")]
 
 
 def tail(folder: Path) -> list[str]:
