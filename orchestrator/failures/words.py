@@ -32,7 +32,9 @@ _TRAINED_VALUE = _words(
 _DATA_VALUE = _words(r"input|columns?|dataset|features?|array|dataframe|csv")
 _BROKE_OFF = _words(r"stop\w*|abort\w*|exit\w*|terminat\w*|halt\w*|quit\w*|giving up|kill\w*|end(?:ing|ed)|fail\w*")
 _SWITCH = re.compile(
-    r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no(?! \w)|enabled|disabled)\b", re.IGNORECASE
+    r"[\w.-]+[\"']?\s?[=:]\s?(?:true|false|none|null|on|off|yes|no(?! \w)|enabled|disabled)\b"
+    r"|typically caused by a remote worker hanging",  # the advice of Gloo beside any lost connection
+    re.IGNORECASE,
 )
 
 _WAITED = re.compile(

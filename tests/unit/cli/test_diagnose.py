@@ -143,11 +143,13 @@ PORT = """\
 LIMIT = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-26T10:00:00 DUE TO TIME LIMIT ***\n"
 CANCELLED = "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-26T10:00:00 ***\n"
 STEPS = "step 1 loss 2.3\nstep 2 loss 2.2\n"
+GLOO = "[rank0]: RuntimeError: gloo/pair.cc:5 Connection reset by peer. This is typically caused by a remote worker hanging\n"
 
 ENDS: list[tuple[str, str, str | None, int | None, int | None, str | None]] = [
     ("torchrun-oom", TORCHRUN_OOM, "oom", 7, 3, "gpu-17.cluster"),
     ("torchrun-segfault", STEPS + ELASTIC.format(code=-11), "gpu_fault", 22, 3, "gpu-17.cluster"),
     ("torchrun-killed", STEPS + ELASTIC.format(code=-9), "crash", 22, 3, "gpu-17.cluster"),
+    ("torchrun-segfault-lost", STEPS + GLOO + ELASTIC.format(code=-11), "gpu_fault", 23, 3, "gpu-17.cluster"),
     ("deepspeed-nccl-timeout", DEEPSPEED_HANG, "hang", 2, 5, None),
     ("lightning-mistake", LIGHTNING_MISTAKE, "crash", 8, None, None),
     ("mistake-behind-a-progress-bar", BAR, "deterministic", 4, None, None),
