@@ -14,6 +14,7 @@ from .launch_line import LaunchLine, launch_line
 from .sbatch_script import ASSIGNMENT, TASK, WORD, Statement, Variables, options_of, statements, words_of
 from .secrets import findings as secrets_in
 from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
+from .slurm_syntax import gpus_of_node
 
 _FIELDS: Final = PASSED_OPTIONS | SlurmConfig.model_fields.keys()
 _SIZES: Final = ("ntasks", "ntasks_per_node", "gpus", "gpus_per_task", "cpus_per_task")
@@ -159,13 +160,13 @@ def _count(made: Made) -> None:
     if not {"gres", "gpus_per_node"} & made.slurm.keys():
         asked = made.sizes.get("gpus") or made.sizes.get("gpus_per_task") or ""
         gpus = sizes.get("gpus", 0) // nodes or sizes.get("gpus_per_task", 0) * tasks
-        made.slurm["gpus_per_node"] = asked.rpartition(":")[0] + asked.rpartition(":")[1] + str(gpus)
+        made.slurm["gpus_per_node"] = re.sub(r"[^:]*$", str(gpus), asked, count=1)
         if not gpus:
             made.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
     if cores := sizes.get("cpus_per_task"):
         made.slurm["cpus_per_task"] = str(cores * tasks)
-    of_gres = re.search(r"gpu[^,]*:(\d+)", made.slurm.get("gres", ""))
-    gpus = int(of_gres[1]) if of_gres else _number(made.slurm.get("gpus_per_node", ""))
+    gres = made.slurm.get("gres")
+    gpus = gpus_of_node("", gres) if gres else _number(made.slurm.get("gpus_per_node", ""))
     made.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
     made.variables.values |= {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
