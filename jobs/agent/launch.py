@@ -110,7 +110,7 @@ def _slurm_sizes(payload: Payload, base: Mapping[str, str]) -> dict[str, str]:
     several = f"{each}(x{payload.nodes})" if payload.nodes > 1 else each
     sizes = dict.fromkeys(("NTASKS", "NPROCS", "STEP_NUM_TASKS"), world)
     sizes |= dict.fromkeys(("TASKS_PER_NODE", "STEP_TASKS_PER_NODE"), several)
-    sizes |= {"NTASKS_PER_NODE": each, "NNODES": str(payload.nodes), "JOB_NUM_NODES": str(payload.nodes)}
+    sizes |= dict.fromkeys(("NNODES", "JOB_NUM_NODES"), str(payload.nodes)) | {"NTASKS_PER_NODE": each}
     return {f"SLURM_{name}": value for name, value in sizes.items()}
 
 
