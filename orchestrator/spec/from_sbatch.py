@@ -165,8 +165,7 @@ def _count(made: Made) -> None:
             made.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
     if cores := sizes.get("cpus_per_task"):
         made.slurm["cpus_per_task"] = str(cores * tasks)
-    gres = made.slurm.get("gres")
-    gpus = gpus_of_node("", gres) if gres else _number(made.slurm.get("gpus_per_node", ""))
+    gpus = gpus_of_node(str(_number(made.slurm.get("gpus_per_node", ""))), made.slurm.get("gres"))
     made.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
     made.variables.values |= {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
