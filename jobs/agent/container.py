@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dscampaign.files.private_files import open_private
+from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared import variables
 from dscampaign.jobs.shared.layout import SHARED_MEMORY, AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import Payload
@@ -87,7 +87,7 @@ def _started(
 def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, start: str) -> Path:
     """Leave the environment in a private file, which no list of processes shows."""
     packages = folder / "packages"
-    packages.mkdir(exist_ok=True)
+    make_below(folder, packages)
     with suppress(FileExistsError):
         (packages / __name__.partition(".")[0]).symlink_to(PACKAGE)
     own = {name for name in env if name in spec_s or os.environ.get(name) != env[name]} | {"HOME"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def test_the_figures_of_a_comparison_are_lines(capsys: Output) -> None:
 
 def test_json_is_a_synonym_and_a_table_the_default(capsys: Output) -> None:
     assert printed(capsys, "plan", "plan.yaml", "--json") == printed(capsys, "plan", "plan.yaml", "-o", "json")
-    assert printed(capsys, "list", "-o", "table") == printed(capsys, "list")
+    ages = [re.sub(r"\d+ s ago", "", printed(capsys, *words)) for words in (["list", "-o", "table"], ["list"])]
+    assert ages[0] == ages[1]
     assert printed(capsys, "explain", "-o", "json") == printed(capsys, "explain", "--json")
 
 

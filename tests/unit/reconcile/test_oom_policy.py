@@ -149,7 +149,7 @@ def test_an_allocation_that_no_micro_batch_changes_is_tried_twice(first: str, se
         [state] = of_kind(SetRun, actions)
         assert state.state is RunState.FAILED
         assert "at micro-batch 8 by the same allocation as at 16" in state.reason
-        assert "CAMPAIGN_MICRO_BATCH" in state.reason
+        assert "{micro_batch}" in state.reason
     assert of_kind(Submit, decide(snapshot(run_view(*_ends(first), config=script))))
 
 
