@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
-from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Verdict
+from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Standing
 
 SIZES: Final = tuple((conditions, repeats) for conditions in (2, 8, 24) for repeats in (3, 5))
 SEED_SD: Final = 0.05
@@ -99,12 +99,12 @@ def _compared(speeds: NDArray[np.float64], losses: NDArray[np.float64]) -> list[
     return compare_to_baseline(made, made[0])
 
 
-def any_order(found: Sequence[BaselineComparison], *orders: Verdict) -> bool:
+def any_order(found: Sequence[BaselineComparison], *orders: Standing) -> bool:
     """Whether a condition has one of these verdicts."""
     return any(one.order in orders for one in found[1:])
 
 
-def any_loss(found: Sequence[BaselineComparison], *verdicts: Verdict) -> bool:
+def any_loss(found: Sequence[BaselineComparison], *verdicts: Standing) -> bool:
     """Whether the loss of a condition has one of these verdicts."""
     return any(one.loss.verdict in verdicts for one in found[1:])
 
@@ -126,13 +126,13 @@ def _wrong(conditions: int, repeats: int) -> list[str]:
     limit = list(campaigns(conditions, repeats, _CAMPAIGNS, worse=LOSS_MARGIN_NATS))
     near = campaigns(conditions, repeats, _CAMPAIGNS, speed=[1.0, *[1.1] * (conditions - 1)])
     return [
-        _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in equal]),
-        _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in uneven]),
-        _share([any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in drifting]),
+        _share([any_order(one, Standing.FASTER, Standing.SLOWER) for one in equal]),
+        _share([any_order(one, Standing.FASTER, Standing.SLOWER) for one in uneven]),
+        _share([any_order(one, Standing.FASTER, Standing.SLOWER) for one in drifting]),
         _share([not best_holds(one) for one in equal]),
-        _share([any_order(one, Verdict.EQUAL) for one in near]),
-        _share([any_loss(one, Verdict.WORSE, Verdict.BETTER) for one in limit]),
-        _share([any_loss(one, Verdict.EQUAL) for one in limit]),
+        _share([any_order(one, Standing.EQUAL) for one in near]),
+        _share([any_loss(one, Standing.WORSE, Standing.BETTER) for one in limit]),
+        _share([any_loss(one, Standing.EQUAL) for one in limit]),
     ]
 
 
@@ -147,9 +147,9 @@ def _power(conditions: int, repeats: int) -> list[str]:
     gain = [1.0, 1.1, *[1.0] * conditions][:conditions]
     drifting = campaigns(conditions, repeats, number, speed=gain, cv=0.01, drift=_DRIFT)
     return [
-        *(_share([one[1].order == Verdict.FASTER for one in found]) for found in faster),
-        _share([one[1].order == Verdict.FASTER for one in drifting]),
-        *(_share([one[1].loss.verdict == Verdict.EQUAL for one in found]) for found in equal),
+        *(_share([one[1].order == Standing.FASTER for one in found]) for found in faster),
+        _share([one[1].order == Standing.FASTER for one in drifting]),
+        *(_share([one[1].loss.verdict == Standing.EQUAL for one in found]) for found in equal),
     ]
 
 

@@ -34,7 +34,7 @@ def command(
 ) -> list[str]:
     """Return the launcher's command line, with `rank.py` and the script."""
     sizes = payload.nodes, payload.ranks_per_node
-    place = launchers.Place(payload.python, *sizes, node_rank, address, port, str(hostfile))
+    place = launchers.NodeLaunch(payload.python, *sizes, node_rank, address, port, str(hostfile))
     line, options = [*payload.command], options_of(payload)
     if copy:
         folder = Path(payload.code)

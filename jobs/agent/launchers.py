@@ -27,7 +27,7 @@ _ALONE: Final = ("NO", "MULTI_CPU", "MPI")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeLaunch:
     """A node's part in a launch. A batch script writes variables for the texts.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
     hostfile: str
 
 
-def command(launcher: str, place: Place, options: Sequence[str] = ()) -> list[str]:
+def command(launcher: str, place: NodeLaunch, options: Sequence[str] = ()) -> list[str]:
     """Return the command line that starts a node's ranks; `rank.py` and the script follow.
 
     Args:
@@ -53,7 +53,7 @@ def command(launcher: str, place: Place, options: Sequence[str] = ()) -> list[st
     return _LAUNCHERS[launcher](place, options)
 
 
-def _deepspeed(place: Place, options: Sequence[str]) -> list[str]:
+def _deepspeed(place: NodeLaunch, options: Sequence[str]) -> list[str]:
     """``--no_ssh`` starts only this node's ranks: every node has an agent of its own."""
     return [
         *(place.python, "-u", "-m", "deepspeed.launcher.runner", *options),
@@ -62,7 +62,7 @@ def _deepspeed(place: Place, options: Sequence[str]) -> list[str]:
     ]
 
 
-def _torchrun(place: Place, options: Sequence[str]) -> list[str]:
+def _torchrun(place: NodeLaunch, options: Sequence[str]) -> list[str]:
     """The rendezvous is static, for only then ranks follow from the node's rank."""
     return [
         *(place.python, "-u", "-m", "torch.distributed.run", *_MONITOR, *options, "--nnodes", str(place.nodes)),
@@ -71,7 +71,7 @@ def _torchrun(place: Place, options: Sequence[str]) -> list[str]:
     ]
 
 
-def _accelerate(place: Place, options: Sequence[str]) -> list[str]:
+def _accelerate(place: NodeLaunch, options: Sequence[str]) -> list[str]:
     world = place.nodes * place.ranks_per_node
     on_cpus = ["env", f"{ON_CPUS}=true"] if "--cpu" in options else []
     useless = "--multi_gpu" if world == 1 else "--cpu"  # which would start one process, or need mpirun
@@ -99,13 +99,13 @@ def _configured_type(options: Sequence[str]) -> str:
     return found[1] if found else "NO"
 
 
-def _srun(place: Place, _options: Sequence[str]) -> list[str]:
+def _srun(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
     """Without Slurm's own `srun`, which cannot start a step inside that of the agents, nor in a container."""
     sizes = (place.node_rank, place.nodes, place.ranks_per_node, place.address, place.port)
     return [place.python, "-u", TASKS, *map(str, sizes)]
 
 
-def _python(place: Place, _options: Sequence[str]) -> list[str]:
+def _python(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
     """A single process, with the variables from which a script starts others, and not those of a rank."""
     return [
         *("env", f"MASTER_ADDR={place.address}", f"MASTER_PORT={place.port}"),
@@ -113,7 +113,7 @@ def _python(place: Place, _options: Sequence[str]) -> list[str]:
     ]
 
 
-_LAUNCHERS: Final[Mapping[str, Callable[[Place, Sequence[str]], list[str]]]] = {
+_LAUNCHERS: Final[Mapping[str, Callable[[NodeLaunch, Sequence[str]], list[str]]]] = {
     "deepspeed": _deepspeed,
     "torchrun": _torchrun,
     "accelerate": _accelerate,

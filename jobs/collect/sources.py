@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,7 @@ _NOT_ENTERED: Final = frozenset({"forward", "ranks", "logs", "site-packages", "_
 _MADE_BY: Final = re.compile(r"\.tfevents\.\d+\..+\.(\d+)\.\d+")
 
 
-class MetricSource:
+class MetricSource(ABC):
     """A source of an attempt's metrics.
 
     Attributes:
@@ -57,13 +58,13 @@ class MetricSource:
         self.remarks: list[str] = []
         self._searched_s = -math.inf
 
+    @abstractmethod
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
         """Return the new lines, and whether there may be more; ``last``: the script has ended.
 
         Raises:
             OSError: it cannot be read now.
         """
-        raise NotImplementedError
 
     def _is_time_to_search(self) -> bool:
         now_s = time.monotonic()

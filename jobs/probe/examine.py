@@ -117,7 +117,7 @@ class _Examination:
     def _collective(self) -> Collective | None:
         question, output, hostfile = self.question, self.talk.folder / "collective.json", self.talk.folder / "hostfile"
         write_atomically(hostfile, launch.hostfile_text(1, question.ranks))
-        place = launchers.Place(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
+        place = launchers.NodeLaunch(question.python, 1, question.ranks, 0, "127.0.0.1", free_port(), str(hostfile))
         command = [*launchers.command(question.launcher, place), str(_TRAINER / "all_reduce.py"), str(output)]
         devices = self.node.visible_devices if question.gpus else ""
         env = self.env | {"CAMPAIGN_VISIBLE_DEVICES": devices}

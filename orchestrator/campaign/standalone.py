@@ -124,7 +124,7 @@ def _launcher(payload: Payload) -> str:
     """Return the launcher's command line with the script's variables, which are words with `"$`."""
     python = f'"${{{SETUP_PYTHON}:-{payload.python}}}"' if payload.setup_chooses else payload.python
     sizes = payload.nodes, payload.ranks_per_node
-    place = launchers.Place(python, *sizes, "@node@", '"$address"', '"$port"', '"$hostfile"')
+    place = launchers.NodeLaunch(python, *sizes, "@node@", '"$address"', '"$port"', '"$hostfile"')
     words = launchers.command(payload.launcher, place, launch.options_of(payload))
     return " ".join(word if '"$' in word else shlex.quote(word) for word in words)
 

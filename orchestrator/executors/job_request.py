@@ -69,8 +69,7 @@ def payload(
     """Return the payload for the agents of an attempt.
 
     Args:
-        micro_batch: samples of one forward pass on a rank in this attempt; None for the spec's, or for the search
-            that it asks for.
+        micro_batch: samples of one forward pass on a rank; None for the spec's, or for the search that it asks for.
         store: URL without a password to which agents push, or None.
         min_resume_step: step of the newest checkpoint that was recorded.
         workdir: folder in which the ranks start; "" for that of their agent.

@@ -11,7 +11,7 @@ from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -82,7 +82,7 @@ def _row(row: Row, score: str) -> tuple[str, ...]:
 
 
 def _speed(row: Row) -> str:
-    if row.verdict in (Verdict.BEST, Verdict.FIRST):
+    if row.verdict in (Standing.BEST, Standing.FIRST):
         return "1.00 ×" if row.beside_best else ""
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 

@@ -33,7 +33,7 @@ from .ranking import (
     pace,
 )
 from .reasons import Reason, Why, reasons_text
-from .statistics import Estimate, Verdict, estimate
+from .statistics import Estimate, Standing, estimate
 from .wording import loss_margin
 from .workloads import common_loss, seconds_to_loss
 
@@ -55,7 +55,7 @@ class Row:
     """
 
     comparison: BaselineComparison
-    verdict: Verdict
+    verdict: Standing
     beside_best: Estimate | None = None
     figure: str = ""
     why: Reason | None = None
@@ -101,7 +101,7 @@ class Answer:
     @property
     def tied(self) -> tuple[str, ...]:
         """The names of conditions as good as the chosen."""
-        return tuple(row.condition.name for row in self.rows if row.verdict is Verdict.EQUAL)
+        return tuple(row.condition.name for row in self.rows if row.verdict is Standing.EQUAL)
 
     @property
     def excluded(self) -> dict[str, Reason]:
@@ -136,11 +136,11 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
-    nothing_proven = {row.verdict for row in rows[1:]} == {Verdict.NOT_PROVEN}
+    nothing_proven = {row.verdict for row in rows[1:]} == {Standing.NOT_PROVEN}
     if nothing_proven or few_repeats([chosen.condition], losses=lead is Objective.LOSS):
-        rows[0] = replace(rows[0], verdict=Verdict.FIRST)
+        rows[0] = replace(rows[0], verdict=Standing.FIRST)
     if undecided:
-        apart = {fastest.condition.name: Verdict.FASTEST, learner.condition.name: Verdict.LOWEST_LOSS}
+        apart = {fastest.condition.name: Standing.FASTEST, learner.condition.name: Standing.LOWEST_LOSS}
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
@@ -244,19 +244,19 @@ def _figure_text(lead: Objective, one: BaselineComparison, figure: Metric) -> st
     return figure.text(found.value) if found else ""
 
 
-def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Verdict:
+def _verdict(lead: Objective, own: BaselineComparison, best: BaselineComparison) -> Standing:
     if own is best:
-        return Verdict.BEST
+        return Standing.BEST
     alike = not unlike(own.condition, best.condition)
-    order = compare_speeds(own, best) if alike else Verdict.NOT_PROVEN
+    order = compare_speeds(own, best) if alike else Standing.NOT_PROVEN
     if lead is Objective.LOSS:
         loss = compare_losses(own, best).verdict
-        return order if loss is Verdict.EQUAL and order is Verdict.SLOWER else loss
-    return Verdict.WORSE if order is Verdict.SLOWER and lead is not Objective.SPEED else order
+        return order if loss is Standing.EQUAL and order is Standing.SLOWER else loss
+    return Standing.WORSE if order is Standing.SLOWER and lead is not Objective.SPEED else order
 
 
 def _out_row(one: BaselineComparison, chosen: BaselineComparison | None, out: dict[str, Reason]) -> Row:
-    return Row(one, Verdict.OUT, times_as_fast(one, chosen) if chosen else None, why=out[one.condition.name])
+    return Row(one, Standing.OUT, times_as_fast(one, chosen) if chosen else None, why=out[one.condition.name])
 
 
 def _doubts(
@@ -288,7 +288,7 @@ def _speed_doubts(
         most = chosen.loss.difference.high if chosen.loss.difference else None
         yield Reason(Why.LOSS_VARIES, number=most, unit=chosen.loss_unit, detail=loss_margin(chosen.loss.margin))
     best = next(one for one in standing if one.condition is chosen.condition)
-    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Verdict.NOT_PROVEN]
+    unclear = [one for one in standing if one is not best and compare_speeds(one, best) is Standing.NOT_PROVEN]
     if unclear:
         good = "fast" if best is chosen else "good"  # others have scores
         yield Reason(Why.VARIES, tuple(one.condition.title for one in unclear), detail=good)
@@ -315,7 +315,7 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
 
 
 def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], figure: Metric, start: str) -> str:
-    tied = [row.comparison for row in rows if row.verdict is Verdict.EQUAL]
+    tied = [row.comparison for row in rows if row.verdict is Standing.EQUAL]
     if len(rows) == 1:
         return f"{start}: no alternative qualifies"
     if lead is Objective.LOSS:
@@ -327,16 +327,16 @@ def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], fig
         return f"{start}: as fast as {count(len(tied), 'other')}{least}"
     if chosen.is_baseline or not chosen.times_baseline:
         return f"{start}: the fastest of {len(rows)}"
-    same = ", same loss" if chosen.loss.verdict is Verdict.EQUAL else ""
+    same = ", same loss" if chosen.loss.verdict is Standing.EQUAL else ""
     return f"{start}: {chosen.times_baseline.value:.2f} × the baseline's speed{same}"
 
 
 def _loss_claim(chosen: BaselineComparison, rows: Sequence[Row]) -> str:
-    if chosen.times_baseline and chosen.order is Verdict.FASTER and chosen.loss.verdict is Verdict.EQUAL:
+    if chosen.times_baseline and chosen.order is Standing.FASTER and chosen.loss.verdict is Standing.EQUAL:
         return f"{chosen.times_baseline.value:.2f} × the baseline's speed, same loss"
     if min((row.comparison for row in rows), key=median_loss) is chosen:
         return f"lowest {chosen.loss_is} loss"
-    same = sum(row.verdict in (Verdict.EQUAL, Verdict.SLOWER) for row in rows)
+    same = sum(row.verdict in (Standing.EQUAL, Standing.SLOWER) for row in rows)
     return f"fastest of {same + 1} with equally low loss" if same else "fastest with about the lowest loss"
 
 

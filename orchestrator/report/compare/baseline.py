@@ -13,7 +13,7 @@ from .statistics import (
     LEAST_REPEATS,
     Estimate,
     LossTest,
-    Verdict,
+    Standing,
     estimate,
     loss_margin,
     loss_test,
@@ -47,7 +47,7 @@ class BaselineComparison:
     speeds: tuple[float, ...]
     speed: Estimate | None
     times_baseline: Estimate | None
-    order: Verdict
+    order: Standing
     loss: LossTest
     losses: tuple[tuple[int, float], ...]
     loss_is: str
@@ -75,7 +75,7 @@ def speed_text(one: BaselineComparison) -> str:
     return f"{short_number(one.speed.value)}{interval(one.speed, short_number)} {one.speed_unit}"
 
 
-def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Verdict:
+def compare_speeds(one: BaselineComparison, other: BaselineComparison) -> Standing:
     """Return whether it is faster than another condition of the workload, or has a higher score."""
     (own, beside), paired = by_round([one, other])
     return order(own, beside, one.among, paired=paired)
@@ -147,7 +147,7 @@ def compare_to_baseline(
                 speeds=tuple(speed for _, speed in speeds),
                 speed=estimate([speed for _, speed in speeds]),
                 times_baseline=None,
-                order=Verdict.EQUAL,
+                order=Standing.EQUAL,
                 loss=_loss(condition, baseline, held_out=held_out, among=among, margin=margin),
                 losses=tuple(own),
                 loss_is="held-out" if held_out else "final training",
@@ -170,7 +170,11 @@ def _beside(one: BaselineComparison, baseline: BaselineComparison) -> BaselineCo
         one,
         times_baseline=times_as_fast(one, baseline),
         times_without_rounds=ratio(one.speeds, baseline.speeds, one.among) if one.rounds else None,
-        order=Verdict.EQUAL if one.is_baseline else Verdict.NOT_PROVEN if by_chance else compare_speeds(one, baseline),
+        order=Standing.EQUAL
+        if one.is_baseline
+        else Standing.NOT_PROVEN
+        if by_chance
+        else compare_speeds(one, baseline),
     )
 
 
@@ -180,8 +184,8 @@ def _loss(condition: Condition, baseline: Condition, *, held_out: bool, among: i
     test = loss_test(losses, beside, margin, among)
     if condition is baseline and condition.counted:
         none = estimate([0.0] * (len(losses) or len(condition.counted)))
-        worse = test.verdict == Verdict.WORSE
-        return test if worse else LossTest(Verdict.EQUAL, none, margin, no_worse=True)
+        worse = test.verdict == Standing.WORSE
+        return test if worse else LossTest(Standing.EQUAL, none, margin, no_worse=True)
     without = next((one for one in (condition, baseline) if not one.counted), None)
     if test.reason and without:
         return replace(test, reason=f"no run of {without.name} counts")

@@ -14,7 +14,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 from .baseline import BaselineComparison
 from .conditions import Condition
 from .reasons import Reason, Why
-from .statistics import Verdict
+from .statistics import Standing
 
 MEMORY_SHARE: Final = 0.92
 """Of the usable memory, on every rank: above it the allocator begins to retry."""
@@ -92,12 +92,12 @@ def _strained(condition: Condition) -> Reason | None:
 def _unequal(one: BaselineComparison, lead: Objective) -> Reason | None:
     """Return the reason that a condition may learn worse than the baseline; learning better is fine."""
     test = one.loss
-    if test.verdict in (Verdict.EQUAL, Verdict.BETTER):
+    if test.verdict in (Standing.EQUAL, Standing.BETTER):
         return None
     if test.difference is None:
-        return Reason(Why.LOSS_NOT_FINITE if test.verdict is Verdict.WORSE else Why.NO_LOSSES, (one.condition.title,))
-    looks_worse = test.difference.value > test.margin or test.verdict is Verdict.WORSE
+        return Reason(Why.LOSS_NOT_FINITE if test.verdict is Standing.WORSE else Why.NO_LOSSES, (one.condition.title,))
+    looks_worse = test.difference.value > test.margin or test.verdict is Standing.WORSE
     if lead is Objective.LOSS or not looks_worse:
         return None
-    code = Why.LOSS_WORSE if test.verdict is Verdict.WORSE else Why.LOSS_UNPROVEN
+    code = Why.LOSS_WORSE if test.verdict is Standing.WORSE else Why.LOSS_UNPROVEN
     return Reason(code, number=test.difference.value, unit=one.loss_unit, detail=one.loss_is)

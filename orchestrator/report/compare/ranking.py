@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds
-from .statistics import TIE, Verdict, estimate
+from .statistics import TIE, Standing, estimate
 
 
 def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
@@ -25,7 +25,7 @@ def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
 
 def best_learners(left: Sequence[BaselineComparison], fastest: BaselineComparison) -> list[BaselineComparison]:
     """Return conditions that learn better than the fastest and no worse than the best of them; else all."""
-    better = [one for one in left if compare_losses(one, fastest).verdict == Verdict.BETTER]
+    better = [one for one in left if compare_losses(one, fastest).verdict == Standing.BETTER]
     if not better:
         return list(left)
     best = min(better, key=median_loss)
@@ -34,12 +34,12 @@ def best_learners(left: Sequence[BaselineComparison], fastest: BaselineCompariso
 
 def learns_as_well(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Return whether that is shown."""
-    return compare_losses(one, other).verdict == Verdict.EQUAL
+    return compare_losses(one, other).verdict == Standing.EQUAL
 
 
 def learns_worse(one: BaselineComparison, other: BaselineComparison) -> bool:
     """Return whether that is proven."""
-    return compare_losses(one, other).verdict == Verdict.WORSE
+    return compare_losses(one, other).verdict == Standing.WORSE
 
 
 def is_unclear(one: BaselineComparison, other: BaselineComparison) -> bool:
@@ -69,8 +69,8 @@ def faster(one: BaselineComparison, other: BaselineComparison) -> bool:
     if pace(one) <= pace(other) or (pace(other) and pace(one) / pace(other) - 1.0 < TIE):
         return False
     found = compare_speeds(one, other)
-    if found != Verdict.NOT_PROVEN:
-        return found == Verdict.FASTER
+    if found != Standing.NOT_PROVEN:
+        return found == Standing.FASTER
     return pace(one) * (1.0 - TIE) >= pace(other)
 
 

@@ -12,7 +12,7 @@ from dscampaign.orchestrator.formatting import some
 
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
-from .statistics import Estimate, Verdict, contrast
+from .statistics import Estimate, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
 
 FIELDS: Final = (
@@ -167,7 +167,7 @@ def speed_change(change: Sensitivity) -> Estimate | None:
 
 def speed_effect(change: Sensitivity) -> str:
     """Return `1.20 [1.10, 1.30] × the speed`; of several pairs their mean and range; "" if unknown."""
-    if {compare_speeds(after, before) for before, after in change.pairs} == {Verdict.EQUAL}:
+    if {compare_speeds(after, before) for before, after in change.pairs} == {Standing.EQUAL}:
         return "as fast"
     mean = speed_change(change)
     each = [f"{found.value:.2f}" for a, b in change.pairs if (found := times_as_fast(b, a))]
@@ -208,7 +208,7 @@ def loss_effect(change: Sensitivity) -> str:
     if not mean:
         return ""
     what, unit = f"{change.pairs[0][0].loss_is} loss", change.pairs[0][0].loss_unit
-    if all(test.verdict == Verdict.EQUAL for test in tests):
+    if all(test.verdict == Standing.EQUAL for test in tests):
         return f"equal {what}"
 
     def number(gap: float) -> str:
@@ -239,7 +239,7 @@ def proofs(change: Sensitivity) -> dict[str, bool]:
     tests = [test for before, after in change.pairs if (test := compare_losses(after, before)).difference]
     orders = [compare_speeds(after, before) for before, after in timed]
     found = {"speed": orders, "loss": [test.verdict for test in tests]}
-    return {figure: Verdict.NOT_PROVEN not in verdicts for figure, verdicts in found.items() if verdicts}
+    return {figure: Standing.NOT_PROVEN not in verdicts for figure, verdicts in found.items() if verdicts}
 
 
 def effect_document(change: Sensitivity) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Estimate:
     repeats: int
 
 
-class Verdict(StrEnum):
+class Standing(StrEnum):
     """The result of a comparison, everywhere: of two speeds, of two losses, of a condition and the best.
 
     The value with spaces is its text.
@@ -103,7 +103,7 @@ class LossTest:
         no_worse: whether it is shown that the condition is worse by the margin at most.
     """
 
-    verdict: Verdict
+    verdict: Standing
     difference: Estimate | None
     margin: float
     reason: str = ""
@@ -197,7 +197,7 @@ def _student_of(degrees: float, tail: float) -> float:
     return math.sqrt(degrees) / math.tan(high)
 
 
-def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *, paired: bool = False) -> Verdict:
+def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *, paired: bool = False) -> Standing:
     """Return whether speeds (higher is faster) differ from the baseline's.
 
     Faster or slower: the interval of the ratio leaves out 1, and the ratio differs from 1 by ``TIE`` or more. Else a
@@ -210,11 +210,11 @@ def order(speeds: Sequence[float], baseline: Sequence[float], among: int = 1, *,
     """
     found = ratio(speeds, baseline, among, paired=paired)
     if found is None or found.low is None or found.high is None:
-        return Verdict.NOT_PROVEN
+        return Standing.NOT_PROVEN
     if abs(found.value - 1.0) >= TIE and not found.low <= 1.0 <= found.high:
-        return Verdict.FASTER if found.value > 1.0 else Verdict.SLOWER
+        return Standing.FASTER if found.value > 1.0 else Standing.SLOWER
     low, high = _one_sided([(speeds, 1.0), (baseline, -1.0)], among, paired=paired)
-    return Verdict.EQUAL if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Verdict.NOT_PROVEN
+    return Standing.EQUAL if low >= 1.0 / (1.0 + CLOSE) and high <= 1.0 + CLOSE else Standing.NOT_PROVEN
 
 
 def _one_sided(
@@ -259,7 +259,7 @@ def loss_test(
     base = {number: loss for number, loss in baseline if math.isfinite(loss)}
     ended = {number: loss for number, loss in losses if math.isfinite(loss)}
     if len(ended) < len(losses):
-        return LossTest(Verdict.WORSE, None, margin, "a loss is not finite")
+        return LossTest(Standing.WORSE, None, margin, "a loss is not finite")
     differences = [loss - base[number] for number, loss in sorted(ended.items()) if number in base]
     return _concluded(differences, margin, among)
 
@@ -268,17 +268,17 @@ def _concluded(differences: Sequence[float], margin: float, among: int) -> LossT
     pairs = [(differences, 1.0)]
     found = contrast(pairs, additive=True, among=among)
     if found is None:
-        return LossTest(Verdict.NOT_PROVEN, None, margin, "no repeat of both reported this loss")
+        return LossTest(Standing.NOT_PROVEN, None, margin, "no repeat of both reported this loss")
     if found.low is None or found.high is None:
-        return LossTest(Verdict.NOT_PROVEN, found, margin, f"fewer than {LEAST_REPEATS} repeats")
+        return LossTest(Standing.NOT_PROVEN, found, margin, f"fewer than {LEAST_REPEATS} repeats")
     low, high = _one_sided(pairs, among, additive=True)
     if -margin <= low and high <= margin:
-        return LossTest(Verdict.EQUAL, found, margin, no_worse=True)
+        return LossTest(Standing.EQUAL, found, margin, no_worse=True)
     if found.low > margin:
-        return LossTest(Verdict.WORSE, found, margin)
+        return LossTest(Standing.WORSE, found, margin)
     if found.high < -margin:
-        return LossTest(Verdict.BETTER, found, margin, no_worse=True)
-    return LossTest(Verdict.NOT_PROVEN, found, margin, "the repeats vary too much", no_worse=high <= margin)
+        return LossTest(Standing.BETTER, found, margin, no_worse=True)
+    return LossTest(Standing.NOT_PROVEN, found, margin, "the repeats vary too much", no_worse=high <= margin)
 
 
 def loss_margin(baseline: Sequence[float], given: float | None, *, own: bool) -> float:

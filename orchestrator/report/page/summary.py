@@ -8,7 +8,7 @@ from typing import Final
 from dscampaign.orchestrator.formatting import some, words
 from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference, times
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -19,7 +19,7 @@ from .questions import axis_charts, curves, named, of_workload
 
 MOST_ROWS: Final = 6
 _HEADER: Final = ("condition", "speed vs best", "memory", "loss vs baseline", "verdict")
-_GOOD: Final = (Verdict.BEST, Verdict.FIRST, Verdict.FASTEST, Verdict.LOWEST_LOSS)
+_GOOD: Final = (Standing.BEST, Standing.FIRST, Standing.FASTEST, Standing.LOWEST_LOSS)
 
 
 def summary(results: Results, looks: Looks) -> Section:

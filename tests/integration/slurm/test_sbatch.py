@@ -72,7 +72,7 @@ def _run(folder: Path, python: Path) -> dict[str, sbatch.Value]:
     values: dict[str, sbatch.Value] = {"name": "by-hand", "nodes": 2, "log": folder / "log", "python": python}
     shell: dict[str, sbatch.Value] = {"options": ["--time=5"], "prologue": sbatch.prologue(), "setup": []}
     environment: dict[str, sbatch.Value] = {"environment": ["SEED=7"], "ranks_per_node": 4}
-    place = launchers.Place(str(python), 2, 4, "@node@", '"$address"', '"$port"', '"$hostfile"')
+    place = launchers.NodeLaunch(str(python), 2, 4, "@node@", '"$address"', '"$port"', '"$hostfile"')
     launcher = [" ".join(launchers.command("deepspeed", place))]
     training = [shlex.join(["train.py", "--name", "two words"])]
     return (

@@ -71,7 +71,7 @@ def test_accelerate_starts_all_ranks_whatever_its_configuration(
     if configured:
         (tmp_path / "accelerate").mkdir()
         (tmp_path / "accelerate/default_config.yaml").write_text(configured)
-    place = launchers.Place("python", 1, ranks, 0, "127.0.0.1", 4000, "/h")
+    place = launchers.NodeLaunch("python", 1, ranks, 0, "127.0.0.1", 4000, "/h")
     line = launchers.command("accelerate", place, options)
     assert ("--multi_gpu" in line) is chosen
     assert " ".join(line).endswith(
@@ -84,7 +84,7 @@ def test_ranks_of_accelerate_on_cpus_form_a_group(tmp_path: Path) -> None:
     own = make_payload(tmp_path, launcher="accelerate")
     assert environment(own)["ACCELERATE_USE_CPU"] == "true"
     assert "ACCELERATE_USE_CPU" not in environment(replace(own, gpus_per_node=2))
-    place = launchers.Place("python", 1, 2, 0, "127.0.0.1", 4000, "/h")
+    place = launchers.NodeLaunch("python", 1, 2, 0, "127.0.0.1", 4000, "/h")
     assert launchers.command("accelerate", place, ["--cpu"])[:3] == ["env", "ACCELERATE_USE_CPU=true", "python"]
 
 

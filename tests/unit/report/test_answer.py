@@ -17,7 +17,7 @@ from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
-from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest, Verdict, estimate
+from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest, Standing, estimate
 from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.page.data import recommendation_document
@@ -169,7 +169,7 @@ def test_no_run_and_no_end_give_no_choice(planted: Plant) -> None:
     assert answer([]).sentence == "No run has results yet."
     found = answered(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
     assert found.sentence == "Nothing can be recommended: no condition is finished."
-    assert [row.verdict for row in found.rows] == [Verdict.OUT]
+    assert [row.verdict for row in found.rows] == [Standing.OUT]
     assert not found.proven
 
 
@@ -329,7 +329,7 @@ def test_a_pair_alone_and_all_conditions_name_their_correction(planted_url: Plan
 def test_digits_follow_the_interval() -> None:
     def shown(value: float, half: float) -> str:
         found = Estimate(value, value - half, value + half, None, None, 3)
-        return difference(value, LossTest(Verdict.EQUAL, found, 0.01), " nats")
+        return difference(value, LossTest(Standing.EQUAL, found, 0.01), " nats")
 
     assert shown(-0.00234567, 0.0041) == "-0.0023"
     assert shown(-0.00234567, 0.75) == "+0.00"

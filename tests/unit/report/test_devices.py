@@ -14,7 +14,7 @@ from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 
@@ -45,12 +45,12 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
     runs = planted(on(A100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(runs)
     assert sensitivities(found) == []
-    assert found[1].order == Verdict.NOT_PROVEN
+    assert found[1].order == Standing.NOT_PROVEN
     advised = answer(found)
     assert not advised.proven
     (doubt,) = advised.doubts
     assert doubt.text == f"jobs that ask for the same ran on different devices: {H100} (b), {A100} (a)"
-    assert advised.rows[1].verdict is Verdict.NOT_PROVEN
+    assert advised.rows[1].verdict is Standing.NOT_PROVEN
     said = verdict(compare(*conditions_of(runs)))
     assert f"Jobs that ask for the same ran on different devices: {A100} (a), {H100} (b)." in said
 
@@ -58,7 +58,7 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
 def test_the_same_gpus_are_a_pair(planted: Plant) -> None:
     found = compared(planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2)))
     assert len(sensitivities(found)) == 1
-    assert found[1].order == Verdict.FASTER
+    assert found[1].order == Standing.FASTER
     assert answer(found).proven
 
 
@@ -93,7 +93,7 @@ def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(named(runs, {"b-r2": (A100,)}))
     assert sensitivities(found) == []
-    assert found[1].order == Verdict.NOT_PROVEN
+    assert found[1].order == Standing.NOT_PROVEN
     advised = answer(found)
     assert not advised.proven
     assert advised.doubts[0].text.endswith(f"{H100} (b, b-r1 and 1 more), {A100} (b-r2)")

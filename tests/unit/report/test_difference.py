@@ -17,7 +17,7 @@ from dscampaign.orchestrator.report.compare.difference import (
     figures,
     verdict,
 )
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
@@ -107,6 +107,6 @@ def test_the_margin_of_the_spec_counts_here_as_in_the_report(planted_url: PlantS
     (one,) = compare_operands(store, ["sweep", "a", "b"]).comparisons
     store.close()
     in_report = results_at(url).comparisons[1]
-    assert one.result.loss.verdict == in_report.loss.verdict == Verdict.EQUAL
+    assert one.result.loss.verdict == in_report.loss.verdict == Standing.EQUAL
     assert one.result.loss.margin == in_report.loss.margin == 0.1
     assert (one.result.times_baseline, one.result.order) == (in_report.times_baseline, in_report.order)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dscampaign.benchmarks.statistics_rates import SIZES, any_loss, any_order, best_holds, campaigns
 from dscampaign.db.series import Series
-from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Verdict, order
+from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Standing, order
 from dscampaign.orchestrator.report.compare.workloads import common_loss, seconds_to_loss
 from dscampaign.orchestrator.report.measure.losses import curve_of
 from dscampaign.orchestrator.report.measure.timing import lines_of
@@ -32,32 +32,32 @@ def within(wrong: int, number: int, rate: float = ERROR) -> bool:
 def test_of_equal_conditions_none_is_faster_and_of_worse_ones_none_equivalent(conditions: int, repeats: int) -> None:
     number = NUMBER[conditions]
     found = list(campaigns(conditions, repeats, number, worse=1.001 * LOSS_MARGIN_NATS))
-    assert within(sum(any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in found), number)
+    assert within(sum(any_order(one, Standing.FASTER, Standing.SLOWER) for one in found), number)
     assert within(sum(not best_holds(one) for one in found), number)
-    assert within(sum(any_loss(one, Verdict.EQUAL) for one in found), number)
-    assert within(sum(any_loss(one, Verdict.BETTER) for one in found), number)
+    assert within(sum(any_loss(one, Standing.EQUAL) for one in found), number)
+    assert within(sum(any_loss(one, Standing.BETTER) for one in found), number)
 
 
 @pytest.mark.parametrize("repeats", [3, 5])
 def test_noise_that_differs_between_conditions_makes_no_difference(repeats: int) -> None:
     cv, pair_sd = [0.005, *[0.04, 0.01] * 4][:8], [0.0005, *[0.01, 0.001] * 4][:8]
     found = list(campaigns(8, repeats, 300, cv=cv, worse=1.001 * LOSS_MARGIN_NATS, pair_sd=pair_sd))
-    assert within(sum(any_order(one, Verdict.FASTER, Verdict.SLOWER) for one in found), 300)
-    assert within(sum(any_loss(one, Verdict.EQUAL) for one in found), 300)
+    assert within(sum(any_order(one, Standing.FASTER, Standing.SLOWER) for one in found), 300)
+    assert within(sum(any_loss(one, Standing.EQUAL) for one in found), 300)
 
 
 @pytest.mark.parametrize("repeats", [3, 5])
 @pytest.mark.parametrize("worse", [0.02, 0.05])
 def test_what_is_worse_in_every_pair_is_not_equivalent_because_seeds_differ(worse: float, repeats: int) -> None:
     found = list(campaigns(2, repeats, 400, worse=worse, pair_sd=0.001))
-    assert not any(any_loss(one, Verdict.EQUAL) for one in found)
-    assert sum(any_loss(one, Verdict.WORSE) for one in found) >= 0.8 * 400
+    assert not any(any_loss(one, Standing.EQUAL) for one in found)
+    assert sum(any_loss(one, Standing.WORSE) for one in found) >= 0.8 * 400
 
 
 @pytest.mark.parametrize("repeats", [3, 5])
 def test_a_tie_is_no_difference_of_a_tenth(repeats: int) -> None:
     found = list(campaigns(8, repeats, 300, speed=[1.0, *[1.1001] * 7], cv=0.03))
-    assert within(sum(any_order(one, Verdict.EQUAL) for one in found), 300)
+    assert within(sum(any_order(one, Standing.EQUAL) for one in found), 300)
 
 
 @pytest.mark.parametrize(("conditions", "repeats"), CASES)
@@ -65,8 +65,8 @@ def test_what_is_there_is_shown(conditions: int, repeats: int) -> None:
     """As docs/results.md has it: 30 % of speed at 1 % of noise, equal losses whose pairs differ by a twentieth."""
     speed = [1.0, 1.3, *[1.0] * conditions][:conditions]
     found = list(campaigns(conditions, repeats, 100, speed=speed, cv=0.01, pair_sd=0.0003))
-    assert sum(one[1].order == Verdict.FASTER for one in found) >= 95
-    assert sum(one[1].loss.verdict == Verdict.EQUAL for one in found) >= 95
+    assert sum(one[1].order == Standing.FASTER for one in found) >= 95
+    assert sum(one[1].loss.verdict == Standing.EQUAL for one in found) >= 95
 
 
 def run_of(losses: NDArray[np.float64], step_s: float) -> Any:
@@ -111,7 +111,7 @@ def test_noise_brings_no_curve_to_a_loss_earlier_or_later(shape: str, repeats: i
             verdicts.append(order(found[1], found[0]))
     assert len(ahead) >= 0.75 * number
     assert abs(np.mean(ahead)) <= 0.02 + 3.0 * np.std(ahead) / math.sqrt(len(ahead))
-    assert within(sum(one in (Verdict.FASTER, Verdict.SLOWER) for one in verdicts), len(verdicts))
+    assert within(sum(one in (Standing.FASTER, Standing.SLOWER) for one in verdicts), len(verdicts))
 
 
 def test_where_noise_hides_when_a_loss_was_reached_nothing_is_known() -> None:

@@ -13,7 +13,7 @@ from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, 
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -62,7 +62,7 @@ def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: 
     assert len(found["twice"].condition.runs) == 3
     assert found["twice"].times_baseline
     assert found["twice"].times_baseline.value == pytest.approx(2.02, rel=0.01)
-    assert found["twice"].order == Verdict.FASTER
+    assert found["twice"].order == Standing.FASTER
 
 
 def test_without_deepspeed_s_engine_is_the_usual_baseline(planted: Plant) -> None:
@@ -125,7 +125,7 @@ def test_what_is_not_finished_makes_it_provisional(planted: Plant) -> None:
 def test_without_three_pairs_of_losses_nothing_is_established(planted: Plant) -> None:
     runs = planted(BASE, Planted("fast", (0.05, 0.051), (3.0, 3.0)))
     fast = judged(runs)["fast"]
-    assert (fast.loss.verdict, fast.loss.reason) == (Verdict.NOT_PROVEN, "only 2 runs each; set `repeats: 3`")
+    assert (fast.loss.verdict, fast.loss.reason) == (Standing.NOT_PROVEN, "only 2 runs each; set `repeats: 3`")
     found = advice(runs)
     assert found.chosen
     assert (found.chosen.name, found.proven) == ("fast", False)

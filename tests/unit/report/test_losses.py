@@ -18,7 +18,7 @@ from dscampaign.orchestrator.campaign.status import read_status, with_final_figu
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.export.rows import columns_and_rows
 from dscampaign.orchestrator.formatting import figure
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.losses import Loss
 from dscampaign.tests.support.planted import Planted, results_at
@@ -41,7 +41,7 @@ ENDINGS = {
 def test_a_loss_that_ended_not_finite_is_worse(planted_url: PlantStore, ending: str) -> None:
     (one,) = results_at(planted_url(BASE, ENDINGS[ending])).workloads
     _, wild = one.comparisons
-    assert (wild.loss.verdict, wild.loss.reason) == (Verdict.WORSE, "a loss is not finite")
+    assert (wild.loss.verdict, wild.loss.reason) == (Standing.WORSE, "a loss is not finite")
     assert one.answer.chosen is not None
     assert one.answer.chosen.name == "base"
     last = wild.condition.runs[-1]
@@ -56,7 +56,7 @@ def test_without_a_held_out_loss_the_training_loss_may_end_so_too(planted_url: P
         planted_url(Planted("base", held_out=none), Planted("wild", (0.05,) * 3, none, nan_from=98))
     ).workloads
     _, wild = one.comparisons
-    assert (wild.loss_is, wild.loss.verdict) == ("final training", Verdict.WORSE)
+    assert (wild.loss_is, wild.loss.verdict) == ("final training", Standing.WORSE)
     assert wild.condition.runs[0].loss.last is not None
 
 
@@ -64,7 +64,7 @@ def test_a_loss_that_became_finite_again_counts(planted_url: PlantStore) -> None
     url = planted_url(BASE, Planted("fast", (0.05,) * 3, evaluated={50: NAN}))
     (one,) = results_at(url).workloads
     assert [run.loss.held_out for run in one.comparisons[1].condition.runs] == [3.0] * 3
-    assert one.comparisons[1].loss.verdict == Verdict.EQUAL
+    assert one.comparisons[1].loss.verdict == Standing.EQUAL
 
 
 def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Pa
 def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantStore) -> None:
     base = Planted("base", (0.05,) * 3, (NAN,) * 3)
     (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
-    assert one.comparisons[0].loss.verdict == Verdict.WORSE
+    assert one.comparisons[0].loss.verdict == Standing.WORSE
     assert one.answer.chosen is None or one.answer.chosen.name == "other"
 
 

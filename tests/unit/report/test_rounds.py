@@ -10,7 +10,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.statistics import Verdict, order, rounds_differ
+from dscampaign.orchestrator.report.compare.statistics import Standing, order, rounds_differ
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted
 
@@ -30,14 +30,14 @@ def test_pairs_of_a_round_find_what_drift_hides(planted: Plant) -> None:
     runs = planted(BASE, FAST)
     conditions = conditions_of(in_rounds(runs))
     _, fast = compare_to_baseline(conditions, conditions[0])
-    assert (fast.order, fast.rounds) == (Verdict.FASTER, (0, 1, 2))
+    assert (fast.order, fast.rounds) == (Standing.FASTER, (0, 1, 2))
     assert fast.times_baseline
     assert fast.times_without_rounds
     assert (fast.times_baseline.low or 0) > 1.2
     assert (fast.times_without_rounds.low or 2) < 1.0
     conditions = conditions_of(runs)  # side by side
     _, fast = compare_to_baseline(conditions, conditions[0])
-    assert (fast.order, fast.rounds, fast.times_without_rounds) == (Verdict.NOT_PROVEN, (), None)
+    assert (fast.order, fast.rounds, fast.times_without_rounds) == (Standing.NOT_PROVEN, (), None)
 
 
 def test_rounds_that_do_not_differ_are_no_pairs(planted: Plant) -> None:
@@ -58,9 +58,9 @@ def test_errors_stay_rare_and_drift_hides_nothing(conditions: int, drift: float,
         speeds = [tuple(map(float, row)) for row in speed * np.exp(noise)]
         pairs = rounds_differ(speeds)
         orders = [order(one, speeds[0], conditions - 1, paired=pairs) for one in speeds[1:]]
-        paired += orders[0] is Verdict.FASTER
-        unpaired += order(speeds[1], speeds[0], conditions - 1) is Verdict.FASTER
-        wrong += any(found in (Verdict.FASTER, Verdict.SLOWER) for found in orders[truth > 1.0 :])
+        paired += orders[0] is Standing.FASTER
+        unpaired += order(speeds[1], speeds[0], conditions - 1) is Standing.FASTER
+        wrong += any(found in (Standing.FASTER, Standing.SLOWER) for found in orders[truth > 1.0 :])
     assert wrong <= 0.05 * campaigns + 3.0 * (0.05 * 0.95 * campaigns) ** 0.5
     if truth > 1.0:
         assert paired >= 0.95 * campaigns

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.statistics import (
     LOSS_MARGIN_NATS,
-    Verdict,
+    Standing,
     _student,
     estimate,
     loss_margin,
@@ -86,27 +86,27 @@ def test_a_ratio_is_of_geometric_means_and_leaves_out_what_is_no_speed() -> None
 @pytest.mark.parametrize(
     ("speeds", "expected"),
     [
-        ([100, 101, 102], Verdict.EQUAL),  # planted tie: overlapping
-        ([101.5, 101.6, 101.7], Verdict.EQUAL),  # apart, but by less than 2 %
-        ([120, 121, 122], Verdict.FASTER),
-        ([80, 81, 82], Verdict.SLOWER),
-        ([95, 100.5, 104], Verdict.EQUAL),
-        ([98, 103, 105], Verdict.EQUAL),  # overlapping, and close
-        ([97, 104, 106], Verdict.NOT_PROVEN),  # 8 % apart may be behind these, and so may 11 %
-        ([90, 104, 130], Verdict.NOT_PROVEN),  # too wide to tell
-        ([120, 121], Verdict.NOT_PROVEN),
-        ([], Verdict.NOT_PROVEN),
+        ([100, 101, 102], Standing.EQUAL),  # planted tie: overlapping
+        ([101.5, 101.6, 101.7], Standing.EQUAL),  # apart, but by less than 2 %
+        ([120, 121, 122], Standing.FASTER),
+        ([80, 81, 82], Standing.SLOWER),
+        ([95, 100.5, 104], Standing.EQUAL),
+        ([98, 103, 105], Standing.EQUAL),  # overlapping, and close
+        ([97, 104, 106], Standing.NOT_PROVEN),  # 8 % apart may be behind these, and so may 11 %
+        ([90, 104, 130], Standing.NOT_PROVEN),  # too wide to tell
+        ([120, 121], Standing.NOT_PROVEN),
+        ([], Standing.NOT_PROVEN),
     ],
 )
-def test_the_order_of_two_speeds(speeds: list[float], expected: Verdict) -> None:
+def test_the_order_of_two_speeds(speeds: list[float], expected: Standing) -> None:
     assert order(speeds, [99.0, 100.0, 101.0]) == expected
 
 
 def test_noise_alone_is_seldom_called_a_difference() -> None:
     rng = np.random.default_rng(3)
     found = [order(list(rng.normal(100, 3, 5)), list(rng.normal(100, 3, 5))) for _ in range(300)]
-    assert sum(one in (Verdict.FASTER, Verdict.SLOWER) for one in found) <= 0.1 * len(found)
-    assert sum(one == Verdict.EQUAL for one in found) >= 0.8 * len(found)
+    assert sum(one in (Standing.FASTER, Standing.SLOWER) for one in found) <= 0.1 * len(found)
+    assert sum(one == Standing.EQUAL for one in found) >= 0.8 * len(found)
 
 
 BASE = [(0, 3.00), (1, 3.004), (2, 2.996)]
@@ -119,35 +119,35 @@ def shifted(by: float, base: list[tuple[int, float]] = BASE) -> list[tuple[int, 
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        (shifted(0.005), Verdict.EQUAL),
-        (shifted(0.2), Verdict.WORSE),
-        (shifted(-0.2), Verdict.BETTER),
-        ([(0, 3.2)], Verdict.NOT_PROVEN),  # one pair beyond the margin may be luck
-        ([(0, 3.002)], Verdict.NOT_PROVEN),  # and so may one within it
-        ([(0, 3.002), (1, 3.001)], Verdict.NOT_PROVEN),
-        ([(0, 2.98), (1, 3.10), (2, 2.99)], Verdict.NOT_PROVEN),
-        ([(7, 3.0)], Verdict.NOT_PROVEN),  # no baseline with that seed
-        ([(0, 3.0), (1, math.nan), (2, 3.0)], Verdict.WORSE),  # diverged
-        ([], Verdict.NOT_PROVEN),
+        (shifted(0.005), Standing.EQUAL),
+        (shifted(0.2), Standing.WORSE),
+        (shifted(-0.2), Standing.BETTER),
+        ([(0, 3.2)], Standing.NOT_PROVEN),  # one pair beyond the margin may be luck
+        ([(0, 3.002)], Standing.NOT_PROVEN),  # and so may one within it
+        ([(0, 3.002), (1, 3.001)], Standing.NOT_PROVEN),
+        ([(0, 2.98), (1, 3.10), (2, 2.99)], Standing.NOT_PROVEN),
+        ([(7, 3.0)], Standing.NOT_PROVEN),  # no baseline with that seed
+        ([(0, 3.0), (1, math.nan), (2, 3.0)], Standing.WORSE),  # diverged
+        ([], Standing.NOT_PROVEN),
     ],
 )
-def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Verdict) -> None:
+def test_losses_beside_the_baseline(losses: list[tuple[int, float]], expected: Standing) -> None:
     found = loss_test(losses, BASE)
     assert found.verdict == expected
     assert found.margin == LOSS_MARGIN_NATS
-    assert bool(found.reason) == (expected == Verdict.NOT_PROVEN or found.difference is None)
+    assert bool(found.reason) == (expected == Standing.NOT_PROVEN or found.difference is None)
 
 
 def test_the_margin_never_depends_on_how_much_repeats_differ() -> None:
     noisy = [(0, 3.0), (1, 3.1), (2, 2.9)]
     found = loss_test(shifted(0.05, noisy), noisy)
     assert found.margin == LOSS_MARGIN_NATS
-    assert found.verdict == Verdict.WORSE  # by as much in every pair
+    assert found.verdict == Standing.WORSE  # by as much in every pair
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize(("by", "expected"), [(0.001, Verdict.EQUAL), (3.0, Verdict.WORSE), (-0.5, Verdict.BETTER)])
-def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: float, expected: Verdict) -> None:
+@pytest.mark.parametrize(("by", "expected"), [(0.001, Standing.EQUAL), (3.0, Standing.WORSE), (-0.5, Standing.BETTER)])
+def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: float, expected: Standing) -> None:
     base = [(repeat, unit * loss) for repeat, loss in enumerate((1.0, 1.001, 1.0))]
     margin = loss_margin([loss for _, loss in base], None, own=True)
     found = loss_test([(repeat, loss + by * unit) for repeat, loss in base], base, margin)
@@ -158,8 +158,8 @@ def test_a_script_s_own_losses_are_equal_within_a_part_of_them(unit: float, by: 
 def test_a_script_s_own_losses_of_0_are_equal_to_nothing_else() -> None:
     none = [(0, 0.0), (1, 0.0), (2, 0.0)]
     margin = loss_margin([0.0, 0.0, 0.0], None, own=True)
-    assert loss_test([(0, 0.1), (1, 0.1), (2, 0.1)], none, margin).verdict == Verdict.WORSE
-    assert loss_test(none, none, margin).verdict == Verdict.EQUAL
+    assert loss_test([(0, 0.1), (1, 0.1), (2, 0.1)], none, margin).verdict == Standing.WORSE
+    assert loss_test(none, none, margin).verdict == Standing.EQUAL
 
 
 def test_a_margin_that_is_given_counts_whatever_the_unit() -> None:

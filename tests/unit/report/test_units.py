@@ -12,7 +12,7 @@ from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, 
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
-from dscampaign.orchestrator.report.compare.statistics import Verdict
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import condition_rows, document_of, run_rows
@@ -44,7 +44,7 @@ def test_a_repeat_that_does_not_say_tokens_is_compared_by_its_steps(planted: Pla
     assert [one.speed.value for one in found if one.speed] == pytest.approx([10, 12.5], rel=0.01)
     assert found[1].times_baseline
     assert found[1].times_baseline.value == pytest.approx(1.25, rel=0.01)
-    assert found[1].order == Verdict.FASTER
+    assert found[1].order == Standing.FASTER
     assert answer(found).sentence == "Use b: 1.25 × the baseline's speed, same loss."
     (change,) = sensitivities(found)
     assert effect_line(change).startswith("engine ddp → deepspeed: 1.25 ")

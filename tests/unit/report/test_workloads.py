@@ -12,7 +12,7 @@ from dscampaign.db.states import RunState
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Verdict
+from dscampaign.orchestrator.report.compare.statistics import LOSS_MARGIN_NATS, Standing
 from dscampaign.orchestrator.report.compare.workloads import seconds_to_loss, times_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, results_at
@@ -75,9 +75,9 @@ def test_where_several_do_other_work_the_unknown_is_apart(planted: Plant) -> Non
     assert workloads(own_script(runs, 1024, 4096, None)) == [["small"], ["large"], ["new"]]
 
 
-@pytest.mark.parametrize(("margin", "verdict"), [(None, Verdict.WORSE), (0.4, Verdict.EQUAL)])
+@pytest.mark.parametrize(("margin", "verdict"), [(None, Standing.WORSE), (0.4, Standing.EQUAL)])
 def test_the_margin_is_fixed_or_the_spec_s_however_much_repeats_differ(
-    planted: Plant, margin: float | None, verdict: Verdict
+    planted: Plant, margin: float | None, verdict: Standing
 ) -> None:
     base = Planted("base", held_out=(2.8, 3.0, 3.2))
     runs = planted(base, Planted("worse", held_out=(3.1, 3.3, 3.5)))
