@@ -60,11 +60,6 @@ def test_the_first_attempt_searches_from_the_usual_size(tmp_path: Path) -> None:
     assert told.search
 
 
-def test_a_later_attempt_has_its_size_and_does_not_search(tmp_path: Path) -> None:
-    told = payload(runs(tmp_path)[0], tmp_path, 4)
-    assert (told.micro_batch, told.accumulation, told.search) == (4, 6, "")
-
-
 def test_repeats_train_with_one_size_and_other_conditions_with_their_own(tmp_path: Path) -> None:
     keys = {run.name: payload(run, tmp_path, None).search for run in runs(tmp_path)}
     assert keys["zero_stage-1"] == keys["zero_stage-1-r1"]
@@ -92,16 +87,6 @@ def test_points_share_a_search_where_a_step_is_the_same(tmp_path: Path, matrix: 
     assert len({payload(run, tmp_path, None).search for run in runs(tmp_path, matrix=matrix)}) == number
 
 
-def test_it_is_a_value_of_an_axis(tmp_path: Path) -> None:
-    found = {run.name: run.micro_batch for run in runs(tmp_path, "4", "{micro_batch: [auto, 8]}")}
-    assert found == {
-        "micro_batch-auto": None,
-        "micro_batch-auto-r1": None,
-        "micro_batch-8": 8,
-        "micro_batch-8-r1": 8,
-    }
-
-
 def test_what_is_searched_has_the_batch_of_a_search_and_what_is_trained_the_spec_s(tmp_path: Path) -> None:
     told = payload(runs(tmp_path)[0], tmp_path, None)
     searching = told.searching(12, 30.0)
@@ -119,11 +104,6 @@ def test_a_script_of_ones_own_cannot_be_searched_for(tmp_path: Path) -> None:
     spec.write_text("name: x\nexecutor: local\ncommand: train.py\ntrain: {global_batch: 8, micro_batch: auto}\n")
     with pytest.raises(UserError, match=r"4:.*train\.micro_batch: auto is for the built-in training"):
         load_runs(spec)
-
-
-def test_another_word_is_no_size(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.micro_batch: expected a whole number or 'auto'"):
-        runs(tmp_path, "largest")
 
 
 @pytest.mark.parametrize("field", ["sequence_parallel", "tensor_parallel"])

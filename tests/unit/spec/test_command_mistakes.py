@@ -1,11 +1,9 @@
 """Mistakes in `command`, and in other text, are told once, where they are, before anything runs."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.unit.spec.test_mistakes import problems
 
 OWN = "name: x\nexecutor: local\n"
@@ -37,11 +35,6 @@ def test_what_is_no_text_is_refused_where_it_stands(tmp_path: Path, text: str, f
     assert hint is None or problem.hint == hint
 
 
-def test_a_word_in_the_matrix_is_refused_too(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, f"{OWN}matrix: {{command: [[train.py, {{lr}}], [train.py, b]]}}\n")
-    assert (problem.field, problem.hint) == ("matrix.command[0][1]", QUOTE)
-
-
 @pytest.mark.parametrize(
     "command",
     ["python train.py {depth}", "python3 train.py {depth}", "train.py 'a {depth}", "-m", "[train.py, {depth}]"],
@@ -51,11 +44,6 @@ def test_a_wrong_command_is_not_also_missing(tmp_path: Path, command: str, name:
     matrix = "matrix: {depth: [1, 2]}\n" if "depth" in command else ""
     (problem,) = problems(tmp_path, f"{OWN}{name}: {command}\n{matrix}")
     assert problem.field.startswith(name)
-
-
-def test_a_variable_that_is_no_text_still_uses_its_placeholder(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, f"{OWN}command: train.py\nenv: {{A: {{depth}}}}\nmatrix: {{depth: [1, 2]}}\n")
-    assert problem.field == "env.A"
 
 
 @pytest.mark.parametrize(
@@ -68,29 +56,3 @@ def test_a_command_starts_with_a_python_script(tmp_path: Path, command: str) -> 
     (problem,) = problems(tmp_path, f"{OWN}command: {command}\n")
     assert problem.field == "command"
     assert (problem.hint or "").startswith("start with a Python script")
-
-
-@pytest.mark.parametrize("command", ["tool", "./tool", "package", "/elsewhere/tool", "-m module", "'{script}'"])
-def test_what_python_runs_needs_no_suffix(tmp_path: Path, command: str) -> None:
-    (tmp_path / "tool").write_text(f"#!{sys.executable}\n")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__main__.py").touch()
-    path = tmp_path / "spec.yaml"
-    matrix = "matrix: {script: [train.py]}\n" if "script" in command else ""
-    path.write_text(f"{OWN}command: {command}\n{matrix}")
-    assert load_spec(path).command
-
-
-@pytest.mark.parametrize(
-    "end",
-    ["> out.txt", ">> out", "2>&1", "2> err", "< in", "| tee log", "&& b", "|| b", "; b", "&"],
-)
-def test_no_shell_reads_a_command(tmp_path: Path, end: str) -> None:
-    (problem,) = problems(tmp_path, f"{OWN}command: 'train.py {end}'\n")
-    assert "no shell reads it" in problem.message
-
-
-def test_a_list_of_words_is_meant(tmp_path: Path) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"{OWN}command: [train.py, '>', '|']\n")
-    assert load_spec(path).command == (str(tmp_path / "train.py"), ">", "|")

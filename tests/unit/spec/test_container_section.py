@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import SpecError
 from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.spec.expand import Run, expand
-from dscampaign.orchestrator.spec.load import load_runs, load_spec
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.load import load_runs
 
 
 @pytest.fixture
@@ -78,13 +77,6 @@ def test_pyxis_needs_slurm(folder: Path) -> None:
         read(folder, "{image: image.sif, runtime: pyxis}", "executor: local")
 
 
-@pytest.mark.parametrize("option", ["container_image", "container", "container-mounts"])
-def test_options_of_slurm_that_would_contain_the_agent_lead_to_the_section(folder: Path, option: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        read(folder, "", f"slurm: {{{option}: x}}")
-    assert "use container." in str(caught.value.problems[0].hint)
-
-
 def test_a_payload_has_the_container_its_variables_and_the_image_s_python(folder: Path) -> None:
     section = "{image: image.sif, runtime: apptainer, mounts: [/data], env: {A: 2, B: true}, writable: true}"
     own = payload(folder, read(folder, section, "env: {A: '1', C: c}")[0])
@@ -108,19 +100,3 @@ def test_the_image_is_part_of_the_experiment_and_may_be_an_axis(folder: Path) ->
         f"{folder}/other.sif",
     ]
     assert len({run.config_hash for run in runs}) == 2
-
-
-def test_a_script_may_lie_in_the_image(folder: Path) -> None:
-    inside = "{image: image.sif, runtime: apptainer, workdir: /workspace}"
-    assert read(folder, inside, "command: pretrain.py --depth 3")[0].config.command == ("pretrain.py", "--depth", "3")
-    image = "{image: image.sif, runtime: apptainer}"
-    assert read(folder, image, "command: /workspace/pretrain.py")
-    with pytest.raises(SpecError, match="no such script"):
-        read(folder, image, "command: pretrain.py")
-
-
-def test_a_stored_configuration_reads_back(folder: Path) -> None:
-    spec = {"image": "image.sif", "runtime": "charliecloud", "mounts": ["/data:/d"]}
-    (folder / "spec.yaml").write_text(yaml.safe_dump({"name": "n", "command": "train.py", "container": spec}))
-    [run] = expand(load_spec(folder / "spec.yaml"))
-    assert type(run.config).model_validate_json(run.config.model_dump_json()) == run.config

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.errors import Problem, SpecError
-from dscampaign.orchestrator.spec import other_names
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
-from dscampaign.orchestrator.spec.matrix import field_path
 
 OWN = "name: x\nexecutor: local\n"
 BUILT_IN = "name: x\ntrain: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}\n"
@@ -20,24 +18,6 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
     with pytest.raises(SpecError) as caught:
         load_spec(path, overrides)
     return caught.value.problems
-
-
-def test_a_misspelt_field_is_not_also_missing(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("global_batch", "globalbatch"))
-    assert problem.hint == 'did you mean "global_batch"?'
-    (problem,) = problems(tmp_path, BUILT_IN.replace(", global_batch: 8", "") + "matrix: {globalbatch: [8, 16]}\n")
-    assert (problem.field, problem.hint) == ("matrix.globalbatch", 'did you mean "global_batch"?')
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("screen: {step: 5}\nmatrix: {lr: [1, 2]}\n", 'did you mean "steps"?'),
-        ("retry: {rules: [{match: a, acton: stop}]}\n", 'did you mean "action"?'),
-    ],
-)
-def test_what_a_section_needs_is_not_missing_where_it_is_misspelt(tmp_path: Path, text: str, hint: str) -> None:
-    assert [problem.hint for problem in problems(tmp_path, BUILT_IN + text)] == [hint]
 
 
 def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,53 +47,21 @@ def test_a_hint_is_yaml(tmp_path: Path, axis: str, hint: str) -> None:
     [
         ("  learning_rate: 1", 'did you mean "lr"?'),
         ("  batch_size: 1", 'did you mean "global_batch"?'),
-        ("  per-device-train-batch-size: 1", 'did you mean "micro_batch"?'),
         ("  max_steps: 1", 'did you mean "steps"?'),
-        ("  max_length: 1", 'did you mean "seq_len"?'),
         ("  gradient_accumulation_steps: 1", "leave it out: accumulation follows from global_batch"),
-        ("slurm: {walltime: 3}", 'did you mean "time"?'),
         ("learning_rate: 1", 'did you mean "train.lr"?'),
-        ("time: 3", 'did you mean "slurm.time"?'),
-        ("matrix: {batch_size: [8, 16]}", 'did you mean "global_batch"?'),
         ("matrix: {train.batch_size: [8, 16]}", 'did you mean "train.global_batch"?'),
         ("matrix: {foo: [1, 2]}", "name a field (train.lr), or use {foo} in `command`"),
-        ("  context_parallel: 2", 'did you mean "sequence_parallel"?'),
         ("  seq_len: '8'", "write 8 without quotes"),
-        ("  lr: '1e-3'", "write 1e-3 without quotes"),
         ("  lr: [6e-4, 3e-4]", "to compare several values, list them under `matrix`, as train.lr"),
-        ("slurm: {nodes: [1, 2]}", "to compare several values, list them under `matrix`, as slurm.nodes"),
         ("  strategy: ZeRO3", 'did you mean "zero3"?'),
-        ("  strategy: FSDP", 'did you mean "fsdp2"?'),
-        ("  precision: BF16", 'did you mean "bf16"?'),
         ("matrix: {zero_stage: [0, 1], exclude: [{zero_stag: 1}]}", 'did you mean "zero_stage"?'),
-        ("matrix: {zero_stage: [0, 1], exclude: [{lr: 1, zero_stage: 1}]}", "name an axis, or its values"),
     ],
 )
 def test_a_hint_names_what_is_meant(tmp_path: Path, text: str, hint: str) -> None:
     train = BUILT_IN.replace("train: {", "train:\n  ").replace(", ", "\n  ").replace("}", "")
     (problem,) = problems(tmp_path, f"{train}{text}\n")
     assert (problem.hint or "").startswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("slurm: {gpus_per_nod: 4}\n", "slurm.gpus_per_nod"),
-        ("slurm: {gpus-per-nod: 4}\n", "slurm.gpus_per_nod"),
-        ("slurm: {num_nodes: 3}\n", "slurm.num_nodes"),
-        ("slurm: {gpus_per_nod: 4}\nmatrix: {gpus_per_node: [2, 8]}\n", "slurm.gpus_per_nod"),
-        ("slurm: {gpus_per_node: four}\n", "slurm.gpus_per_node"),
-        ("ranks_per_nod: 4\n", "ranks_per_nod"),
-    ],
-)
-def test_what_follows_from_a_misspelt_field_alone_is_not_told(tmp_path: Path, text: str, field: str) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("global_batch: 8", "global_batch: 12, micro_batch: 3") + text)
-    assert problem.field == field
-
-
-def test_names_of_other_tools_lead_to_fields() -> None:
-    assert [name for name in other_names.FIELD.values() if field_path(name) is None] == []
-    assert [name for name in other_names.FIELD if field_path(name)] == []
 
 
 @pytest.mark.parametrize("steps", ["1e3", "1000.0", "1_000"])
@@ -178,34 +126,9 @@ def test_an_entry_of_include_overwrites_no_other(tmp_path: Path, matrix: str, fi
 
 
 @pytest.mark.parametrize(
-    ("matrix", "runs"),
-    [
-        ("{zero_stage: [0, 1], include: [{lr: 1}, {zero_stage: 1, lr: 1}]}", 2),
-        ("{zero_stage: [0, 1], include: [{zero_stage: 0, lr: 1}, {zero_stage: 1, lr: 2}]}", 2),
-        ("{zero_stage: [0, 1], include: [{lr: 1}, {zero_stage: 1, lr: 2}]}", 2),
-        ("{zero_stage: [0, 1], include: [{label: a, lr: 1}, {label: b, lr: 2}]}", 4),
-        ("{zero_stage: [0], include: [{zero_stage: 1, lr: 1}, {zero_stage: 1, lr: 2}]}", 3),
-        ("{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {memory_breakdown: true}}]}", 2),
-    ],
-)
-def test_entries_of_include_that_say_different_things_pass(tmp_path: Path, matrix: str, runs: int) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"{BUILT_IN}matrix: {matrix}\n", encoding="utf-8")
-    assert len(expand(load_spec(path))) == runs
-
-
-@pytest.mark.parametrize(
     ("text", "field", "message", "hint"),
     [
         ("slurm: {gres: 'mps:100'}", "slurm.gres", "mps:100 does not give a number of GPUs", "write gpu:8"),
-        ("slurm: {gres: 'h100:8'}", "slurm.gres", "h100:8 does not give a number of GPUs", "write gpu:8"),
-        (
-            "slurm: {gres: 'gpu:2,gpu:a100:2K'}",
-            "slurm.gres",
-            "gpu:a100:2K does not give a number of GPUs",
-            "write gpu:8",
-        ),
-        ("slurm: {gres: 'gpu:4', gpus_per_node: 0}", "slurm.gres", "is given together with gpus_per_node", "remove"),
         ("ranks_per_node: 16", "ranks_per_node", "16 ranks need as many GPUs, a node has 8", "use at most 8, or"),
         (
             "matrix: {ranks_per_node: [4, 16]}",
@@ -213,7 +136,6 @@ def test_entries_of_include_that_say_different_things_pass(tmp_path: Path, matri
             "16 ranks need as many GPUs",
             "use at most 8",
         ),
-        ("retries: 4", "retries", "unknown field", 'did you mean "retry"?'),
     ],
 )
 def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
@@ -226,51 +148,11 @@ def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
     assert hint in (problem.hint or "")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "slurm: {gres: 'nvme:2', gpus_per_node: 0}",
-        "slurm: {gres: 'gpu:0'}",
-        "slurm: {gres: 'gpu:h100:2(S:0,1),nvme:1'}",
-        "ranks_per_node: 16\nenv: {DS_ACCELERATOR: cpu}",
-        "slurm: {gpus_per_node: 0}\nranks_per_node: 16",
-    ],
-)
-def test_what_says_that_it_means_it_passes(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "spec.yaml"
-    path.write_text(f"{BUILT_IN.replace('global_batch: 8', 'global_batch: 16')}{text}\n")
-    load_spec(path)
-
-
-def test_a_switch_of_sbatch_is_on_or_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "spec.yaml"
-    options = "{exclusive: no, contiguous: off, hold: Yes, overcommit: false, kill-on-invalid-dep: no, gpu-bind: none}"
-    path.write_text(f"{BUILT_IN}slurm: {options}\n")
-    options_given = load_spec(path).slurm.passed_options
-    assert options_given == {"hold": True, "kill_on_invalid_dep": "no", "gpu_bind": "none"}
-    path.write_text(f"{BUILT_IN}slurm: {{exclusive: user}}\n")
-    assert load_spec(path).slurm.passed_options == {"exclusive": "user"}
-
-
 def test_a_profile_after_the_end_is_refused(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 1000, profile_at: 5000"))
     assert problem.field == "train.profile_at"
     assert "after the last of 1,000 steps" in problem.message
     assert problem.hint == "write at most 998"
-
-
-@pytest.mark.parametrize(
-    ("number", "hint"),
-    [
-        ("0100", "write 100"),
-        ('"100"', "write 100 without quotes"),
-        ('"00.5"', "write 00.5 without quotes"),
-        ("many", None),
-    ],
-)
-def test_a_number_that_is_text_is_told_as_it_is(tmp_path: Path, number: str, hint: str | None) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", f"steps: {number}"))
-    assert (problem.field, problem.hint) == ("train.steps", hint)
 
 
 @pytest.mark.parametrize(
@@ -289,37 +171,15 @@ def test_what_is_not_utf8_says_where(tmp_path: Path, content: bytes, line: int, 
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "hint"),
-    [
-        ("deepspeed: ds_config.json", "deepspeed", "write the file's content"),
-        ("include: [{lr: 1}]", "include", 'did you mean "matrix.include"?'),
-        ("sweep: {lr: [1, 2]}", "sweep", 'did you mean "matrix"?'),
-        ("retry: {allow: zero_stage}", "retry.allow", "write [zero_stage]"),
-        ("matrix: {lr: [1, 2], exclude: [{lr: [1, 2]}]}", "matrix.exclude[0]", "write an entry for each value"),
-        ("matrix: {lr: [1, 2], exclude: [{lr: '1'}]}", "matrix.exclude[0]", "write 1 without quotes"),
-    ],
-)
-def test_what_stands_elsewhere_or_in_another_form(tmp_path: Path, text: str, field: str, hint: str) -> None:
-    (problem,) = problems(tmp_path, f"{BUILT_IN}{text}\n")
-    assert problem.field == field
-    assert (problem.hint or "").startswith(hint)
-
-
-@pytest.mark.parametrize(
     ("text", "field", "message", "hint"),
     [
         ("setup: [module load a]", "setup", "unknown field", "write slurm.setup or local.setup"),
-        ("wandb: {project: x}", "wandb", "unknown field", 'did you mean "forward.wandb"?'),
         ("program: a.py", "program", "unknown field", 'did you mean "command"?'),
-        ("run: a.py", "run", "unknown field", 'did you mean "command"?'),
         ("parameters: {lr: [1]}", "parameters", "unknown field", 'did you mean "matrix"?'),
         ("matrix: {train: {lr: [1, 2]}}", "matrix.train", "expected a list of values", "write train.lr"),
-        ("matrix: {lr: {min: 1, max: 2}}", "matrix.lr", "expected a list of values", "write the values to compare"),
         ("chdir: /x", "chdir", "unknown field", 'did you mean "workdir"?'),
-        ("slurm: {chdir: /x}", "slurm.chdir", "is set by this program", "use workdir"),
         ("env: {CUDA_VISIBLE_DEVICES: 0,1}", "env.1", "'1' is not a valid variable name", "quote a value with commas"),
         ("command: cd a && b.py", "command", "contains &&", "write `workdir: a`, and start the command with"),
-        ("command: b.py; a", "command", "contains b.py;", "lines to run before the script belong in `setup`"),
         ("command: OMP_NUM_THREADS=1 b.py", "command", "starts with OMP_", "write `env: {OMP_NUM_THREADS: 1}`"),
         ("command: mpirun b.py", "command", "mpirun is not a Python script", "start with a Python script"),
     ],
@@ -352,24 +212,6 @@ def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, 
     assert (problem.hint or "").startswith(hint)
 
 
-@pytest.mark.parametrize("long", ["a" * 300, "é" * 130, "a/" * 2000])
-@pytest.mark.parametrize("field", ["model", "tokenizer", "dataset", "python", "workdir"])
-def test_a_name_that_no_file_can_have_is_told_where_it_stands(tmp_path: Path, field: str, long: str) -> None:
-    text = BUILT_IN.replace("train: {", "train:\n  ").replace(", ", "\n  ").replace("}", "")
-    inner = field in ("model", "tokenizer", "dataset")
-    lines = [line for line in text.splitlines() if not line.startswith(f"  {field}:")]
-    (problem,) = problems(tmp_path, "\n".join([*lines, f"{'  ' * inner}{field}: {long}"]))
-    assert (problem.line, problem.message) == (len(lines) + 1, "is longer than the name of a file can be")
-
-
-@pytest.mark.parametrize("value", ["''", "' '"])
-@pytest.mark.parametrize("field", ["model", "tokenizer", "dataset", "python", "workdir"])
-def test_an_empty_name_is_not_the_folder_of_the_spec(tmp_path: Path, field: str, value: str) -> None:
-    key = field if field in ("python", "workdir") else f"train.{field}"
-    (problem,) = problems(tmp_path, BUILT_IN, f"{key}={value}")
-    assert (problem.message, problem.hint) == ("is empty", "write a name, or leave the field out")
-
-
 @pytest.mark.parametrize("field", ["train.model", "workdir"])
 def test_a_file_is_no_folder(tmp_path: Path, field: str) -> None:
     (tmp_path / "file").touch()
@@ -386,21 +228,6 @@ def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "field"),
-    [
-        ("screen.keep=3", "screen.steps"),
-        ("train..steps=5", "train."),
-        ("env.A B=1", "env.A B"),
-        ("env.CAMPAIGN_A=1", "env.CAMPAIGN_A"),
-        ("retry.rules.x=1", "retry.rules"),
-    ],
-)
-def test_what_an_override_makes_incomplete_is_told_there(tmp_path: Path, override: str, field: str) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN + "matrix: {lr: [1, 2]}\n", override)
-    assert (problem.path, problem.field) == (f"--set {override}", field)
-
-
-@pytest.mark.parametrize(
     ("axis", "field"),
     [
         ("env.A B: [1]", "matrix.env.A B[0]"),
@@ -414,13 +241,3 @@ def test_what_an_override_makes_incomplete_is_told_there(tmp_path: Path, overrid
 def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: str, field: str) -> None:
     (problem,) = problems(tmp_path, f"{BUILT_IN}matrix:\n  {axis}\n")
     assert (problem.line, problem.field) == (4, field)
-
-
-def test_an_axis_of_a_section_is_not_blamed_for_what_the_section_lacks(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("wikitext", "'a b'") + "matrix: {train: [{lr: 1}, {lr: 2}]}\n")
-    assert (problem.line, problem.message.partition(" is ")[0]) == (2, "a b")
-
-
-def test_each_variable_is_told_in_its_line(tmp_path: Path) -> None:
-    text = BUILT_IN + 'env:\n  A B: 1\n  C: "x\\ny"\n  CAMPAIGN_X: "{x}"\nmatrix: {lr: [0, 1]}\n'
-    assert [problem.line for problem in problems(tmp_path, text)] == [4, 5, 6, 7]

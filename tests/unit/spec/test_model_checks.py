@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.errors import Finding, SpecError
+from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec import model_checks
-from dscampaign.orchestrator.spec.load import runs_of_text
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
@@ -49,20 +48,6 @@ def test_a_missing_tokenizer_or_configuration(tmp_path: Path) -> None:
     assert "no config.json" in findings(str(folder))[0].message
     (folder / "config.json").write_text("{}")
     assert findings(str(folder), None) == []
-
-
-def test_a_section_that_is_not_used() -> None:
-    fields = {"name": "x", "command": ["a.py"]}
-    local = Spec.model_validate({**fields, "executor": "local", "slurm": {"partition": "a"}})
-    assert remarks(local) == ["`slurm:` is not used with `executor: local`"]
-    assert remarks(Spec.model_validate({**fields, "slurm": {"partition": "a"}})) == []
-
-
-def test_a_number_too_large_for_a_float_is_no_infinity() -> None:
-    """As of an abbreviated commit."""
-    text = "name: a\ncommand: a.py {x}\ntrain: {steps: 1}\nmatrix: {x: [12e4567]}\n"
-    with pytest.raises(SpecError, match="too large a number"):
-        runs_of_text(text, Path("s.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.feasibility import needs_of
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
-from dscampaign.orchestrator.memory.prediction import memory_key
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
-from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.rank_groups import remarks
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
@@ -61,25 +60,6 @@ def test_the_batch_is_divided_among_groups(tmp_path: Path, field: str) -> None:
     assert (getattr(config, field), config.part_len) == (4, 256 if field == SEQUENCE else 1024)
     with pytest.raises(ValueError, match="global_batch is not"):
         TrainerConfig.from_json(json.dumps({**train, field: 2}))
-
-
-@both
-def test_it_is_an_axis_like_any_other(tmp_path: Path, field: str) -> None:
-    found = runs(field, tmp_path, train={"micro_batch": 4}, matrix={field: [1, 2, 4]})
-    assert [(run.name, run.accumulation) for run in found] == [(f"{field}-{n}", 2 * n) for n in (1, 2, 4)]
-    assert len({run.config_hash for run in found}) == 3
-    assert len({memory_key(run.config) for run in found}) == 3
-    assert len({job_request.search_key(run.config) for run in found}) == 3
-    sizes = [run.config.rendered_deepspeed().get("tensor_parallel", {}).get("autotp_size") for run in found]
-    assert sizes == ([None, 2, 4] if field == TENSOR else [None, None, None])
-
-
-@both
-def test_the_default_changes_no_key_and_no_configuration(field: str) -> None:
-    given, default = ({"global_batch": 8, **more} for more in ({field: 1}, {}))
-    one, other = (RunConfig.model_validate({"train": train}) for train in (given, default))
-    assert memory_key(one) == memory_key(other)
-    assert "tensor_parallel" not in one.rendered_deepspeed()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +112,6 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "field", "message"),
     [
-        (SEQUENCE, {"train": {SEQUENCE: 3, "seq_len": 1023}}, "", "3 does not divide the 8 ranks of the run | "),
         (SEQUENCE, {"train": {"seq_len": 1022}}, "", "4 does not divide seq_len 1022 | each rank"),
         (
             TENSOR,
@@ -140,21 +119,9 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "",
             "3 does not divide the 8 ranks of the run | use a number of ranks that 3 divides",
         ),
-        (
-            TENSOR,
-            {"slurm": {"nodes": 1, "gpus_per_node": "h100:5"}, "train": {TENSOR: 2, "global_batch": 40}},
-            "",
-            "2 does not divide the 5 ranks of the run | use a number of ranks that 2 divides, or leave it out",
-        ),
         *(
             (kind, {"train": {kind: 8}}, "", "8 does not divide the model's 12 heads (n_head) | use one of 1, 2, 4")
             for kind in (SEQUENCE, TENSOR)
-        ),
-        (
-            SEQUENCE,
-            {"train": {"model": {**LLAMA, "num_key_value_heads": 2}, "tokenizer": "bytes"}},
-            "",
-            "4 does not divide the model's 2 heads (num_key_value_heads) | use one of 1, 2",
         ),
         (
             TENSOR,
@@ -163,11 +130,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "4 does not divide the model's inner width 30 (intermediate_size) | use one of 1, 2",
         ),
         (SEQUENCE, {"train": {"attention": "sdpa"}}, "", "does not go with attention sdpa"),
-        (SEQUENCE, {"train": {"deepcompile": True, "zero_stage": 1}}, "", "does not go with deepcompile"),
         (TENSOR, {"train": {"zero_stage": 3}}, "", "is not served with ZeRO 3"),
-        (TENSOR, {"train": {"strategy": "fsdp2"}}, "", "is DeepSpeed's, and engine fsdp2 does not use DeepSpeed"),
-        (TENSOR, {"train": {"dropout": 0.1}}, "", "does not go with dropout"),
-        (TENSOR, {"deepspeed": {"optimizer": {"type": "Lamb"}}}, "deepspeed.optimizer.type", "Lamb does not go with"),
         (
             SEQUENCE,
             {"train": {"model": {"model_type": "qwen2", "use_sliding_window": True}, "tokenizer": "bytes"}},
@@ -175,22 +138,10 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "is not served with sequence_parallel: attention sees a window",
         ),
         (
-            TENSOR,
-            {"train": {"model": {"model_type": "opt", "layerdrop": 0.1}, "tokenizer": "bytes"}},
-            "train.model.layerdrop",
-            "is not served with tensor_parallel: which layers",
-        ),
-        (
             SEQUENCE,
             {"train": {"model": {"model_type": "mistral"}, "tokenizer": "bytes"}},
             "",
             "is not served for model type mistral",
-        ),
-        (
-            TENSOR,
-            {"train": {"model": {"model_type": "olmo2"}, "tokenizer": "bytes"}},
-            "",
-            "is not served for model type olmo2",
         ),
         *(
             (
@@ -202,7 +153,6 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             for kind in (SEQUENCE, TENSOR)
         ),
         (TENSOR, {"command": "train.py"}, "", "is for the built-in training"),
-        (SEQUENCE, {"train": {"ulysses_sequence_parallel_size": 2}}, "train.ulysses_sequence_parallel_size", "unknown"),
         (TENSOR, {"train": {"pp_size": 2}}, "train.pp_size", "unknown field | the stack of layers is not split here"),
     ],
 )

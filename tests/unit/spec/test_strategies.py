@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
 from dscampaign.orchestrator.spec import strategies
@@ -34,12 +33,6 @@ def run(tmp_path: Path, **changes: Any) -> Run:
     return only
 
 
-def rendered(one: Run) -> dict[str, Any]:
-    sizes = {"micro_batch": 8, "accumulation": 1}
-    train = one.config.train_json(**sizes, world_size=8)
-    return render(train, **sizes, world_size=8, overrides=one.config.deepspeed)
-
-
 def problems(tmp_path: Path, **changes: Any) -> list[str]:
     with pytest.raises((SpecError, InvalidSpec)) as caught:
         runs(tmp_path, **changes)
@@ -55,14 +48,6 @@ def test_a_word_is_its_fields(tmp_path: Path, word: str) -> None:
     assert by_word.config_hash == by_fields.config_hash
     assert by_word.stored_config == by_fields.stored_config
     assert "strategy" not in by_word.config.train_json(micro_batch=1, accumulation=1, world_size=1)
-
-
-def test_words_vary_in_a_matrix_over_a_base(tmp_path: Path) -> None:
-    found = runs(tmp_path, matrix={"strategy": ["ddp", "zero2", "zero3-offload"], "precision": ["bf16", "fp32"]})
-    assert len(found) == 6
-    train = found["precision-fp32_strategy-zero3-offload"].config.train
-    assert (train.engine, train.zero_stage, train.offload, train.precision) == ("deepspeed", 3, "optimizer", "fp32")
-    assert found["precision-bf16_strategy-ddp"].params == {"strategy": "ddp", "precision": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -87,51 +72,21 @@ def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
     assert said.config.deepspeed == {}
 
 
-def test_tf32_is_a_way_to_have_no_half_precision(tmp_path: Path) -> None:
-    off = {"bf16": {"enabled": False}, "fp16": {"enabled": False}}
-    assert run(tmp_path, train={"precision": "tf32"}, deepspeed=off).config.train.precision == "tf32"
-    assert run(tmp_path, deepspeed=off).config.train.precision == "fp32"
-
-
-def test_a_disk_in_the_base_is_for_those_that_use_it(tmp_path: Path) -> None:
-    found = runs(tmp_path, train=NVME, matrix={"strategy": ["zero3", "zero-infinity"]})
-    assert found["strategy-zero-infinity"].config.train.nvme_path == NVME["nvme_path"]
-    assert found["strategy-zero3"].config_hash == run(tmp_path, train={"zero_stage": 3}).config_hash
-
-
-def test_a_command_can_use_the_word(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    for train in ({"strategy": "zero2-offload"}, {"zero_stage": 2, "offload": "optimizer"}):
-        one = run(tmp_path, command="train.py --strategy {strategy}", train=train)
-        assert one.config.command is not None
-        assert one.config.command[1:] == ("--strategy", "zero2-offload")
-
-
 @pytest.mark.parametrize(
     ("train", "expected"),
     [
         ({"strategy": "zero2", "zero_stage": 3}, "train.strategy: zero2 means zero_stage 2, but train.zero_stage is 3"),
-        ({"strategy": "zero4"}, "train.strategy: expected 'ddp', 'zero0'"),
         ({"engine": "ddp", "zero_stage": 1}, "train.zero_stage: is a DeepSpeed setting"),
-        ({"engine": "ddp", "offload": "optimizer"}, "train.offload: is a DeepSpeed setting"),
         ({"engine": "fsdp2", "zero_stage": 3}, "train.zero_stage: is a DeepSpeed setting, and engine fsdp2"),
         ({"engine": "fsdp2", "offload": "nvme", "nvme_path": "/x"}, "train.offload: nvme is not served"),
         ({"engine": "fsdp2", "offload": "optimizer"}, "train.offload: optimizer is not served with engine fsdp2"),
-        ({"engine": "fsdp2", "precision": "fp16"}, "train.precision: fp16 is not served with engine fsdp2"),
         ({"fsdp2_reduce": "last"}, "train.fsdp2_reduce: has no effect with engine deepspeed"),
-        ({"engine": "fsdp2", "universal_checkpoint": True}, "train.universal_checkpoint: is a DeepSpeed setting"),
-        ({"engine": "ddp", "deepcompile": True}, "train.deepcompile: is a DeepSpeed setting"),
-        ({"engine": "ddp", "deepspeed_patches": False}, "train.deepspeed_patches: is a DeepSpeed setting"),
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
-        ({"zero_stage": 2, "offload": "nvme", **NVME}, "train.offload: nvme needs ZeRO 3"),
-        ({"strategy": "zero-infinity"}, "train.strategy: nvme_path is required with offload nvme"),
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
         ({"deepcompile": True}, "train.deepcompile: has no passes for ZeRO 0"),
-        ({"strategy": "zero2-offload", "deepcompile": True}, "train.deepcompile: does not support offloaded states"),
         ({"zero_stage": 3, "fused_loss": True}, "train.fused_loss: needs the whole output layer"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "train.attention: flash_attention_2 is for half"),
-        ({"attention": "flash_attention_2", "engine": "ddp"}, "train.attention: flash_attention_2 does not work"),
     ],
 )
 def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, train: dict[str, Any], expected: str) -> None:
@@ -211,27 +166,3 @@ def test_what_needs_gpus_is_refused_without_them(tmp_path: Path, train: dict[str
     for without in ({"slurm": {"gpus_per_node": 0}}, {"env": {"DS_ACCELERATOR": "cpu"}}):
         [found] = problems(tmp_path, train=train, **without)
         assert "GPUs" in found
-
-
-def test_a_script_of_one_s_own_may_make_of_the_fields_what_it_likes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    own = run(tmp_path, command="train.py", train={"strategy": "zero3-offload-full", "fused_loss": True})
-    assert rendered(own)["zero_optimization"]["offload_param"]["device"] == "cpu"
-
-
-def test_offload_is_rendered_where_deepspeed_takes_it(tmp_path: Path) -> None:
-    optimizer = rendered(run(tmp_path, train={"strategy": "zero2-offload"}))
-    assert set(optimizer["zero_optimization"]) == {"stage", "offload_optimizer"}
-    assert optimizer["zero_force_ds_cpu_optimizer"] is False
-    infinity = rendered(run(tmp_path, train={"strategy": "zero-infinity", **NVME}))
-    for part in ("offload_optimizer", "offload_param"):
-        assert infinity["zero_optimization"][part] == {"device": "nvme", **NVME, "pin_memory": True}
-    assert "aio" in infinity
-    assert "aio" not in infinity["zero_optimization"]
-
-
-def test_deepcompile_and_tf32_reach_deepspeed(tmp_path: Path) -> None:
-    config = rendered(run(tmp_path, train={"strategy": "zero3", "deepcompile": True, "precision": "tf32"}))
-    assert config["compile"] == {"deepcompile": True}
-    assert not config["bf16"]["enabled"]
-    assert not config["fp16"]["enabled"]
