@@ -33,10 +33,9 @@ MAX_NAMES: Final = 100
 MAX_HELD: Final = 100_000
 REPORTED, NONE = "reported", "none"
 """In place of the kind of a source in an event: the script reports metrics itself; there are none so far."""
-NO_METRICS: Final = (
-    "no metrics in the first minute of output. Add to the script: from dscampaign import report, "
-    "and after each step: report(step, loss=loss)"
-)
+NO_METRICS: Final = "no metrics in the first minute of output"
+UNCERTAIN: Final = '"{}" is not read, for its step is not certain'
+ADVICE: Final = ". Add to the script: from dscampaign import report, and after each step: report(step, loss=loss)"
 MAX_MESSAGE: Final = 500
 
 
@@ -67,7 +66,7 @@ class Collector:
         self._over = False
         self._first_s = self._output_s = 0.0
         self._is_silent = False
-        self._marks: dict[str, int] = {}
+        self._marks: dict[str, float] = {}
         self._remarked: set[str] = set()
 
     def follow(self, seconds: float) -> None:
@@ -86,6 +85,9 @@ class Collector:
         if self._read_until(time.monotonic() + FINISH_S, last=True):
             with suppress(OSError):
                 self._tell(UNREAD)
+        if not (self._over or self._chosen or self._is_silent) and (uncertain := self._uncertain()):
+            with suppress(OSError):
+                self._tell(uncertain + ADVICE)
 
     def _read_until(self, until_s: float, *, last: bool) -> bool:
         """Take in new lines, at least a chunk of each source; return whether there may be more.
@@ -148,7 +150,10 @@ class Collector:
         self._output_s = self._output_s or (now_s if any(source.has_read for source in self._sources) else 0.0)
         if self._output_s and now_s - self._output_s >= SILENT_S and not self._is_silent:
             self._is_silent = True
-            self._tell(NO_METRICS, source=NONE)
+            self._tell(": ".join(filter(None, (NO_METRICS, self._uncertain()))) + ADVICE, source=NONE)
+
+    def _uncertain(self) -> str:
+        return next((UNCERTAIN.format(source.unread) for source in self._sources if source.unread), "")
 
     def _new(self, line: Line) -> Line:
         """Return the values of a line that are further than all before: the same value may stand in two files."""
@@ -156,7 +161,11 @@ class Collector:
         if not 0 <= step <= MAX_STEP:
             return {}
         new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
-        self._marks.update((name, max(step, self._marks.get(name, -1))) for name in new)
+        for (
+            name
+        ) in new:  # a line of the same step may follow with the loss of the step: nanoGPT's evaluation has a mean
+            mean = name == "loss" and "eval_loss" in new
+            self._marks[name] = max(step - mean / 2, self._marks.get(name, -1))
         stamp = {"ts": line["ts"]} if "ts" in line else {}
         return {"step": step, **stamp, **new} if new else {}
 

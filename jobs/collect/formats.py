@@ -1,4 +1,4 @@
-"""Tables of the forms in which training scripts print a step and its metrics.
+"""The registry of log formats: tables of the forms in which training scripts print a step and its metrics, and names.
 
 A line is read if exactly one step and at least one loss are certain: no number is wrong. A new form of step is a row of
 `STEPS`, whose example is its test, and a new form of step time a row of `TIMES`.
@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .metric_names import metric_name
-
 Line = dict[str, float]
 """A line of the spool: `step`, and values by name."""
 
@@ -19,7 +17,7 @@ LOSSES: Final = {"loss", "eval_loss"}
 MAX_STEP: Final = 2**53
 """Beyond, a float skips whole numbers."""
 
-_BETWEEN: Final = r"[\s:=\"']*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
+_BETWEEN: Final = r"(?:[\s:=\"'\\]|->|\.{2,})*(?:[a-z_.]*(?:tensor|array|float\d*)\()?\[?"
 """Between a name and its number, which a tensor or a list of one number may hold."""
 _NUMBER: Final = (
     r"[-+]?(?>nan|inf(?:inity)?|[1-9]\d{0,2}(?:,\d{3})+\.\d+|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?)"
@@ -40,7 +38,7 @@ def _counted(name: str) -> re.Pattern[str]:
     parts = r"_?(?:(?:train(?:er|ing)?|cur(?:rent)?)[_./-])*"
     total = rf"(?:(?:\s*/\s*|\s+of\s+)(?P<total>{_COUNT})(?:\.0+(?!\d))?)?"
     step = rf"(?P<step>{_COUNT})(?:\.0+(?!\d))?"
-    return _form(rf"{_BEGIN}{parts}{name}{_BETWEEN}[\[(#]*\s*{step}{total}(?![\w%/]|[.,:-]\d)")
+    return _form(rf"{_BEGIN}{parts}{name}(?:/(?:max|total)_steps)?{_BETWEEN}[\[(#]*\s*{step}{total}(?![\w%/]|[.,:-]\d)")
 
 
 class StepForm(NamedTuple):
@@ -61,7 +59,7 @@ class StepForm(NamedTuple):
     counts: bool = False
 
 
-_OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iteration|iter)|global ?step"
+_OVER_ALL: Final = r"(?:(?:global|optim(?:izer)?|opt|update)[_. -])+(?:step|iteration|iter)|global ?step|num_update"
 _EPOCH_BEFORE: Final = r"epoch(?:\(train\))?[\s:=#\[(]*\d++(?:\s*/\s*\d++)?[\])]?[\s:,|-]*"
 _TRAINING_COUNT: Final = r"\b(?:(?:train(?:ing)?|progress)\b:?|iter\(train\))"
 _BEFORE_COUNT: Final = rf"^(?:[a-z]+:[\w.]+:)?|[|\]>━╸╺]|(?<!\w)-+|\]:|:\d\d(?:[.,]\d+)?\]?|{_TRAINING_COUNT}"
@@ -76,6 +74,7 @@ STEPS: Final = (
     StepForm(_STEP, "step 295/1000: loss tensor(2.5, device='cuda:0')", "nanoGPT, torchtitan, torchtune, OLMo"),
     StepForm(_ITERATION, "iter 295: loss 2.5, mfu 12.30%", "nanoGPT, Megatron-LM, Detectron2"),
     StepForm(_counted("(?<!of )(?:step|iteration|iter)s"), "steps: 295 loss: 2.5", "DeepSpeed, GPT-NeoX"),
+    StepForm(_counted("updates?"), "update 295 -> loss 2.5", "loops of one's own"),
     StepForm(
         _form(rf"(?P<before>^|(?<![a-z0-9_./-])[a-z]+)?:? *{_BAR}"),
         " 30%|##9  | 295/1000 [02:00<04:51, 2.4it/s, loss=2.5]",
@@ -115,10 +114,12 @@ _OTHER_STEPS: Final = _form(
 _EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
 _EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 
+LOSS: Final = _form("loss|entropy|xent")
+"""In every line with a value; a look for it costs little."""
 _VALUE: Final = _form(
     r"(?<![a-z0-9_./-])(?:([a-z]+) +)??"
     r"((?:(?!(?:and|at|current|has|now|of|the|with) )[a-z]+ )?(?:(?:[a-z0-9]+[_/.-])+(?:[a-z]+ )?)?"
-    r"(?:(?:[a-z]*entropy|ce)?loss|[a-z]*cross_?entropy)(?:[_/.-](?:step|epoch))?"
+    r"(?:(?:[a-z]*entropy|ce)?loss|[a-z]*cross_?entropy|xent)(?:[_/.-](?:step|epoch))?"
     r"(?:[ _/.-](?:train|training|val|valid|validation|eval|test)\b)?(?:/total)?"
     r"|(?:[a-z0-9]+[_/.-])*(?:lr|learning[ _]rate|grad[ _]?norm))"
     rf"(?: ?(?:\([a-z ]+\) )?(?:at|after) (?:step|iteration|iter) {_COUNT})?"
@@ -134,6 +135,21 @@ _HELD_OUT: Final = _form(
     r"(?<![\w./-])(?:val|valid|validation|validate|validating|eval|evaluation|evaluate|evaluating|test|testing|dev)"
     r"(?![\w./-])"
 )
+_NAMES: Final = {
+    "loss": "loss lm_loss ce_loss total_loss loss_total loss_step step_loss reduced_loss"
+    " crossentropyloss cross_entropy_loss cross_entropy languagecrossentropy xent",
+    "lr": "lr learning_rate",
+    "grad_norm": "grad_norm gradnorm gradient_norm",
+    "step_time": "step_time",
+    "tokens_per_s": "tokens_per_s tokens_per_sec tokens_per_second",
+}
+"""Names of metrics, without words for the kind of data."""
+_NAME: Final = {other: name for name, others in _NAMES.items() for other in others.split()}
+_OF_HELD_OUT: Final = frozenset({"loss", "lm_loss", "ce_loss", "total_loss", "loss_epoch"})
+"""Lightning's `val_loss_epoch` is of all held-out data, its `val_loss_step` of a batch."""
+_HELD_OUT_WORDS: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
+_TRAINING_WORDS: Final = frozenset({"train", "training"})
+
 _OTHER_WORK: Final = _form(
     r"\b(?:sanity|predict\w*|inferenc\w*|generat\w*|calibrat\w*|tokeniz\w*|profil\w*|benchmark\w*|warm-?up|sampling)\b"
 )
@@ -157,7 +173,7 @@ TIMES: Final = (
 """Forms of step times. A `time` in seconds without the name of a step may be that since the beginning."""
 
 _HEADING: Final = re.compile(r"^\S.*[\]:]\s*$")
-_DICT: Final = re.compile(r"^\{'[\w/.-]+': .*\}$")
+_DICT: Final = re.compile(r"^(?:\S.*[>:\]-] )?\{'[\w/.-]+': .*\}$")
 _ITEM: Final = _form(rf"'([\w/.-]+)': '?({_NUMBER})'?[,}}]")
 
 
@@ -213,6 +229,13 @@ def read_heading(text: str, run_steps: int | None = None) -> Reading | None:
     if not _HEADING.search(text) or _HELD_OUT.search(text) or _NOT_NOW.search(text):
         return None
     return _step(text, run_steps, None)
+
+
+def read_held_out(text: str) -> Line:
+    """Return the loss on held-out data of a line without a step; {} if it has none, or is a turn of a bar."""
+    if "%|" in text or not LOSS.search(text) or _NOT_NOW.search(text) or read_line(text):
+        return {}
+    return {name: value for name, value in read_values(text).items() if name == "eval_loss"}
 
 
 def in_parts(text: str) -> bool:
@@ -299,3 +322,25 @@ def _step_time(text: str) -> Line:
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
+
+
+def metric_name(tag: str, *, folder: str = "") -> str:
+    """Return `loss` for `train/loss`, `eval_loss` for `Loss/val`; an unknown metric keeps its name.
+
+    Args:
+        folder: the name of the folder that holds it: `validation`, or `Loss_val`, as torch's `add_scalars` does.
+    """
+    words = _words(tag)
+    training = [word for word in words if word in _TRAINING_WORDS]
+    name = "_".join(word for word in words if word not in _HELD_OUT_WORDS | _TRAINING_WORDS | {"metrics"})
+    if len(training) > 1 and " " not in tag:  # `train/train_loss` is the Trainer's mean over all steps
+        return tag
+    # A folder must name only held-out data, beside the metric itself: a host or a run may be called `dev-1`.
+    others = {*_words(folder)} - {*words}
+    if not _HELD_OUT_WORDS.isdisjoint(words) or (others and not training and others <= _HELD_OUT_WORDS):
+        return "eval_loss" if name in _OF_HELD_OUT else tag
+    return _NAME.get(name, tag)
+
+
+def _words(tag: str) -> list[str]:
+    return re.findall(r"[a-z]+", tag.lower())

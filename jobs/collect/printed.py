@@ -13,13 +13,25 @@ from typing import Final
 from dscampaign.files.regular_files import open_regular
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
-from .epochs import Epochs
-from .formats import Line, Reading, epoch_alone, in_parts, logged, read_heading, read_line, read_values
+from .formats import (
+    LOSS,
+    Line,
+    Reading,
+    epoch_alone,
+    in_parts,
+    logged,
+    read_heading,
+    read_held_out,
+    read_line,
+    read_values,
+)
 from .sources import CHUNK_BYTES, MetricSource
 
 LINE_LIMIT: Final = 1000
 SEEN_WITHIN_S: Final = 0.25
 """Lines seen later than this after they may have been printed have no time."""
+WAITING_EPOCHS: Final = 100_000
+"""At most so many lines wait for the second epoch."""
 WAITING: Final = 1000
 """At most so many lines of the Trainer wait for their step."""
 PATTERN_S: Final = 2.0
@@ -29,7 +41,6 @@ SHOWN: Final = 80
 
 _ESCAPE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _LINE_END: Final = re.compile(rb"[\r\n]+")
-_LOSS: Final = re.compile("loss|entropy", re.IGNORECASE)
 _TRAINERS_BAR: Final = re.compile(r"^\s*\d+%\|[^|]*\| *(\d+)/(\d+) \[")
 
 
@@ -69,7 +80,7 @@ class Printed(MetricSource):
         self._rest = rest[:LINE_LIMIT]
         texts = (_ESCAPE.sub(b"", piece[:LINE_LIMIT]).decode(errors="replace") for piece in pieces)
         lines = self._form.take(texts, time.time() if in_time else None, last=last and not more)
-        self.description, self.remarks = self._form.description, self._form.remarks
+        self.description, self.remarks, self.unread = self._form.description, self._form.remarks, self._form.unread
         return lines, more
 
 
@@ -77,6 +88,7 @@ class Patterns:
     """The spec's own: a regular expression with one group for each metric, and one for the step."""
 
     description = "the script's output, by the spec's patterns"
+    unread = ""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self._patterns = dict(patterns)
@@ -115,23 +127,26 @@ class CommonForms:
         self._turn: list[Reading] = []
         self._before_turn: bool | None = None
         self._in_parts = False
-        self._epochs = Epochs()
+        self._epochs = _Epochs()
+        self._newest: Reading | None = None
+        self._stepless: list[Reading] = []
+        self._doubtful = self.unread = ""
 
     @property
     def remarks(self) -> list[str]:
-        """Return that steps begin again with each epoch and cannot be counted on."""
-        example = self._epochs.refused[:SHOWN]
-        remark = (
+        """Return the kinds of lines that are not read, each with an example."""
+        remarks = {
             "the script seems to count steps anew in each epoch, of unknown length: for example "
-            f'"{example}" are not read. Let it print the step of the whole training'
-        )
-        return [remark] if example else []
+            "{} are not read. Let it print the step of the whole training": self._epochs.refused,
+            "several validation losses between two steps are not read: for example {}": self._doubtful,
+        }
+        return [remark.format(f'"{text.strip()[:SHOWN]}"') for remark, text in remarks.items() if text]
 
     def take(self, texts: Iterable[str], ts_s: float | None = None, *, last: bool = False) -> list[Line]:
         """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
         readings = [reading for text in texts for reading in self._read(text)]
         _stamped([reading.line for reading in readings], ts_s)
-        ready = self._last_turns(readings, last=last)
+        ready = self._last_turns(readings + (self._placed_after() if last else []), last=last)
         settled = [counted for reading in ready for counted in self._epochs.take(reading)]
         return [reading.line for reading in settled + (self._epochs.finish() if last else [])]
 
@@ -147,15 +162,31 @@ class CommonForms:
             self._epoch = epoch
         elif reading := self._line(text):
             self.description = self.description or f'lines of the output, for example "{text.strip()[:SHOWN]}"'
-            return [reading]
+            before = [] if self._newest and self._newest.step == reading.step else self._placed_after()
+            self._newest = reading
+            return [*before, reading]
+        elif self._newest and (values := read_held_out(text)):
+            self._stepless.append(
+                replace(self._newest, line={"step": self._newest.step, **values}, text=text, bar=False)
+            )
+        elif not self._newest and not self.unread and LOSS.search(text) and read_values(text):
+            self.unread = text.strip()[:SHOWN]
         return []
+
+    def _placed_after(self) -> list[Reading]:
+        """Return the validation loss printed without a step since the newest step; none of several, as of batches."""
+        waiting, self._stepless = self._stepless, []
+        if len({reading.line["eval_loss"] for reading in waiting}) > 1:
+            self._doubtful = self._doubtful or waiting[0].text
+            return []
+        return waiting[:1]
 
     def _line(self, text: str) -> Reading | None:
         if not text[:1].isspace():
             self._heading = read_heading(text, self._run_steps)
         elif self._heading and (values := read_values(text)):
             return replace(self._heading, line={**self._heading.line, **values}, text=text)
-        read = read_line(text, self._run_steps, self._epoch) if _LOSS.search(text) else None
+        read = read_line(text, self._run_steps, self._epoch) if LOSS.search(text) else None
         self._in_parts = self._in_parts or (read is not None and in_parts(text))
         if read and ((read.iteration and self._in_parts) or (read.bar and not self._turned(read))):
             return None
@@ -194,6 +225,67 @@ class CommonForms:
             return []
         waiting, self._waiting = self._waiting, []
         return [{"step": step, **values} for values in waiting]
+
+
+class _Epochs:
+    """Lines with an epoch and a step. The second epoch shows whether steps begin again with each.
+
+    Until then the steps of the first epoch are right in both cases. They wait all the same if the number of an epoch's
+    steps is unknown: if steps turn out to begin again, none is taken, for a run that seems to end with the loss of its
+    first epoch is worse than one without losses. So do lines of an attempt that resumes in a later epoch.
+
+    Attributes:
+        refused: an example of the lines that are not taken, "" if all are.
+    """
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self._anew: bool | None = None
+        self._held: list[Reading] = []
+        self._first, self._total, self._example, self._farthest = -1, 0, "", -1
+
+    def take(self, reading: Reading) -> list[Reading]:
+        """Return the readings that are settled by now."""
+        if reading.epoch is None:
+            return [reading]
+        if self._first < 0:
+            self._first, self._total, self._example = reading.epoch, reading.total, reading.text.strip()
+        if reading.counts and self._first <= 1:
+            self._anew = True
+        if self._anew is None:
+            self._decide(reading.epoch - self._first, reading.step)
+        if self._anew is None and not self.refused:
+            if reading.epoch == self._first <= 1 and reading.total:
+                return [reading]
+            self._held = [*self._held, reading][:WAITING_EPOCHS]
+            return []
+        held, self._held = self._held, []
+        return [waiting for waiting in (*held, reading) if self._is_counted(waiting)]
+
+    def finish(self) -> list[Reading]:
+        """Return the readings that still wait: right if theirs is the first epoch of all, and the only one."""
+        held, self._held = self._held, []
+        if not held or (self._first <= 1 and all(reading.epoch == self._first for reading in held)):
+            return held
+        self.refused = self._example
+        return []
+
+    def _decide(self, epochs: int, step: int) -> None:
+        """Decide if possible; the last step of the first epoch may be printed again as the next epoch begins."""
+        if epochs <= 0:
+            self._farthest = max(self._farthest, step)
+        elif step > self._farthest:
+            self._anew = False
+        elif step < self._farthest or epochs > 1:
+            self._anew = True
+            if not (self._total and self._first <= 1):
+                self.refused = self._example
+
+    def _is_counted(self, reading: Reading) -> bool:
+        if not self._anew:
+            return True
+        reading.line["step"] += ((reading.epoch or 0) - self._first) * self._total
+        return reading.total == self._total and not self.refused
 
 
 def _stamped(lines: list[Line], ts_s: float | None) -> list[Line]:

@@ -19,8 +19,7 @@ from dscampaign.jobs.shared.layout import RunPaths
 from dscampaign.jobs.shared.payload import Payload
 
 from .event_files import EventFile, Scalar
-from .formats import MAX_STEP, Line
-from .metric_names import metric_name
+from .formats import MAX_STEP, Line, metric_name
 
 CHUNK_BYTES: Final = 256 << 10
 """Read of a file at a time: the agent has other work."""
@@ -46,12 +45,14 @@ class MetricSource(ABC):
         within_s: a line with a time may have been seen this much later than it was written.
         description: for people.
         remarks: for people.
+        unread: an example of its losses if none has a step.
     """
 
     kind = ""
     has_times = True
     has_read = False
     within_s = 0.0
+    unread = ""
 
     def __init__(self) -> None:
         self.description = ""

@@ -15,8 +15,7 @@ import pytest
 
 from dscampaign.jobs.collect import collector
 from dscampaign.jobs.collect.collector import Collector
-from dscampaign.jobs.collect.formats import Line
-from dscampaign.jobs.collect.metric_names import metric_name
+from dscampaign.jobs.collect.formats import Line, metric_name
 from dscampaign.jobs.collect.printed import CommonForms, Patterns, Printed
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.tests.support.attempt import Attempt, make_payload
@@ -286,7 +285,7 @@ def test_output_without_metrics_is_noticed_while_the_script_runs(
     for silent_s in (60.0, 0.0, 0.0):
         monkeypatch.setattr(collector, "SILENT_S", silent_s)
         collect.look()
-    assert (looked.reported(), looked.kinds()) == ([collector.NO_METRICS], ["none"])
+    assert (looked.reported(), looked.kinds()) == ([collector.NO_METRICS + collector.ADVICE], ["none"])
     looked.print("step 1 loss 1.5\n")
     collect.look()
     assert looked.kinds() == ["none", "printed"]

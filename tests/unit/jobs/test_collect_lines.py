@@ -125,7 +125,7 @@ def test_what_scripts_print_is_understood(tmp_path: Path, text: str, line: Line)
         f"{LIGHTNING}]",
         "lr_step=5 loss=2.5",
         " validation loss at iteration 1000 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 |",
-        "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, num_updates=445, lr=8.9e-05, wall=882",  # fairseq
+        "| epoch 001:    450 / 1891 loss=11.521, nll_loss=10.881, lr=8.9e-05, wall=882",  # fairseq, without its updates
         "2026-01-01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.5 | num_updates 445",
         " 12/100 [==>...........................] - ETA: 1s - loss: 0.3",  # Keras
         " 12/100 ━━━━ 1s 15ms/step - loss: 0.3",
@@ -181,6 +181,15 @@ OF_STEPS = (  # a run of 100 steps
     '{"_step": 30, "train/loss": 2.5}',
     "it 30: loss 2.5",
     "step 30 cross_entropy 2.5",
+    "| epoch 001:    31 / 1891 loss=2.5, nll_loss=2.4, num_updates=30, lr=8.9e-05, wall=882",  # fairseq
+    '2026-01-01 | INFO | train_inner | {"epoch": 1, "update": 0.1, "loss": "2.5", "num_updates": "30"}',
+    "update 30 -> loss 2.5",
+    "{'loss': 2.5, 'epoch': 0.1, 'global_step/max_steps': '30/100', 'percentage': '30.00%'}",  # ms-swift
+    f"[INFO|2026-01-01 12:00:00] llamafactory.train.callbacks:143 >> {{'loss': 2.5, 'epoch': 0.1}}\n{BAR}]",
+    "Step... (30/100 | Loss: 2.5, Learning Rate: 1e-05)",  # Transformers' examples for Flax
+    "step.....30 loss.....2.5",
+    "[2026-01-01 12:00:00,000 INFO] Step 30/  100; acc: 10.0; ppl: 12.2; xent: 2.5;     10 sec;",  # OpenNMT
+    r'{"level": "INFO", "message": "{\"step\": 30, \"loss\": 2.5}"}',
 )
 OF_EPOCHS = (  # of 100 batches each
     "Epoch 1/3\n 30/100 [======>.......................] - ETA: 1s - loss: 2.5",  # Keras
@@ -297,6 +306,26 @@ def test_a_bar_may_get_its_loss_before_it_turns(tmp_path: Path) -> None:
     assert [(line["step"], line["loss"]) for line in found] == [(n, n + 0.5) for n in range(1, 7)]
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("step 1 loss 3\nvalidation loss: 3.5\nstep 2 loss 2\nval_loss=2.5 ppl 12\n", {1: 3.5, 2: 2.5}),
+        ("step 1 loss 3\nEpoch 1/2: train_loss 2.9, val_loss 3.5\nepoch 1 val_loss 3.5, new best\n", {1: 3.5}),
+        (f"{BAR}, loss=2.5]\nEval loss 3.5\n", {30: 3.5}),
+        ("step 1 loss 3\nval batch 0 val_loss 3\nval batch 1 val_loss 4\nval_loss 3.5\n", {}),
+        ("step 1 loss 3\nLoaded best model (val_loss 2.5)\nbest val loss 2.5\nval 50%|# | 1/2 [val_loss=2]\n", {}),
+        ("epoch 1 val_loss 3.5\nstep 1 loss 3\n", {}),
+    ],
+)
+def test_a_validation_loss_without_a_step_is_of_the_last_step(
+    tmp_path: Path, text: str, values: dict[int, float]
+) -> None:
+    form = CommonForms(100)
+    found = read(text, form, tmp_path)
+    assert {line["step"]: line["eval_loss"] for line in found if "eval_loss" in line} == values
+    assert ["several validation losses" in remark for remark in form.remarks] == [True] * ("batch 1" in text)
+
+
 ANEW = [(epoch, step) for epoch in (1, 2, 3) for step in (100, 200)]
 ON = [(epoch, step + 200 * (epoch - 1)) for epoch, step in ANEW]
 COUNTED = [100, 200, 300, 400, 500, 600]
@@ -388,3 +417,33 @@ def test_an_event_says_once_that_lines_are_not_read(tmp_path: Path) -> None:
     (said,) = looked.reported()
     assert "count steps anew in each epoch" in said
     assert json.loads(looked.attempt.paths.metrics.read_text())["event"] == "metrics_source"
+
+
+def test_the_loss_of_a_step_comes_before_the_mean_of_an_evaluation(tmp_path: Path) -> None:
+    """As nanoGPT prints them: the training loss beside `val loss` is a mean over other batches."""
+    looked = Looked(tmp_path)
+    collect = looked.collector()
+    looked.print(
+        "step 0: train loss 4.5, val loss 4.75\niter 0: loss 4.25, time 9 ms\nstep 9: train loss 4, val loss 3\n"
+    )
+    collect.finish()
+    lines = map(json.loads, looked.attempt.paths.metrics.read_text().splitlines()[1:])
+    assert [(line["step"], line.get("loss"), line.get("eval_loss")) for line in lines] == [
+        (0, 4.5, 4.75),
+        (0, 4.25, None),  # of two values of a step, the store keeps the later
+        (9, 4, 3),
+    ]
+
+
+def test_an_example_of_lines_without_a_certain_step_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds in (0.0, 60.0):
+        looked = Looked(tmp_path / str(seconds))
+        monkeypatch.setattr("dscampaign.jobs.collect.collector.SILENT_S", seconds)
+        collect = looked.collector()
+        looked.print("Epoch 1 - loss: 2.5\n")
+        collect.look()
+        collect.finish()
+        (said,) = looked.reported()
+        assert said.startswith("no metrics in the first minute" if not seconds else '"Epoch 1')
+        assert '"Epoch 1 - loss: 2.5" is not read' in said
+        assert "report(step, loss=loss)" in said
