@@ -36,8 +36,8 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
+from dscampaign.orchestrator.spec.conflicts import UNSERVED
 from dscampaign.orchestrator.spec.container_section import ContainerConfig
-from dscampaign.orchestrator.spec.deepspeed_section import UNSERVED
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
 from dscampaign.orchestrator.spec.sections import PruneConfig, RetentionConfig, RetryConfig, RetryRule, ScreenConfig

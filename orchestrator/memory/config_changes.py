@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dscampaign.jobs.shared import allocator
 from dscampaign.orchestrator.errors import Finding
-from dscampaign.orchestrator.spec import deepspeed_section, rank_groups, strategies
+from dscampaign.orchestrator.spec import conflicts
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import ConfigChange
 
@@ -73,11 +73,7 @@ def _works(config: RunConfig, change: str) -> bool:
 
 
 def _conflicts(config: RunConfig) -> list[Finding]:
-    gpus, ranks = config.slurm.gpus, config.world_size()
-    found = [*strategies.check(config, gpus), *rank_groups.check(config, ranks)]
-    if config.deepspeed:
-        found += deepspeed_section.conflicts(config)
-    return found
+    return list(conflicts.check(config, config.world_size(), config.slurm.gpus))
 
 
 def _with_train(config: RunConfig, **values: Any) -> RunConfig:

@@ -24,9 +24,9 @@ from .effects import DESCRIBES_ONLY
 from .field_types import Scalar
 from .matrix import AxisSetting, Path, Point, points, short_name
 from .model import RunConfig, Spec
-from .normalize import Origins, canonical
 from .run_names import SCREENS, run_name
 from .shared_sections import SharedSections
+from .strategies import Origins, canonical
 from .validate import check
 from .wrong_values import validation_findings
 

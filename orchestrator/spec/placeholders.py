@@ -35,7 +35,7 @@ def used(config: RunConfig) -> dict[str, FieldPath]:
 def values_of(config: RunConfig, point: Point, repeat: int) -> dict[str, object]:
     """Return the values of all placeholders but the run's name and those of an attempt."""
     fields = {key: value for key, value in vars(config.train).items() if isinstance(value, Scalar)}
-    fields |= {"strategy": word} if (word := strategies.word_of(config.train)) else {}
+    fields |= {"strategy": word} if (word := strategies.name_of(config.train)) else {}
     own = {setting.key: setting.value for setting in point.settings} | point.params
     sizes = {key for s in point.settings if s.path == ("train", "micro_batch") for key in (s.key, short_name(s.key))}
     always = {"repeat": repeat, "seed": config.train.seed}

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
+from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
 from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
 
-from . import batch_size, deepspeed_section, model_checks, rank_groups, strategies
-from .model import RunConfig, Spec
-from .normalize import section
+from . import batch_size, conflicts
+from .model import RunConfig, Spec, TrainConfig
 from .slurm_section import option_meant, option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
-_WORLD: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
+_RANKS: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
 _REQUIRED: Final = {
     "model": "name a model, or give your own script as `command`",
     "dataset": "name the text to train on, or give your own script as `command`",
     "global_batch": "write the number of samples of an optimizer step over all ranks",
 }
+_REPOSITORY: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
+"""A name on the hub."""
+_ADDRESS: Final = re.compile(r"(?:https?://(?:\w+\.)?(?:huggingface\.co|hf\.co)/(?:datasets/|models/)?)|\w+://")
 
 
 def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Finding]:
@@ -27,20 +32,13 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config), *_container(config)]
-    found += _local(config, world_size, local_gpus)
-    gpus = local_gpus if config.executor == "local" else config.slurm.gpus
-    if config.deepspeed:  # the part that is made from `train` alone is right
-        found += deepspeed_section.check(config)
-        saves = config.command is None and config.train.checkpoint_every and config.train.offload != "nvme"
-        if saves and _on_disk(config):
-            found.append(strategies.no_checkpoints())
-    found += [*strategies.check(config, gpus), *_rules(config)]
-    if config.train.ranks_per_sample > 1:
-        found += rank_groups.check(config, world_size)
-    if config.retry.allow and config.command is not None:
-        hint = "leave it out: a command's own configuration cannot be changed from here"
-        found.append(Finding((("retry", "allow"),), "is for the built-in training", hint))
+    found = [*_train(config), *_batch(config, world_size), *_slurm(config)]
+    if config.executor == "local":
+        found += _local(config, world_size, local_gpus)
+        found += conflicts.check(config, world_size, local_gpus)
+    else:
+        found += [*_gpus(config), *conflicts.check(config, world_size, config.slurm.gpus)]
+    found += _of_command(config) if config.command is not None else _of_training(config)
     return first_causes(found)
 
 
@@ -55,106 +53,88 @@ def remarks(spec: Spec) -> list[str]:
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
     found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
-    found += [*_seeds(spec), *_misread(spec)]
-    return found + (rank_groups.remarks(spec) if spec.train.ranks_per_sample > 1 else [])
-
-
-def _misread(spec: Spec) -> Iterator[str]:
-    """Find times that Slurm may read in another way than is meant."""
-    axes = (
-        values for name, values in spec.matrix.items() if name in ("time", "slurm.time") and isinstance(values, list)
-    )
-    times = dict.fromkeys([spec.slurm.time, *(value for values in axes for value in values if isinstance(value, str))])
-    for time in times if spec.executor == "slurm" else ():
-        if found := MINUTES_SECONDS.fullmatch(time):
-            minutes = found["minutes"]
-            yield f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"'
-
-
-def _seeds(spec: Spec) -> Iterator[str]:
-    """Find seeds as an axis: runs are repeats of a point only by `repeats`."""
+    times = [spec.slurm.time]
     for name, values in spec.matrix.items():
-        if name.rpartition(".")[2] in ("seed", "random_seed") and isinstance(values, list) and len(values) > 1:
-            yield (
-                f"axis {name}: each seed is compared as a condition of its own; for repeats of each point, write "
-                f"`repeats: {len(values)}` instead"
-            )
+        last, listed = name.rpartition(".")[2], values if isinstance(values, list) else []
+        times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
+        if last in ("seed", "random_seed") and len(listed) > 1:
+            advice = f"for repeats of each point, write `repeats: {len(listed)}` instead"
+            found.append(f"axis {name}: each seed is compared as a condition of its own; {advice}")
+    for time in dict.fromkeys(times) if spec.executor == "slurm" else ():
+        if match := MINUTES_SECONDS.fullmatch(time):
+            minutes = match["minutes"]
+            found.append(f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"')
+    return [*found, *conflicts.remarks(spec)]
 
 
-def _rules(config: RunConfig) -> Iterator[Finding]:
-    for field in ("launcher", "launcher_options"):
-        if getattr(config, field) and config.command is None:
-            yield Finding(((field,),), "is for a script of your own", "leave it out: deepspeed launches", at_key=True)
+def _of_command(config: RunConfig) -> Iterator[Finding]:
     if config.launcher == "python" and (config.ranks_per_node or 1) > 1:
         hint = "leave it out: a script without a launcher starts its processes itself"
         yield Finding((("ranks_per_node",), ("launcher",)), "launcher python starts one process per node", hint)
-    if config.metrics and config.command is None:
-        hint = "leave it out: the built-in training reports its metrics"
-        yield Finding((("metrics",),), "is for a script of your own", hint, at_key=True)
+    if config.train.searches:
+        hint = "write a number; a script that searches itself leaves it out"
+        yield Finding(_fields("micro_batch"), "auto is for the built-in training", hint)
+    if config.retry.allow:
+        hint = "leave it out: a command's own configuration cannot be changed from here"
+        yield Finding((("retry", "allow"),), "is for the built-in training", hint)
+
+
+def _of_training(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    for field in ("launcher", "launcher_options", "metrics"):
+        if getattr(config, field):
+            hint = "leave it out: deepspeed launches the built-in training, which reports its metrics"
+            yield Finding(((field,),), "is for a script of your own", hint, at_key=True)
+    for field, hint in _REQUIRED.items():
+        if getattr(train, field) is None:
+            yield Finding((("train", field), ("train",)), f"{field} is required", hint)
+    if train.steps is None and train.epochs is None:
+        yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
+    if train.steps and (train.profile_at or 0) > train.steps:
+        message = (
+            f"profile_at {train.profile_at:,} is after the last of {train.steps:,} steps: nothing would be profiled"
+        )
+        yield Finding(_fields("profile_at", "steps"), message, f"write at most {max(1, train.steps - 2):,}")
+    yield from _model(train)
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:
     train = config.train
-    if config.command is None:
-        for field, hint in _REQUIRED.items():
-            if getattr(train, field) is None:
-                yield Finding((("train", field), ("train",)), f"{field} is required", hint)
-        if train.steps is None and train.epochs is None:
-            yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
-        yield from model_checks.check(config)
     if train.steps is not None and train.epochs is not None:
-        yield Finding(_train_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
-    if config.command is None and train.steps and (train.profile_at or 0) > train.steps:
-        message = (
-            f"profile_at {train.profile_at:,} is after the last of {train.steps:,} steps: nothing would be profiled"
-        )
-        yield Finding(_train_fields("profile_at", "steps"), message, f"write at most {max(1, train.steps - 2):,}")
+        yield Finding(_fields("epochs", "steps"), "epochs is given together with steps", "remove one of them")
     if train.steps and train.warmup_steps > train.steps:
         message = f"warmup_steps {train.warmup_steps} is more than the {train.steps} steps of the run"
-        yield Finding(_train_fields("warmup_steps", "steps"), message)
+        yield Finding(_fields("warmup_steps", "steps"), message)
 
 
 def _batch(config: RunConfig, world_size: int) -> Iterator[Finding]:
     train = config.train
-    if train.searches and config.command is not None:
-        hint = "write a number; a script that searches itself leaves it out"
-        yield Finding(_train_fields("micro_batch"), "auto is for the built-in training", hint)
     if train.global_batch is None or world_size % train.ranks_per_sample:
         return
-    shares, grouped = train.data_parallel(world_size), train.ranks_per_sample
     try:
-        micro_batch = train.fixed_micro_batch or 1
-        batch_size.accumulation(train.global_batch, micro_batch, shares, grouped)
+        shares, micro_batch = train.data_parallel(world_size), train.fixed_micro_batch or 1
+        batch_size.accumulation(train.global_batch, micro_batch, shares, train.ranks_per_sample)
     except batch_size.IndivisibleError as error:
-        places = (*_train_fields("micro_batch", "global_batch"), *_WORLD)
+        places = (*_fields("micro_batch", "global_batch"), *_RANKS)
         yield Finding(places if error.field == "micro_batch" else places[1:], error.message, error.hint)
 
 
-def _train_fields(*names: str) -> tuple[FieldPath, ...]:
+def _fields(*names: str) -> tuple[FieldPath, ...]:
     return tuple(("train", name) for name in names)
 
 
-def _on_disk(config: RunConfig) -> bool:
-    zero = config.rendered_deepspeed()["zero_optimization"]
-    return any(section(zero, (name,)).get("device") == "nvme" for name in ("offload_optimizer", "offload_param"))
-
-
 def _local(config: RunConfig, ranks: int, gpus: int) -> Iterator[Finding]:
-    """Each rank needs a GPU of its own if this machine has any."""
-    wanted = config.local.parallel * ranks
-    if config.executor != "local" or not gpus or wanted <= gpus or config.env.get("DS_ACCELERATOR") == "cpu":
-        return
-    runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
-    places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
-    hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
-    message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
-    yield Finding(places if runs else places[::-1], message, hint)
-
-
-def _container(config: RunConfig) -> Iterator[Finding]:
-    if config.container and config.container.runtime == "pyxis" and config.executor == "local":
+    """Require a GPU for each rank if this machine has any."""
+    if config.container and config.container.runtime == "pyxis":
         hint = "use apptainer or charliecloud on this machine"
         yield Finding((("container", "runtime"), ("executor",)), "pyxis is a plugin of Slurm", hint)
+    wanted = config.local.parallel * ranks
+    if gpus and wanted > gpus and config.env.get("DS_ACCELERATOR") != "cpu":
+        runs = f" of {config.local.parallel} runs at the same time" if config.local.parallel > 1 else ""
+        places: tuple[FieldPath, ...] = (("local", "parallel"), ("ranks_per_node",))
+        hint = "use fewer ranks, or train on the CPU: `env: {DS_ACCELERATOR: cpu}`"
+        message = f"{wanted} ranks{runs} need as many GPUs, this machine has {gpus}"
+        yield Finding(places if runs else places[::-1], message, hint)
 
 
 def _slurm(config: RunConfig) -> Iterator[Finding]:
@@ -169,23 +149,78 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
             f"signal_delay_s {slurm.signal_delay_s} is not shorter than the time limit of {slurm.time_min} minutes"
         )
         yield Finding((("slurm", "signal_delay_s"), ("slurm", "time")), message, hint)
-    if config.executor == "slurm":
-        yield from _gpus(config)
 
 
 def _gpus(config: RunConfig) -> Iterator[Finding]:
     slurm = config.slurm
     on_cpus = "gpus_per_node" in slurm.model_fields_set and slurm.gpus_per_node == "0"
-    if slurm.gres is not None:
-        unread = unread_gres(slurm.gres)
-        if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
-            message = f"{unread} does not give a number of GPUs"
-            hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
-            yield Finding((("slurm", "gres"), ("slurm", "gpus_per_node")), message, hint)
-        elif "gpus_per_node" in slurm.model_fields_set and not unread:
-            yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
+    unread = unread_gres(slurm.gres) if slurm.gres else None
+    if unread and not (on_cpus and unread == slurm.gres and not slurm.gpus):
+        hint = "write gpu:8 or gpu:h100:8; for a run on CPUs, write gpus_per_node: 0 beside it"
+        places: tuple[FieldPath, ...] = (("slurm", "gres"), ("slurm", "gpus_per_node"))
+        yield Finding(places, f"{unread} does not give a number of GPUs", hint)
+    elif slurm.gres is not None and not unread and "gpus_per_node" in slurm.model_fields_set:
+        yield Finding((("slurm", "gres"),), "is given together with gpus_per_node", "remove one of them")
     ranks, shared = config.ranks_per_node or 0, config.env.get("DS_ACCELERATOR") != "cpu"
     if slurm.gpus and ranks > slurm.gpus and config.command is None and shared:
         places = (("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "gres"))
         message = f"{ranks} ranks need as many GPUs, a node has {slurm.gpus}"
         yield Finding(places, message, f"use at most {slurm.gpus}, or train on the CPU: `env: {{DS_ACCELERATOR: cpu}}`")
+
+
+# The model and its tokenizer, without loading either
+
+
+def misspelt_name(name: str) -> str | None:
+    """Return the known model that a name means in another case, or without its owner."""
+    if find_shape(name) or Path(name).is_dir():
+        return None
+    plain = name.lower()
+    return next((known for known in SHAPES if plain in (known.lower(), known.lower().partition("/")[2])), None)
+
+
+def _model(train: TrainConfig) -> Iterator[Finding]:
+    if isinstance(train.model, str):
+        yield from _model_name(train.model, train)
+    elif train.model is not None:
+        if not isinstance(train.model.get("model_type"), str):
+            hint = "write the type of the model (gpt2, llama) beside its sizes"
+            yield Finding((("train", "model", "model_type"), ("train", "model")), "model_type is required", hint)
+        vocabulary = train.model.get("vocab_size")
+        if train.tokenizer == BYTES and isinstance(vocabulary, int) and vocabulary < BYTES_VOCABULARY:
+            message = f"vocab_size {vocabulary} is less than the {BYTES_VOCABULARY} tokens of `{BYTES}`"
+            yield Finding((("train", "model", "vocab_size"),), message, "leave it out: it follows from the tokenizer")
+        if train.tokenizer is None:
+            hint = "name it (`gpt2`, or a folder), or `bytes` for a token per byte"
+            yield Finding((("train", "tokenizer"), ("train",)), "tokenizer is required: the model has none", hint)
+        if train.pretrained:
+            hint = "name the model that has them, or leave pretrained out"
+            yield Finding((("train", "pretrained"),), "a configuration has no published weights", hint)
+    names = {"model": train.model, "tokenizer": train.tokenizer, "dataset": train.dataset and train.dataset.path}
+    for field, text in names.items():
+        if isinstance(text, str) and not Path(text).is_absolute() and not _REPOSITORY.fullmatch(text):
+            place = ("train", field)
+            yield Finding(((*place, "path"), place) if field == "dataset" else (place,), *_nameless(text))
+
+
+def _nameless(text: str) -> tuple[str, str]:
+    """Return the problem of a text that is neither a path nor a possible name on the hub, and a hint."""
+    if address := _ADDRESS.match(text):
+        name = _REPOSITORY.match(text[address.end() :])
+        hint = f"write {name[0]}" if name and "." in address[0] else "fetch it first, and write the path"
+        return "is an address: write a name, gpt2 or OWNER/NAME", hint
+    return f"{text} is neither here nor a name on the hub, as gpt2 or OWNER/NAME", "paths start at the spec's folder"
+
+
+def _model_name(name: str, train: TrainConfig) -> Iterator[Finding]:
+    place, folder, hint = ("train", "model"), Path(name), "name the folder that save_pretrained() of the model writes"
+    if (meant := misspelt_name(name)) is not None:
+        yield Finding((place,), f"there is no model {name}", f'did you mean "{meant}"?')
+    elif folder.is_dir() and not (folder / "config.json").exists():
+        yield Finding((place,), f"the folder has no config.json: {name}", hint)
+    elif folder.is_absolute() and folder.is_file():
+        yield Finding((place,), f"is not a folder: {name}", hint)
+    shape = find_shape(name)
+    if shape is not None and train.seq_len > (positions := positions_of(shape)):
+        message = f"seq_len {train.seq_len} is more than the {positions} positions of {name}"
+        yield Finding((("train", "seq_len"), place), message, f"use at most {positions}")

@@ -20,10 +20,10 @@ from dscampaign.orchestrator.memory.feasibility import needs_of
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
 from dscampaign.orchestrator.spec.batch_size import sharers
+from dscampaign.orchestrator.spec.conflicts import remarks
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import Spec
-from dscampaign.orchestrator.spec.rank_groups import remarks
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}
@@ -112,7 +112,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "field", "message"),
     [
-        (SEQUENCE, {"train": {"seq_len": 1022}}, "", "4 does not divide seq_len 1022 | each rank"),
+        (SEQUENCE, {"train": {"seq_len": 1022}}, "", "does not go with seq_len 1022, which it does not divide"),
         (
             TENSOR,
             {"train": {TENSOR: 3}},
@@ -130,7 +130,7 @@ def test_an_out_of_memory_is_not_answered_by_zero_3(tmp_path: Path) -> None:
             "4 does not divide the model's inner width 30 (intermediate_size) | use one of 1, 2",
         ),
         (SEQUENCE, {"train": {"attention": "sdpa"}}, "", "does not go with attention sdpa"),
-        (TENSOR, {"train": {"zero_stage": 3}}, "", "is not served with ZeRO 3"),
+        (TENSOR, {"train": {"zero_stage": 3}}, "", "does not go with ZeRO 3"),
         (
             SEQUENCE,
             {"train": {"model": {"model_type": "qwen2", "use_sliding_window": True}, "tokenizer": "bytes"}},

@@ -156,17 +156,17 @@ def test_a_stage_given_twice(write: Write) -> None:
     assert expand(same)[0].config.train.zero_stage == 2
     (found,) = write.problems(text + "deepspeed: {zero_optimization: {stage: 3}}")
     assert found[1] == "deepspeed.zero_optimization.stage"
-    assert "zero_stage 3, but train.zero_stage is 2" in found[2]
+    assert "zero_stage to 3, but train.zero_stage is 2" in found[2]
 
 
 @pytest.mark.parametrize(
     ("offload", "stage", "words"),
     [
         ("offload_param: {device: cpu}", 2, "use stage 3"),
-        ("offload_optimizer: {device: cpu}", 0, "zero_stage 1, 2 or 3"),
+        ("offload_optimizer: {device: cpu}", 0, "needs ZeRO 1, 2 or 3"),
         ("offload_optimizer: {device: nvme}", 3, "needs nvme_path"),
-        ("offload_optimizer: {device: nvme, nvme_path: /local}", 1, "DeepSpeed would use host memory"),
-        ("offload_optimizer: {device: nvme, nvme_path: /local}", 2, "DeepSpeed would use host memory"),
+        ("offload_optimizer: {device: nvme, nvme_path: /local}", 1, "ZeRO stage 1 on device nvme"),
+        ("offload_optimizer: {device: nvme, nvme_path: /local}", 2, "ZeRO stage 2 on device nvme"),
         ("offload_optimizer: {device: disk}", 1, "'none', 'cpu' or 'nvme'"),
         ("offload_optimizer: {device: [cpu]}", 1, "'none', 'cpu' or 'nvme'"),
         ("offload_optimizer: cpu", 1, "expected a mapping"),

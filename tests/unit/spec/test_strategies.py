@@ -11,7 +11,7 @@ import yaml
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
 from dscampaign.orchestrator.errors import InvalidSpec, SpecError
-from dscampaign.orchestrator.spec import strategies
+from dscampaign.orchestrator.spec import conflicts
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.orchestrator.spec.model import RunConfig
@@ -80,7 +80,6 @@ def test_deepspeed_s_way_to_say_a_strategy_is_the_same_experiment(
         ({"engine": "fsdp2", "zero_stage": 3}, "train.zero_stage: is a DeepSpeed setting, and engine fsdp2"),
         ({"engine": "fsdp2", "offload": "nvme", "nvme_path": "/x"}, "train.offload: nvme is not served"),
         ({"engine": "fsdp2", "offload": "optimizer"}, "train.offload: optimizer is not served with engine fsdp2"),
-        ({"fsdp2_reduce": "last"}, "train.fsdp2_reduce: has no effect with engine deepspeed"),
         ({"offload": "optimizer"}, "train.offload: optimizer needs ZeRO"),
         ({"zero_stage": 2, "offload": "full"}, "train.offload: full needs ZeRO 3"),
         ({"strategy": "zero-infinity", "checkpoint_every": 5, **NVME}, "train.checkpoint_every: has no effect"),
@@ -135,7 +134,7 @@ def test_cuda_graphs_are_served_where_the_parameters_are_joined() -> None:
     for values in product(*choices.values()):
         train = dict(zip(choices, values, strict=True))
         config = RunConfig.model_validate({"train": {"cuda_graphs": True, **train}})
-        told = any(("train", "cuda_graphs") in finding.places for finding in strategies.check(config, 8))
+        told = any(("train", "cuda_graphs") in finding.places for finding in conflicts.check(config, 8, 8))
         assert told is not joins_parameters(train)
 
 

@@ -1,0 +1,347 @@
+"""Options that cannot work together: on a cluster they would fail on every node, or learn something else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import gcd
+from typing import Any, Final
+
+from dscampaign.jobs.shared.layer_parts import CUTTABLE_MODELS, UNCUT_FIELDS
+from dscampaign.jobs.shared.model_shapes import PLAIN_CAUSAL_MODELS, find_shape
+from dscampaign.jobs.shared.state_layout import joins_parameters
+from dscampaign.orchestrator.errors import FieldPath, Finding
+
+from .batch_size import divisors
+from .model import RunConfig, TrainConfig
+from .strategies import section
+
+_ZERO: Final = "zero_optimization"
+_LEAVE_OUT: Final = "leave it out"
+_OWN_SCRIPT: Final = "use a script of your own, as `command`"
+
+UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
+    "tensor_parallel": ("is set by train.tensor_parallel", "use train.tensor_parallel"),
+    "sequence_parallel_size": ("is set by train.sequence_parallel", "use train.sequence_parallel"),
+    "pipeline": ("has no effect: there is no pipeline", f"zero_stage: 3, or {_OWN_SCRIPT}"),
+    "expert_parallel": ("is not served: every rank has all experts", _OWN_SCRIPT),
+    "data_efficiency": ("needs DeepSpeed's data loader, which is not used", _OWN_SCRIPT),
+    "scheduler": ("is set by train.schedule", "use train.schedule"),
+    "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
+    "autotuning": ("would start experiments of its own", "use train.micro_batch: auto, and a matrix of choices"),
+    "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
+    "zero_optimization.cpu_offload": ("is an old key", "use train.offload: optimizer"),
+    "zero_optimization.cpu_offload_param": ("is an old key", "use train.offload: full"),
+    "zero_optimization.elastic_checkpoint": ("stops a run that resumes", "use train.universal_checkpoint"),
+    "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
+    "zero_optimization.load_from_fp32_weights": ("changes the weights of a run that resumes", _LEAVE_OUT),
+    "zero_optimization.zenflow": ("does not take the optimizer of the built-in training", "use train.offload"),
+    "checkpoint.load_universal": ("is set for each attempt", "use train.universal_checkpoint"),
+    "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
+}
+"""Keys of DeepSpeed that the built-in training does not serve: why, and the hint. A dot leads into a section."""
+
+_BATCH_TRIPLE: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_OFFLOADS: Final = {"offload_optimizer": "1, 2 or 3", "offload_param": "3"}
+"""DeepSpeed's sections for offloaded states, and the ZeRO stages of each."""
+_STAGES: Final = {"none": "0, 1, 2 or 3", "optimizer": "1, 2 or 3", "full": "3", "nvme": "3"}
+"""The ZeRO stages of each `train.offload`."""
+_UNSHARDED: Final = ("lamb", "adafactor")
+"""Optimizers that need whole matrices; ZeRO gives them parts of several."""
+_WHOLE: Final = (*_UNSHARDED, "muon")
+
+_HEADS: Final = dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), "{} heads")
+_WIDTH: Final = dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner"), "inner width {}")
+_GROUPS: Final = {
+    "sequence_parallel": (
+        PLAIN_CAUSAL_MODELS,
+        {"use_sliding_window": "attention sees a window, not the whole sample"},
+        _HEADS,
+    ),
+    "tensor_parallel": (CUTTABLE_MODELS, UNCUT_FIELDS, _HEADS | _WIDTH),
+}
+"""By the field for the ranks of a group that works on the same samples: the types of models that are served, fields of
+these that must not be set, and the numbers of the model that a group divides."""
+
+
+def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
+    """Find options that cannot work together; of a command, only those that this program uses."""
+    train, on_gpus = config.train, bool(gpus) and config.env.get("DS_ACCELERATOR") != "cpu"
+    if config.deepspeed:  # the part that is made from `train` alone is right
+        yield from _deepspeed(config)
+    if train.engine == "deepspeed" or config.command is not None:
+        yield from _offload(config)
+    if config.command is not None:
+        for field in (*_GROUPS, "cuda_graphs"):
+            if getattr(train, field) != TrainConfig.model_fields[field].default:
+                yield _finding(field, "is for the built-in training", _LEAVE_OUT)
+        return
+    if train.engine != "deepspeed":
+        yield from _without_deepspeed(config)
+    if train.deepcompile and train.engine == "deepspeed":
+        yield from _compiler(train, on_gpus=on_gpus)
+    if train.cuda_graphs:
+        yield from _graphs(train, on_gpus=on_gpus)
+    yield from _kernels(train, on_gpus=on_gpus)
+    if train.ranks_per_sample > 1:
+        yield from _groups(config, world_size)
+
+
+def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
+    train, hint = config.train, "leave it out, or remove the engine"
+    given = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
+    given |= {"deepspeed_patches": not train.deepspeed_patches}
+    given |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
+    given |= {"universal_checkpoint": train.universal_checkpoint} if train.engine == "fsdp2" else {}
+    for name in (name for name, value in given.items() if value):
+        yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
+    if config.deepspeed:
+        yield Finding((("deepspeed",), ("train", "engine")), f"has no effect with engine {train.engine}", hint)
+    if train.engine == "fsdp2" and train.precision == "fp16":
+        yield _finding("precision", "fp16 is not served with engine fsdp2: it scales no losses", "use bf16")
+    if train.engine == "fsdp2" and train.offload in ("optimizer", "nvme"):
+        message = f"{train.offload} is not served with engine fsdp2: it offloads all states to host memory"
+        yield _finding("offload", message, "write offload: full")
+
+
+def _offload(config: RunConfig) -> Iterator[Finding]:
+    train = config.train
+    if str(train.zero_stage) not in (stages := _STAGES[train.offload]):
+        message = f"{train.offload} needs ZeRO {stages}: DeepSpeed offloads only sharded states"
+        yield _finding("offload", message, f"zero_stage: {stages}")
+    if train.offload == "nvme" and not (train.nvme_path or "").startswith("/"):
+        places = (("train", "nvme_path"), ("train", "offload"), ("train",))
+        hint = "name a folder on a fast local disk of each node, for example /local/scratch"
+        required = "nvme_path is required with offload nvme"
+        wrong = f"{train.nvme_path} is not an absolute path" if train.nvme_path else required
+        yield Finding(places, wrong, hint)
+    of_deepspeed = config.command is None and bool(config.deepspeed)
+    zero = config.rendered_deepspeed()[_ZERO] if of_deepspeed and train.checkpoint_every else {}
+    on_disk = any(section(zero, (name,)).get("device") == "nvme" for name in _OFFLOADS)
+    if train.checkpoint_every and (on_disk or train.offload == "nvme"):
+        message = "has no effect with offload nvme: DeepSpeed cannot resume from states on a disk"
+        yield _finding("checkpoint_every", message, "leave it out: an interrupted run starts over")
+
+
+def _compiler(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
+    if not train.zero_stage:
+        yield _finding("deepcompile", "has no passes for ZeRO 0 and would only be torch.compile", "write compile: true")
+    if not on_gpus:
+        yield _finding("deepcompile", "needs GPUs: its operators are written in CUDA", "write compile: true on CPUs")
+    if train.offload != "none":
+        yield _finding("deepcompile", "does not support offloaded states", "remove one of them")
+
+
+def _graphs(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
+    """Require the conditions of `joins_parameters`, and that no ranks share a sample."""
+    if not on_gpus:
+        yield _finding("cuda_graphs", "needs GPUs", "leave it out on CPUs")
+        return
+    place: FieldPath = ("train", "cuda_graphs")
+    if not train.compile and not train.deepcompile:
+        message = "needs a forward and a backward pass that are compiled as a whole"
+        yield Finding((place, ("train", "compile"), ("train",)), message, "write compile: true")
+    unserved = {
+        "engine": train.engine != "deepspeed" and f"engine {train.engine}",
+        "zero_stage": train.zero_stage == 3 and "ZeRO 3",
+        "offload": train.offload != "none" and f"offload {train.offload}",
+        "deepcompile": train.deepcompile and "deepcompile",
+        "deepspeed_patches": not train.deepspeed_patches and "deepspeed_patches false",
+        "activation_checkpointing": train.activation_checkpointing and "activation_checkpointing",
+        **{name: (size := getattr(train, name)) > 1 and f"{name} {size}" for name in _GROUPS},
+    }
+    for name, setting in unserved.items():
+        if setting:
+            message = f"{setting} is not served with cuda_graphs: a replay needs whole layers, compiled as one"
+            yield Finding((("train", name), place, ("train",)), message, "remove one of them")
+
+
+def _kernels(train: TrainConfig, *, on_gpus: bool) -> Iterator[Finding]:
+    if train.attention == "flash_attention_2":
+        hint = "attention: sdpa"
+        if train.precision in ("fp32", "tf32"):
+            yield _finding("attention", "flash_attention_2 is for half precision", hint)
+        if train.engine == "ddp":
+            yield _finding("attention", "flash_attention_2 does not work with the autocast of engine ddp", hint)
+        if not on_gpus:
+            yield _finding("attention", "flash_attention_2 needs GPUs", hint)
+    if train.fused_loss and train.zero_stage == 3:
+        yield _finding("fused_loss", "needs the whole output layer, which ZeRO 3 shards", "zero_stage 0 to 2")
+    if train.precision == "tf32" and not on_gpus:
+        yield _finding("precision", "tf32 needs GPUs: on CPUs it is fp32", "write fp32")
+
+
+# Ranks that work on the same samples
+
+
+def remarks(config: RunConfig) -> list[str]:
+    """Remark on a slow configuration: a group on several nodes."""
+    on_node = config.ranks()
+    return [
+        f"train.{field} {size} does not divide the {on_node} ranks of a node: a group talks in each layer, "
+        "here over the network between nodes"
+        for field in _GROUPS
+        if config.nodes > 1 and on_node % (size := getattr(config.train, field))
+    ]
+
+
+def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
+    train = config.train
+    for field in (field for field in _GROUPS if getattr(train, field) > 1):
+        size, place = getattr(train, field), ("train", field)
+        if world_size % size:
+            places = (place, ("ranks_per_node",), ("slurm", "gpus_per_node"), ("slurm", "nodes"), ("train",))
+            message = f"{size} does not divide the {world_size} ranks of the run"
+            yield Finding(places, message, f"use a number of ranks that {size} divides, or leave it out")
+        yield from _unfit_model(field, size, train, world_size)
+    for field, others in (
+        ("sequence_parallel", _beside_sequences(train)),
+        ("tensor_parallel", _beside_tensors(config)),
+    ):
+        for other, message in others.items() if getattr(train, field) > 1 else ():
+            places = (("train", field), other, ("train",))
+            yield Finding(places, f"does not go with {message}", f"change {other[-1]}, or leave {field} out")
+
+
+def _beside_sequences(train: TrainConfig) -> dict[FieldPath, str]:
+    conflicts = {
+        "seq_len": train.seq_len % train.sequence_parallel and f"seq_len {train.seq_len}, which it does not divide",
+        "attention": train.attention != "auto"
+        and f"attention {train.attention}: ranks exchange heads around their own",
+        "offload": train.offload == "nvme" and "offload nvme: the two have not been tested together",
+        "deepcompile": train.deepcompile and "deepcompile: compiled code leaves out the exchange between ranks",
+    }
+    return {("train", name): message for name, message in conflicts.items() if message}
+
+
+def _beside_tensors(config: RunConfig) -> dict[FieldPath, str]:
+    train, optimizer = config.train, _optimizer_of(config)
+    conflicts: dict[FieldPath, str | bool] = {
+        ("train", "engine"): train.engine != "deepspeed" and f"engine {train.engine}: it is DeepSpeed's",
+        ("train", "zero_stage"): train.zero_stage == 3 and "ZeRO 3, which shards the layers itself",
+        ("train", "sequence_parallel"): train.sequence_parallel > 1 and "sequence_parallel: ranks share one of both",
+        ("train", "deepcompile"): train.deepcompile and "deepcompile, whose passes are for whole layers",
+        ("train", "dropout"): train.dropout > 0 and "dropout: ranks would drop the same numbers in different heads",
+        ("train", "attention"): train.attention == "flash_attention_2" and "attention flash_attention_2: not tested",
+        ("deepspeed", "optimizer", "type"): optimizer not in ("adam", "adamw")
+        and f"{optimizer}: only AdamW is known to update parts of a matrix as it does the whole",
+        ("deepspeed", "torch_autocast"): bool(section(config.deepspeed, ("torch_autocast",)).get("enabled"))
+        and "torch_autocast: use train.precision",
+    }
+    return {place: str(message) for place, message in conflicts.items() if message}
+
+
+def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> Iterator[Finding]:
+    """Check whether a group can share the run's model, without loading it."""
+    models, unserved, divided = _GROUPS[field]
+    shape = find_shape(train.model) if isinstance(train.model, str) else train.model
+    if shape is None or not isinstance(model_type := shape.get("model_type"), str):
+        return
+    places: tuple[FieldPath, ...] = (("train", field), ("train", "model"))
+    if model_type not in models:
+        hint = f"known to fit: {', '.join(sorted(models))}"
+        yield Finding(places, f"is not served for model type {model_type}", hint)
+    elif name := next((name for name in unserved if shape.get(name)), None):
+        message = f"is not served with {field}: {unserved[name]}"
+        yield Finding((("train", "model", name), *places), message, _LEAVE_OUT)
+    else:
+        sizes = {name: count for name in divided if isinstance(count := shape.get(name), int) and count > 0}
+        if name := next((name for name, count in sizes.items() if count % size), None):
+            message = f"{size} does not divide the model's {divided[name].format(sizes[name])} ({name})"
+            hint = f"use one of {', '.join(map(str, divisors(gcd(world_size, *sizes.values()))))}"
+            yield Finding((*places, ("train", "model", name)), message, hint)
+
+
+# Mistakes in `deepspeed:` that DeepSpeed does not report, or reports hours later
+
+
+def _deepspeed(config: RunConfig) -> Iterator[Finding]:
+    given = config.deepspeed
+    for key in _BATCH_TRIPLE:
+        if key in given:
+            yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
+    if config.command is None:
+        yield from _unserved(given)
+    if autos := list(_autos(given, ("deepspeed",))):
+        yield from autos
+        return
+    zero = config.rendered_deepspeed()[_ZERO]
+    yield from _offload_sections(zero, section(given, (_ZERO,)))
+    if config.command is None:
+        by_train = config.model_copy(update={"deepspeed": {}}).rendered_deepspeed()[_ZERO]
+        for name in (name for name in _OFFLOADS if name in by_train and zero[name] is None):
+            places: tuple[FieldPath, ...] = (("deepspeed", _ZERO, name), ("train", "offload"))
+            yield Finding(places, "is empty, which takes back train.offload", "leave it out, or change train.offload")
+        yield from _autocast(config)
+        yield from _optimizer(config)
+
+
+def _unserved(given: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, (why, hint) in UNSERVED.items():
+        *around, name = key.split(".")
+        holder = section(given, tuple(around))
+        off = section(holder, (name,)).get("enabled") is False or holder.get(name) is False
+        if name in holder and not off:
+            yield Finding((("deepspeed", *around, name),), why, hint, at_key=True)
+    if "lr" in section(given, ("optimizer", "params")):
+        yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
+
+
+def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
+    """`auto` is for the Hugging Face trainer to fill in: DeepSpeed ignores it, but for one key of its own."""
+    if value == "auto" and place[-2:] != ("data_types", "keep_in_fp32_modules"):
+        yield Finding((place,), '"auto" is not a value of DeepSpeed', "write the value, or leave it out")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _autos(item, (*place, key))
+
+
+def _offload_sections(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find offloading that DeepSpeed would leave out, or do elsewhere; `_offload` checks `train.offload`."""
+    for name, stages in _OFFLOADS.items():
+        offload, place = section(given, (name,)), ("deepspeed", _ZERO, name)
+        device = offload.get("device", "none")
+        needed = "3" if device == "nvme" else stages
+        if device != "none" and str(zero["stage"]) not in needed:
+            places: tuple[FieldPath, ...] = (place, ("train", "zero_stage"))
+            message = f"{name} does not work with ZeRO stage {zero['stage']} on device {device}"
+            yield Finding(places, message, f"use stage {needed}")
+        elif device == "nvme" and not offload.get("nvme_path"):
+            yield Finding((place,), "device nvme needs nvme_path", "name a folder on a disk of the node")
+
+
+def _autocast(config: RunConfig) -> Iterator[Finding]:
+    given, precision, place = section(config.deepspeed, ("torch_autocast",)), config.train.precision, "torch_autocast"
+    if given.get("enabled") and precision in ("bf16", "fp16"):
+        message = f"is for weights in fp32, and train.precision is {precision}"
+        yield Finding((("deepspeed", place), ("train", "precision")), message, _LEAVE_OUT)
+    elif given.get("enabled") and given.get("dtype") not in ("bf16", "bfloat16", "torch.bfloat16"):
+        hint = "write dtype: bf16, or leave it out and use train.precision: fp16"
+        message = "dtype is not bf16: DeepSpeed clips scaled fp16 gradients"
+        yield Finding((("deepspeed", place, "dtype"), ("deepspeed", place)), message, hint)
+
+
+def _optimizer(config: RunConfig) -> Iterator[Finding]:
+    train, name, place = config.train, _optimizer_of(config), ("deepspeed", "optimizer", "type")
+    if train.zero_stage and name in _UNSHARDED:
+        message = f"{name} updates each matrix by itself, and ZeRO gives it parts of several"
+        yield Finding((place, ("train", "zero_stage")), message, "use zero_stage: 0")
+    if name in _WHOLE and joins_parameters(train.model_dump()):
+        message = f"{name} updates each matrix by itself, and train.compile joins them all"
+        yield Finding((place, ("train", "compile")), message, "write compile: false")
+    if not (train.universal_checkpoint and train.zero_stage):
+        return
+    universal, hint = ("train", "universal_checkpoint"), "leave it out: the run resumes on the same number of ranks"
+    if name not in ("adam", "adamw") or section(config.deepspeed, ("optimizer", "params")).get("amsgrad"):
+        message = "is for plain Adam: DeepSpeed (0.19.8) cannot convert the states of other optimizers"
+        yield Finding((universal, ("deepspeed", "optimizer")), message, hint)
+    if train.zero_stage < 3 and section(config.deepspeed, (_ZERO,)).get("round_robin_gradients"):
+        message = "does not go with round_robin_gradients: DeepSpeed (0.19.8) mixes up the weights"
+        yield Finding((universal, ("deepspeed", _ZERO, "round_robin_gradients")), message, hint)
+
+
+def _optimizer_of(config: RunConfig) -> str:
+    return str(section(config.deepspeed, ("optimizer",)).get("type", "AdamW")).lower()
+
+
+def _finding(field: str, message: str, hint: str) -> Finding:
+    return Finding((("train", field), ("train",)), message, hint)
