@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -93,15 +92,6 @@ def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
 def gpu_samples(conn: Connection, attempt_id: int) -> Iterator[GpuSample]:
     """Yield an attempt's samples, GPU by GPU in the order of time; reads block by block."""
     return (GpuSample(*row) for row in conn.execute(_samples(attempt_id), execution_options=_BY_BLOCK))
-
-
-def gpu_trace(conn: Connection, attempt_id: int, node_rank: int, gpu: int, points: int) -> list[GpuSample]:
-    """Return one GPU's samples in the order of time, thinned to at most ``points``."""
-    row = gpu_sample.c
-    mine = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == gpu)
-    count = conn.execute(select(func.count()).select_from(gpu_sample).where(mine)).scalar() or 0
-    rows = conn.execute(_samples(attempt_id).where(mine), execution_options=_BY_BLOCK)
-    return [GpuSample(*values) for values in islice(rows, 0, None, max(1, math.ceil(count / points)))]
 
 
 def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, int, GpuDevice | None, GpuSample]]:

@@ -39,7 +39,7 @@ from .bulk import (
     withdraw_attempts,
 )
 from .events import NewEvent, add_event, add_events, events, events_of_kind, forwards, newest_event_s
-from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, gpu_trace, iter_gpu_samples, node_offsets, run_gpus
+from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, node_offsets, run_gpus
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import AttemptRow, CampaignRow, CheckpointRow, MemoryObservation, RunRow, RunStatus

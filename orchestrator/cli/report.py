@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.status import CampaignStatus
     from dscampaign.orchestrator.report.compare.results import Results
-    from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 _INTERVAL_S: Final = 30
 
@@ -71,9 +70,7 @@ def report(
         raise UserError("--interval is for --watch")
     with needs_the_extra(), progress_shown(quiet=as_json or watch):
         from dscampaign.orchestrator.campaign.lookup import open_campaign
-        from dscampaign.orchestrator.report.measure.telemetry import read_gpu_details
         from dscampaign.orchestrator.report.page.data import document_of
-        from dscampaign.orchestrator.report.page.questions import sampled_runs
         from dscampaign.orchestrator.report.page.write import write_report
 
         from .pages.report import answers_page
@@ -83,24 +80,23 @@ def report(
         opened, campaign = open_campaign(place, name)
         folder = output or Path(f"{campaign.name}-report")
 
-        def write(status: CampaignStatus | None = None) -> tuple[Results, GpuDetails]:
+        def write(status: CampaignStatus | None = None) -> Results:
             results = _results_of(opened, campaign, baseline)
-            details = read_gpu_details(opened, results.runs, sampled_runs(results))
             if watch or output or not as_json:
-                files = write_report(results, details, folder, time.time())
+                files = write_report(results, folder, time.time())
                 if status:
                     echo_err(f"{time.strftime('%H:%M:%S')} {files[0]} · {headline(status, page_for(sys.stderr))}")
                 else:
                     echo_err(f"{files[0]}, and {len(files) - 1} more files beside it")
-            return results, details
+            return results
 
         if watch:
             with terminated_as_interrupted():
-                results, details = write_until_settled(opened, campaign, write, interval or _INTERVAL_S)
+                results = write_until_settled(opened, campaign, write, interval or _INTERVAL_S)
         else:
-            results, details = write()
+            results = write()
         if as_json:
-            echo_json(document_of(results, details))
+            echo_json(document_of(results))
         else:
             echo_page(answers_page(results, page_for(sys.stdout)))
     return EXIT_OK

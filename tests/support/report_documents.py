@@ -11,8 +11,8 @@ def _columns(text: str) -> frozenset[str]:
 
 SECTIONS: Final = {
     "How fast?": _columns(
-        "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | IQR of steps (ms) | "
-        "p99 (ms) | tokens/s of a rank | samples/s | repeats | steps timed | window (s) | warm-up"
+        "condition | tokens/s | step (ms) | MFU | mean (ms) | σ of steps (ms) | "
+        "p99 (ms) | tokens/s of a rank | samples/s | repeats | steps timed"
     ),
     "Same learning?": _columns("condition | held-out loss | final | first | reduction | lowest loss"),
     "Does it fit?": _columns(
@@ -21,27 +21,17 @@ SECTIONS: Final = {
     "Where did the time go?": _columns("use | GPU-hours | share"),
     "What did the GPUs do?": _columns(
         "condition | utilisation (%) | power (W) | hottest (°C) | energy (kJ) | CPU load (%) | "
-        "peak over 1 s (W) | coolest (°C) | samples | every (s)"
-    ),
-    "Runs": _columns("run | state | tries | received | losses | times | memories | waited for data"),
-    "GPUs": _columns(
-        "run | node | GPU | utilisation | power | highest sample | of limit | peak over 1 s | coolest | hottest | "
-        "memory | energy"
-    ),
-    "What MFU is calculated from": _columns(
-        "condition | device | precision | tokens/s of a rank | parameters | layers | width | length | FLOP a token | "
-        "peak TFLOP/s | MFU"
+        "peak over 1 s (W) | samples"
     ),
 }
 """By section, columns of its table in every report; no cell of them is empty."""
 
-LOGS: Final = "logs of its newest attempt"
 NEEDS_GPUS: Final = {
     *("MFU", "tokens/s of a rank", "on the device (GB)", "usable (GB)", "of usable", "host (GB)"),
-    *("memory of a GPU (GB)", "waited for data"),
+    "memory of a GPU (GB)",
 }
 """Columns and words that a campaign on CPUs lacks."""
-ON_GPUS: Final = {"What did the GPUs do?", "GPUs", "What MFU is calculated from"}
+ON_GPUS: Final = {"What did the GPUs do?"}
 """Sections that a campaign on CPUs lacks."""
 
 TEMPLATES: Final = {
@@ -74,7 +64,6 @@ COMMON_FIELDS: Final = {
 }  # fmt: skip
 PER_WORKLOAD: Final = {
     "loss": {"loss (nats)", "optimizer steps"},
-    "loss_difference": {"loss minus the baseline's (nats)", "optimizer steps"},
     "speed": {"tokens/s; points are repeats"},
     "memory": {"GB, highest of any rank"},
 }

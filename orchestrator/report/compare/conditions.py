@@ -145,7 +145,7 @@ class Condition:
         runs = {OverRepeats.HIGHEST: self.runs, OverRepeats.LOSS: self.learned}.get(over, self.counted)
         known = [value for run in runs if (value := of(run)) is not None]
         if over is OverRepeats.LOSS and not all(map(math.isfinite, known)):
-            return Estimate(math.nan, None, None, None, None, len(known))
+            return Estimate(math.nan, None, None, None, len(known))
         if over in (OverRepeats.LOSS, OverRepeats.MEDIAN):
             return estimate(known)
         return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
@@ -266,13 +266,6 @@ def _unlike_devices(one: Condition, other: Condition) -> bool:
     if len(one.devices) > 1 or len(other.devices) > 1:
         return True
     return len({*one.devices, *other.devices}) > 1 and _asked_devices(one) == _asked_devices(other)
-
-
-def devices_among(conditions: Iterable[Condition]) -> Callable[[Condition], tuple[str, ...]]:
-    """Return a condition's devices; if unknown, the devices of all others, if they agree."""
-    kinds = {one.devices for one in conditions if one.devices}
-    usual = kinds.pop() if len(kinds) == 1 else ()
-    return lambda condition: condition.devices or usual
 
 
 def _devices_text(conditions: Iterable[Condition]) -> str:

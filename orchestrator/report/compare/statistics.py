@@ -58,13 +58,12 @@ class Estimate:
 
     Attributes:
         low, high: its interval; None with fewer than ``LEAST_REPEATS``.
-        iqr, std: distance between the quartiles, and standard deviation, of the repeats; None for a single repeat.
+        std: standard deviation of the repeats; None for a single repeat.
     """
 
     value: float
     low: float | None
     high: float | None
-    iqr: float | None
     std: float | None
     repeats: int
 
@@ -121,10 +120,8 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
     if not known.size:
         return None
     low, high = _around_median(known) if known.size >= LEAST_REPEATS else (None, None)
-    several = known.size > 1
-    iqr = float(np.subtract(*np.percentile(known, [75, 25]))) if several else None
-    std = float(np.std(known, ddof=1)) if several else None
-    return Estimate(float(np.median(known)), low, high, iqr, std, int(known.size))
+    std = float(np.std(known, ddof=1)) if known.size > 1 else None
+    return Estimate(float(np.median(known)), low, high, std, int(known.size))
 
 
 def ratio(above: Sequence[float], below: Sequence[float], among: int = 1, *, paired: bool = False) -> Estimate | None:
@@ -171,13 +168,13 @@ def _contrast(cells: _Cells, additive: bool, tail: float, paired: bool) -> Estim
     centre = math.fsum(weight * mean for (_, weight), mean in zip(terms, means, strict=True))
     repeats = min(len(values) for values, _ in terms)
     if repeats < LEAST_REPEATS:
-        return Estimate(back(centre), None, None, None, None, repeats)
+        return Estimate(back(centre), None, None, None, repeats)
     variance, inverse = 0.0, 0.0
     for (values, weight), mean in zip(terms, means, strict=True):
         part = weight**2 * math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values)
         variance, inverse = variance + part, inverse + part**2 / (len(values) - 1)
     reach = _student(variance**2 / inverse, tail) * math.sqrt(variance) if inverse else 0.0
-    return Estimate(back(centre), back(centre - reach), back(centre + reach), None, None, repeats)
+    return Estimate(back(centre), back(centre - reach), back(centre + reach), None, repeats)
 
 
 def _student(degrees: float, tail: float) -> float:

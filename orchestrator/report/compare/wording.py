@@ -27,14 +27,6 @@ def span(found: Estimate | None) -> str:
     return f"{short_number(found.low)} to {short_number(found.high)}"
 
 
-def deviation(found: Estimate | None, scale: float = 1.0) -> str:
-    """The standard deviation over repeats, in a unit of which its own is ``scale``."""
-    if found is None or found.std is None:
-        return ""
-    std = found.std * scale
-    return short_number(std) if std >= 1000 else figure(std, 3)
-
-
 def difference(value: float, test: LossTest, unit: str, sign: str = "+") -> str:
     """Return a difference of losses without their unit, with the digits that its interval leaves."""
     fine = 3 if unit or not test.margin else max(4, 1 - math.floor(math.log10(test.margin)))

@@ -15,9 +15,6 @@ from dscampaign.db.series import Series
 LEAST_SAMPLES: Final = 10
 """Of a GPU in the timed window: figures from fewer are flagged."""
 
-DIFFERS: Final = 0.02
-"""A whole peak that is higher by more than this share is mentioned."""
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -47,23 +44,16 @@ class Memory:
         """Part of the usable memory that PyTorch held at most."""
         return self.peak_reserved / self.usable if self.peak_reserved is not None and self.usable else None
 
-    @property
-    def higher_peak(self) -> float | None:
-        """The peak reserved over all steps, if the warm-up took more than the steps after it."""
-        if self.peak_reserved is None or self.reserved is None:
-            return None
-        return self.peak_reserved if self.peak_reserved > self.reserved * (1 + DIFFERS) else None
-
 
 @dataclass(frozen=True)
 class GpuSummary:
     """Telemetry of all attempts of the present configuration; None if unknown.
 
-    All but energy, errors and the lowest temperature cover the timed window: from the end of each attempt's warm-up to
+    All but energy and errors cover the timed window: from the end of each attempt's warm-up to
     the end of its last step.
 
     Attributes:
-        samples, interval_s: fewest samples of a GPU in the window, and seconds between two.
+        samples: fewest samples of a GPU in the window.
         util_pct: mean utilisation, which is not efficiency.
         power_w, power_peak_w, power_avg_peak_w: of a GPU: mean and highest of the momentary power that was sampled,
             highest over a second. The first may be below the last: a peak between two samples is missed.
@@ -74,13 +64,11 @@ class GpuSummary:
 
     names: tuple[str, ...]
     samples: int
-    interval_s: float | None
     util_pct: float | None
     power_w: float | None
     power_peak_w: float | None
     power_avg_peak_w: float | None
     temperature_c: float | None
-    temperature_min_c: float | None
     energy_j: float | None
     j_per_token: float | None
     slowed: float | None
@@ -128,26 +116,17 @@ def gpus_of(attempts: Sequence[AttemptGpus], rows: Sequence[AttemptRow] = ()) ->
     return GpuSummary(
         names=tuple(dict.fromkeys(gpu.name for gpu in whole if gpu.name)),
         samples=sum(_fewest(attempt) for attempt in attempts),
-        interval_s=_interval_s(timed),
         util_pct=_mean(timed, lambda gpu: gpu.util_pct),
         power_w=_mean(timed, lambda gpu: gpu.power_w),
         power_peak_w=highest(gpu.power_peak_w for gpu in timed),
         power_avg_peak_w=highest(gpu.power_avg_peak_w for gpu in timed),
         temperature_c=highest(gpu.temperature_max_c for gpu in timed),
-        temperature_min_c=min(
-            (gpu.temperature_min_c for gpu in whole if gpu.temperature_min_c is not None), default=None
-        ),
         energy_j=total(attempt.energy_j for attempt in attempts) if _are_covered(rows, attempts) else None,
         j_per_token=j_per_token(attempts),
         slowed=highest(gpu.slowed for gpu in timed),
         power_capped=highest(gpu.power_capped for gpu in timed),
         ecc_errors=_ecc_errors(whole),
     )
-
-
-def _interval_s(gpus: Sequence[GpuUse]) -> float | None:
-    samples = sum(gpu.samples for gpu in gpus)
-    return sum(gpu.sampled_s for gpu in gpus) / samples if samples else None
 
 
 def _ecc_errors(gpus: Sequence[GpuUse]) -> int | None:

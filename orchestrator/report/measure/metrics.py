@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
-from dscampaign.orchestrator.formatting import duration, figure, loss_number, short_number
+from dscampaign.orchestrator.formatting import figure, loss_number, short_number
 
 from .run import MeasuredRun
 from .timing import Timing
@@ -50,7 +50,6 @@ class Metric:
         unit: shown unit; empty if ``digits`` contains it.
         scale: factor from the value's own unit to the shown unit.
         label: its name for people; empty for a figure that only tables have.
-        in_files: whether report.json and conditions.csv have it.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Metric:
     unit: str = ""
     scale: float = 1.0
     better: Better = Better.NEITHER
-    in_files: bool = True
     label: str = ""
 
     def number(self, value: float | None) -> str:
@@ -102,7 +100,6 @@ _ALL: Final = (
     _step_time("step_s", _timed(lambda timing: timing.step_s), digits=_significant(4), label="step time"),
     _step_time("step_mean_s", _timed(lambda timing: timing.mean_s), digits=_significant(4)),
     _step_time("step_std_s", _timed(lambda timing: timing.std_s), digits=_significant(3)),
-    _step_time("step_iqr_s", _timed(lambda timing: timing.iqr_s), digits=_significant(3)),
     _step_time("step_p99_s", _timed(lambda timing: timing.p99_s), digits=_significant(4)),
     _median(
         "tokens_per_s",
@@ -113,17 +110,14 @@ _ALL: Final = (
         label="speed",
     ),
     _median("samples_per_s", lambda run: run.samples_per_s, digits=_significant(4), better=Better.HIGHER),
-    _median("epoch_s", lambda run: run.epoch_s, digits=duration, better=Better.LOWER),
     _median("mfu", _timed(lambda timing: timing.mfu), digits=_PERCENT, better=Better.HIGHER, label="MFU"),
     _gpu("gpu_util_pct", lambda run: run.gpus.util_pct, unit="%", label="GPU utilisation"),
     _gpu("gpu_power_w", lambda run: run.gpus.power_w, unit="W", label="GPU power"),
     _gpu("gpu_power_peak_w", lambda run: run.gpus.power_peak_w, unit="W"),
     _gpu("gpu_power_avg_peak_w", lambda run: run.gpus.power_avg_peak_w, unit="W"),
     _gpu("gpu_temperature_c", lambda run: run.gpus.temperature_c, unit="°C"),
-    _gpu("gpu_temperature_min_c", lambda run: run.gpus.temperature_min_c, unit="°C"),
     _gpu("cpu_busy_pct", lambda run: run.cpu_busy_pct, unit="%"),
     _median("gpu_samples", lambda run: run.gpus.samples if run.gpus.names else None, digits=_significant(4)),
-    _median("gpu_interval_s", lambda run: run.gpus.interval_s, digits=_significant(2), unit="s"),
     _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3, better=Better.LOWER),
     _median(
         "j_per_token",
@@ -136,19 +130,13 @@ _ALL: Final = (
     _memory("mem_allocated_gb", lambda run: run.memory.allocated),
     _memory("mem_reserved_gb", lambda run: run.memory.reserved, label="memory"),
     _memory("mem_end_gb", lambda run: run.memory.end),
-    _highest("persistent_parameters", lambda run: (run.persistent or (None,))[0], digits=_COUNT),
-    _highest("persistent_elements", lambda run: (run.persistent or (None, None))[1], digits=_COUNT),
     _memory("mem_peak_reserved_gb", lambda run: run.memory.peak_reserved),
     _memory("mem_device_gb", lambda run: run.memory.device),
     _memory("mem_usable_gb", lambda run: run.memory.usable, better=Better.NEITHER),
     _highest("mem_share", lambda run: run.memory.share, digits=_WHOLE_PERCENT),
     _memory("mem_host_gb", lambda run: run.memory.host),
     _highest("gpu_power_capped", lambda run: run.gpus.power_capped, digits=_WHOLE_PERCENT),
-    _memory("mem_higher_peak_gb", lambda run: run.memory.higher_peak, in_files=False),
     _sum("steps_timed", _timed(lambda timing: timing.steps), digits=_COUNT),
-    _sum("window_s", _timed(lambda timing: timing.window_s), digits="{:,.1f}".format, unit="s"),
-    _sum("warm_up_steps", _timed(lambda timing: timing.warm_up_steps), digits=_COUNT),
-    _sum("warm_up_s", _timed(lambda timing: timing.warm_up_s), digits=duration),
 )
 
 METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}

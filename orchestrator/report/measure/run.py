@@ -112,7 +112,6 @@ class MeasuredRun:
         hosts: nodes of the newest attempt that ended.
         machines: hardware and processor load by node, as far as reported.
         variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
-        host_limits_gb: the job's memory limit by node; nodes without a limit are missing.
         span_s: start of its first attempt with the present configuration, and end of its newest; None if unknown.
         generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
     """
@@ -150,7 +149,6 @@ class MeasuredRun:
     hosts: tuple[str, ...]
     machines: Mapping[str, Mapping[str, Any]]
     variables: tuple[Mapping[str, str], ...]
-    host_limits_gb: Mapping[str, float]
     failures: tuple[FailedAttempt, ...]
     metrics_source: str
     not_taken: Mapping[str, str]
@@ -226,22 +224,10 @@ class MeasuredRun:
         return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
 
     @property
-    def epoch_s(self) -> float | None:
-        """Seconds of the steps of a pass over the text; None if their number is unknown."""
-        steps = self.start.get("steps_per_epoch")
-        return self.timing.mean_s * steps if self.timing and isinstance(steps, int | float) and steps else None
-
-    @property
     def cpu_busy_pct(self) -> float | None:
         """How busy the cores of its nodes were while its newest attempt ran, in percent, other jobs' work too."""
         known = [pct for one in self.machines.values() if isinstance(pct := one.get("busy_pct"), int)]
         return sum(known) / len(known) if known else None
-
-    @property
-    def persistent(self) -> tuple[int, int] | None:
-        """Parameters that ZeRO 3 keeps on every rank, and their elements; None if unknown."""
-        number, elements = (self.start.get(name) for name in ("persistent_parameters", "persistent_elements"))
-        return (number, elements) if isinstance(number, int) and isinstance(elements, int) else None
 
 
 def measured_run(data: RunData) -> MeasuredRun:
@@ -283,7 +269,6 @@ def measured_run(data: RunData) -> MeasuredRun:
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
         variables=tuple(_variables(mine)),
-        host_limits_gb=_host_limits_gb(nodes),
         failures=tuple(failed_attempts(run, data.attempts, data.excluded)),
         metrics_source=data.metrics_source,
         not_taken=data.not_taken,
@@ -370,11 +355,6 @@ def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
         known = first.get("variables")
         if isinstance(known, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
             yield known
-
-
-def _host_limits_gb(nodes: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    limits = ((node.get("host"), node.get("memory_limit_bytes")) for node in nodes)
-    return {str(host): limit / 1e9 for host, limit in limits if host and isinstance(limit, int)}
 
 
 def _quality(data: RunData, lines: Lines) -> Quality:

@@ -18,11 +18,10 @@ from dscampaign.orchestrator.campaign.titles import titles_of
 from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
 from dscampaign.orchestrator.report.compare.ranking import pace
-from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
+from dscampaign.orchestrator.report.compare.results import WorkloadResults
 from dscampaign.orchestrator.report.measure.metrics import METRICS
-from dscampaign.orchestrator.report.measure.telemetry import GpuTrace
 
-from .curves import Curves, short
+from .curves import Curves
 from .elements import Chart
 from .looks import GREY, OTHERS, Looks
 
@@ -129,16 +128,6 @@ def losses(curves: Curves, looks: Looks, unit: str) -> Chart | None:
     return _of_curves("loss", title, layers, looks, curves)
 
 
-def loss_differences(curves: Curves, looks: Looks, unit: str) -> Chart | None:
-    """Each smoothed loss minus the baseline's at the same step."""
-    low, high = curves.domain("apart")
-    if high - low <= 0.0:
-        return None
-    layers = _lines(curves, looks, "apart", f"loss minus the baseline's{unit}")
-    title = "Loss minus the baseline's: below 0 is better"
-    return _of_curves("loss_difference", title, layers, looks, curves)
-
-
 def _of_curves(name: str, title: str, layers: Sequence[Any], looks: Looks, curves: Curves) -> Chart:
     chart, data = alt.layer(*layers).add_params(_zoom()), {"rows": curves.rows, "held_out": curves.held_out}
     by_step = {"tokens": curves.tokens, "seconds": curves.seconds}
@@ -218,56 +207,6 @@ def _bars(
     beside = [row for row in points if row["c"] in drawn]
     data = {"rows": shown, "points": beside, "limit": [{"value": limit, "says": f"usable: {limit:.0f} GB"}]}
     return _chart(name, title, alt.layer(*layers), looks, data, height=alt.Step(_BAR))
-
-
-def hours(results: Results, parts: Sequence[tuple[str, float]]) -> Chart:
-    """The share of the GPUs' time by use, as one bar, with lost time in another colour."""
-    names = [f"{name} {value / results.cost.total:.0%}" for name, value in parts]
-    rows = [
-        {"part": name, "hours": value / 3600, "place": place}
-        for place, (name, (_, value)) in enumerate(zip(names, parts, strict=True))
-    ]
-    lost = len(results.cost.lost)
-    blues = ["#3B6FB6", "#8FB3E0", "#C9D6E6", "#A99BD1", "#C4A6C9", "#B9BDC4"]
-    colours = [*blues[: len(parts) - lost], *(["#D55E00"] * lost)]
-    chart = _of("rows").mark_bar(height=34, stroke="white")
-    chart = chart.encode(
-        alt.X("hours:Q", title=results.hour_unit, stack="zero", scale=alt.Scale(nice=False)),
-        alt.Color(
-            "part:N", sort=None, scale=alt.Scale(domain=names, range=colours),
-            legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=260, symbolType="square"),
-        ),
-        alt.Order("place:Q"),
-        tooltip=[alt.Tooltip("part:N"), alt.Tooltip("hours:Q", format=".3g", title=results.hour_unit)],
-    )  # fmt: skip
-    return _chart("goodput", f"{results.hour_unit} of all attempts", chart, {}, {"rows": rows}, height=48)
-
-
-def gpus(traces: Sequence[GpuTrace], looks: Looks, runs: Mapping[str, str]) -> tuple[Chart, ...]:
-    """Power and temperature of a few runs' GPUs over time; `runs` has the condition of each run."""
-    rows: list[Row] = []
-    for place, trace in enumerate(traces):
-        number = looks[runs[trace.run]].number
-        samples = zip(trace.seconds, trace.power_w, trace.power_avg_w, trace.temperature_c, strict=True)
-        for values in samples:
-            s, power, average, heat = map(short, values)
-            rows.append({"c": number, "gpu": place, "s": s, "power": power, "average": average, "heat": heat})
-    base, colour = _base().transform_calculate(gpu_name="gpus[datum.gpu]"), _colour(rows, looks)
-    across = alt.X("s:Q", title="seconds since the first sample", axis=alt.Axis(format="~s"))
-
-    def line(field: str, title: str, width: float, opacity: float) -> alt.Chart:
-        y = alt.Y(f"{field}:Q", title=title, scale=_near())
-        tooltip = [alt.Tooltip("gpu_name:N", title="GPU"), alt.Tooltip(f"{field}:Q", title=title)]
-        lines = base.mark_line(strokeWidth=width)
-        return lines.encode(across, y, colour, alt.Detail("gpu:N"), opacity=_dim(opacity), tooltip=tooltip)
-
-    power = alt.layer(line("power", "W", 0.7, 0.5), line("average", "W", 1.8, 1.0)).add_params(_zoom())
-    heat = line("heat", "°C", 1.8, 1.0).add_params(_zoom())
-    data, names = {"rows": rows}, [trace.name for trace in traces]
-    return (
-        _chart("power", "Power: thin at a moment, thick over one second", power, looks, data, gpus=names),
-        _chart("temperature", "Temperature", heat, looks, data, gpus=names),
-    )
 
 
 def is_number(value: object) -> bool:

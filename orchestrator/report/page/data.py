@@ -18,7 +18,6 @@ from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 CsvRow = Sequence[Any]
 
@@ -32,12 +31,12 @@ _ESTIMATES: Final = frozenset(
 )
 _COLUMN: Final = {"params": "param"}
 """What a field is called in a CSV file: as in `campaign export`."""
-_ORIGIN: Final = ("nodes", "machines", "devices", "mfu_inputs")
+_ORIGIN: Final = ("nodes", "machines", "mfu_inputs")
 """Of a run's document, where it ran; too long for a row."""
 _PARTS: Final = ("timing", "loss", "memory", "gpus", "quality", "cost")
 
 
-def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
+def document_of(results: Results) -> dict[str, Any]:
     """Everything but the curves, ready for JSON."""
     document: dict[str, Any] = strict(
         {
@@ -50,7 +49,7 @@ def document_of(results: Results, details: GpuDetails) -> dict[str, Any]:
                 for t in results.times
             ],
             "cost": asdict(results.cost),
-            "runs": [{**_run(run), **_origin(run, details)} for run in results.runs],
+            "runs": [{**_run(run), **_origin(run)} for run in results.runs],
             "failures": [asdict(failure) for run in results.runs for failure in run.failures],
         }
     )
@@ -176,7 +175,7 @@ def _condition(one: BaselineComparison) -> dict[str, Any]:
         "among": one.among,
         "loss_is": one.loss_is,
         "loss": asdict(one.loss),
-        **{name: _estimate(condition.summary(name)) for name, metric in METRICS.items() if metric.in_files},
+        **{name: _estimate(condition.summary(name)) for name in METRICS},
         "mem_beside_baseline": one.more_memory,
         "ranks": condition.ranks,
     }
@@ -199,12 +198,11 @@ def _run(run: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _origin(run: MeasuredRun, details: GpuDetails) -> dict[str, Any]:
+def _origin(run: MeasuredRun) -> dict[str, Any]:
     """Where a run was, and what its MFU was calculated from."""
     return {
         "nodes": list(run.hosts),
         "machines": dict(run.machines),
-        "devices": [asdict(device) for device in details.devices.get(run.name, ())],
         "mfu_inputs": {
             **{name: run.start.get(name) for name in ("parameters", "layers", "width")},
             **{name: run.start[name] for name in ("matrix_parameters", "attention_width") if name in run.start},

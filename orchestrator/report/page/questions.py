@@ -15,7 +15,6 @@ from dscampaign.orchestrator.report.compare.conditions import Condition, unlike_
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
-from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
     confounded,
@@ -31,8 +30,6 @@ from dscampaign.orchestrator.report.compare.wording import difference, span, tim
 from dscampaign.orchestrator.report.measure.failures import FailedAttempt
 from dscampaign.orchestrator.report.measure.flags import remarks_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
-from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -49,7 +46,7 @@ HOUR_S: Final = 3600.0
 Column = Callable[[BaselineComparison], Cell | str]
 
 
-def questions(results: Results, details: GpuDetails, looks: Looks, first: Section) -> Iterator[Section]:
+def questions(results: Results, looks: Looks, first: Section) -> Iterator[Section]:
     """Yield the sections between the first screen, whose chart they leave out, and the details."""
     shown = [chart.name for chart in first.charts]
     drawn = results.workloads[:MOST_WORKLOADS]
@@ -58,11 +55,10 @@ def questions(results: Results, details: GpuDetails, looks: Looks, first: Sectio
         _learning(results, looks, drawn),
         _memory(results, looks, drawn),
         _settings(results, looks),
-        _scaling(results, looks),
         _time_to_loss(results, looks),
         problems(results),
         _hours(results),
-        _gpus(results, details, looks),
+        _gpus(results, looks),
     )
     for section in sections:
         yield replace(section, charts=tuple(chart for chart in section.charts if chart.name not in shown))
@@ -129,16 +125,11 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "MFU": _metric("mfu"),
         "mean (ms)": _metric("step_mean_s"),
         "σ of steps (ms)": _metric("step_std_s"),
-        "IQR of steps (ms)": _metric("step_iqr_s"),
         "p99 (ms)": _metric("step_p99_s"),
         "tokens/s of a rank": lambda one: _of_a_rank(one.condition),
         "samples/s": _metric("samples_per_s"),
-        "epoch": _metric("epoch_s"),
         "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
         "steps timed": _metric("steps_timed"),
-        "window (s)": _metric("window_s"),
-        "warm-up steps": _metric("warm_up_steps"),
-        "warm-up": _metric("warm_up_s"),
     }
     basis = [one.basis for one in results.workloads]
     over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
@@ -161,7 +152,6 @@ def _learning(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) 
     unit = "" if any(one.condition.own_loss for one in results.comparisons) else " (nats)"
     found = {one.workload.name: curves(one, looks, len(drawn)) for one in drawn}
     pictures = _charts(drawn, lambda one: charts.losses(found[one.workload.name], looks, unit))
-    pictures += _charts(drawn, lambda one: charts.loss_differences(found[one.workload.name], looks, unit))
     shown = [one for one in results.comparisons if one.condition.counted]
     if not shown:
         return Section("Same learning?", charts=pictures)
@@ -209,10 +199,7 @@ _MEMORY: Final[Mapping[str, Column]] = {
     "on the device (GB)": _metric("mem_device_gb"),
     "host (GB)": _metric("mem_host_gb"),
     "usable (GB)": _metric("mem_usable_gb"),
-    "with warm-up (GB)": _metric("mem_higher_peak_gb"),
     "at the end (GB)": _metric("mem_end_gb"),
-    "persistent parameters": _metric("persistent_parameters"),
-    "their elements": _metric("persistent_elements"),
 }
 _GPUS: Final[Mapping[str, Column]] = {
     "utilisation (%)": _metric("gpu_util_pct"),
@@ -222,10 +209,8 @@ _GPUS: Final[Mapping[str, Column]] = {
     "J/token": _metric("j_per_token"),
     "CPU load (%)": _metric("cpu_busy_pct"),
     "peak over 1 s (W)": _metric("gpu_power_avg_peak_w"),
-    "coolest (°C)": _metric("gpu_temperature_min_c"),
     "power-capped": _metric("gpu_power_capped"),
     "samples": _metric("gpu_samples"),
-    "every (s)": _metric("gpu_interval_s"),
 }
 
 
@@ -240,12 +225,10 @@ def _memory(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) ->
     return Section("Does it fit?", text, pictures, _conditions(results, looks, _MEMORY, shown))
 
 
-def _gpus(results: Results, details: GpuDetails, looks: Looks) -> Section:
+def _gpus(results: Results, looks: Looks) -> Section:
     shown = [one for one in results.comparisons if any(run.gpus.names for run in one.condition.runs)]
     text = "Samples of the timed steps, medians over repeats; energy is of whole attempts and all their GPUs."
-    of_run = {run.name: one.name for one in results.conditions for run in one.runs}
-    pictures = charts.gpus(details.traces, looks, of_run) if details.traces else ()
-    return Section("What did the GPUs do?", text, pictures, _conditions(results, looks, _GPUS, shown))
+    return Section("What did the GPUs do?", text, tables=_conditions(results, looks, _GPUS, shown))
 
 
 def _settings(results: Results, looks: Looks) -> Section:
@@ -281,20 +264,6 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
                 continue
             if chart := charts.along(compared, looks, axis, name, title):
                 yield chart
-
-
-def _scaling(results: Results, looks: Looks) -> Section:
-    columns: dict[str, Callable[[Any], Cell | str]] = {
-        "condition": lambda one: named(one.condition, looks),
-        "ranks": lambda one: str(one.ranks),
-        "keeps": lambda one: one.keeps,
-        "tokens/s": lambda one: Cell(short_number(one.tokens_per_s), one.tokens_per_s),
-        "of a rank": lambda one: Cell(short_number(one.tokens_per_s / one.ranks), one.tokens_per_s / one.ranks),
-        "efficiency": lambda one: f"{one.efficiency:.0%}",
-        "beside": lambda one: "" if one.condition is one.reference else one.reference.title,
-    }
-    text = "Efficiency is the speed of a rank as a share of its speed with the fewest ranks."
-    return Section("Does it scale?", text, tables=table_of(columns, list(scaling_of(results.conditions))))
 
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
@@ -383,18 +352,4 @@ def _hours(results: Results) -> Section:
         "share": lambda one: f"{one[1] / cost.total:.1%}",
     }
     text = f"Queue wait, summed over attempts: {duration(cost.queued_s)}."
-    pictures = (charts.hours(results, parts),) if cost.total else ()
-    return Section("Where did the time go?", text, pictures, table_of(columns, parts))
-
-
-MOST_SAMPLED: Final = 3
-"""So many runs have their GPUs drawn over time."""
-
-
-def sampled_runs(results: Results) -> list[MeasuredRun]:
-    """Return the runs whose GPUs are drawn over time: of the fastest conditions, the baselines, then the others."""
-    fastest = [one.answer.fastest for one in results.workloads]
-    baselines = [one.workload.baseline for one in results.workloads]
-    ordered = {one.name: one for one in (*fastest, *baselines, *results.conditions) if one}
-    sampled = (next((run for run in one.runs if run.gpus.names and run.attempt_id), None) for one in ordered.values())
-    return [run for run in sampled if run][:MOST_SAMPLED]
+    return Section("Where did the time go?", text, tables=table_of(columns, parts))

@@ -17,7 +17,6 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
 from dscampaign.orchestrator.output_files import refuse_links_of_others, whole_file
 from dscampaign.orchestrator.report.compare.results import Results
-from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 
 from .data import condition_rows, document_of, run_rows
 from .details import details as folded
@@ -38,7 +37,7 @@ _READ_RUNS: Final = 200
 """So many runs somebody may read in report.json; that of more is not indented."""
 
 
-def write_report(results: Results, details: GpuDetails, folder: Path, made_s: float) -> list[Path]:
+def write_report(results: Results, folder: Path, made_s: float) -> list[Path]:
     """Write the page, its Markdown, the tables, and the figures; return what was written, the page first.
 
     Makes the folder if needed; `made_s` is now, in seconds since 1970. Raises UserError if it cannot be written.
@@ -48,11 +47,11 @@ def write_report(results: Results, details: GpuDetails, folder: Path, made_s: fl
     looks = looks_of(results)
     with debug_mode(arg=False):  # which validates each part of a chart
         first = summary(results, looks)
-        sections = [first, *questions(results, details, looks, first)]
-    sections += folded(results, details, rendered_configs(results))
+        sections = [first, *questions(results, looks, first)]
+    sections += folded(results, rendered_configs(results))
     sections = [section for section in sections if not section.is_empty]
     svgs = pictures_of([chart for section in sections for chart in section.charts])
-    document = document_of(results, details)
+    document = document_of(results)
     figures = {name: f"figures/{name}.svg" for name in svgs}
     files: dict[str, str | bytes] = {
         PAGE: html_page(results, sections, looks, made_s),

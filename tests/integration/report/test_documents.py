@@ -14,10 +14,12 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.campaigns import submit
 from dscampaign.tests.support.planted import Planted, Try, plant_run
-from dscampaign.tests.support.report_documents import COMMON_FIELDS, LOGS, PER_WORKLOAD, SECTIONS, TEMPLATES
+from dscampaign.tests.support.report_documents import COMMON_FIELDS, PER_WORKLOAD, SECTIONS, TEMPLATES
 from dscampaign.tests.support.report_page import HtmlTables, Page
 
 STEPS = 60
+LENGTHS = {64, 128}
+"""Tokens of a sample in the smoke scales."""
 
 
 class _Pages(dict[str, Page]):
@@ -76,11 +78,11 @@ def _results(run: RunRow, runs: int) -> Planted:
 
 _COLUMNS = (
     *("first_loss.value", "final_loss.value", "best_loss.value", "held_out.value", "loss_reduction.value"),
-    *("step_s.value", "step_iqr_s.value", "step_p99_s.value", "tokens_per_s.value", "mfu.value", "ranks"),
-    *("steps_timed", "window_s", "warm_up_steps", "warm_up_s"),
+    *("step_s.value", "step_std_s.value", "step_p99_s.value", "tokens_per_s.value", "mfu.value", "ranks"),
+    "steps_timed",
     *("mem_allocated_gb", "mem_peak_reserved_gb", "mem_usable_gb", "mem_share"),
     *("gpu_power_w.value", "gpu_power_peak_w.value", "gpu_power_avg_peak_w.value", "gpu_temperature_c.value"),
-    *("gpu_samples.value", "gpu_interval_s.value", "energy_j.value"),
+    *("gpu_samples.value", "energy_j.value"),
 )
 """Of conditions.csv: what the tables of losses, speed, memory and GPUs have of every condition."""
 
@@ -114,18 +116,14 @@ def test_both_pages_have_the_same_tables(pages: dict[str, Page], name: str) -> N
 @every_template
 def test_every_figure_is_drawn_named_and_shown(pages: dict[str, Page], name: str) -> None:
     page = pages[name]
-    expected = {"power", "temperature", "goodput"}
-    for number, workload in enumerate(page.workloads, 1):
+    expected = set[str]()
+    for number in range(1, len(page.workloads) + 1):
         for kind, words in PER_WORKLOAD.items():
-            if kind == "loss_difference" and len(workload["conditions"]) == 1:
-                continue
             figure = kind if len(page.workloads) == 1 else f"{kind}_{number}"
             expected.add(figure)
             assert words <= page.words(figure)
     first = "speed_memory" if len(page.workloads) == 1 else "speed_memory_1"
     assert expected <= page.figures() <= expected | {first, *(one for one in page.figures() if one.startswith("along"))}
-    assert page.words("temperature") >= {"°C"}
-    assert any("training" in word for word in page.words("goodput"))
     assert set(re.findall(r"!\[[^]]*\]\(figures/(\w+)\.svg\)", page.markdown)) == page.figures()
     assert set(re.findall(r'class="chart" id="chart-(\w+)"', page.html)) == page.figures()
 
@@ -146,16 +144,12 @@ def test_every_field_is_said_once(pages: dict[str, Page], name: str) -> None:
 
 @every_template
 def test_mfu_can_be_calculated_again(pages: dict[str, Page], name: str) -> None:
-    mfu = {one["title"]: one["mfu"]["value"] for each in pages[name].workloads for one in each["conditions"]}
-    rows = pages[name].table("What MFU")
-    assert len(rows) == len(mfu)
-    assert "dense bf16" in pages[name].text("What MFU")
-    for row in rows:
-        of = {column: float(cell.replace(",", "")) for column, cell in row.items() if re.fullmatch(r"[\d.,]+", cell)}
-        flops = 6 * of["parameters"] + 12 * of["layers"] * of["width"] * of["length"]
-        assert of["FLOP a token"] == flops
-        again = of["tokens/s of a rank"] * flops / (of["peak TFLOP/s"] * 1e12)
-        assert again == pytest.approx(mfu[row["condition"]], rel=5e-3)
+    for run in pages[name].document["runs"]:
+        of = run["mfu_inputs"]
+        flops = of["flops_per_token"]
+        assert (flops - 6 * of["parameters"]) / (12 * of["layers"] * of["width"]) in LENGTHS
+        again = run["timing"]["tokens_per_s"] / run["world_size"] * flops / of["peak_flops"]
+        assert again == pytest.approx(run["timing"]["mfu"], rel=5e-3)
 
 
 @every_template
@@ -164,17 +158,9 @@ def test_environment_says_software_machines_and_places(pages: dict[str, Page], n
     for fact in ("NVIDIA H100", "570.124.06", "12.8", "2.11.0", "0.19.8"):
         assert fact in page.text("Environment")
     (machine,) = page.table("Environment", 2)
-    assert (machine["node"], machine["GPUs"], machine["GPU"]) == ("n0", "1", "NVIDIA H100 80GB HBM3")
-    assert (machine["GPU memory"], machine["power limit"], machine["host memory limit"]) == (
-        "80.0 GB",
-        "700 W",
-        "64.0 GB",
-    )
-    runs = page.document["runs"]
-    assert (machine["CPU"], machine["CPU load"]) == ("Intel Xeon Platinum 8480+", "37 %")
-    places = page.table("Environment", 3)
-    assert [row["run"] for row in places] == [run["name"] for run in runs]
-    assert all(row["wandb"].startswith("wandb-") and "g0001/logs" in row[LOGS] for row in places)
+    assert (machine["node"], machine["GPU"]) == ("n0", "NVIDIA H100 80GB HBM3")
+    assert (machine["CPU"], machine["CPU load (%)"]) == ("Intel Xeon Platinum 8480+", "37")
+    assert all(run["forwarded"]["wandb"].startswith("wandb-") for run in page.document["runs"])
 
 
 def test_loss_verification(pages: dict[str, Page]) -> None:
@@ -182,7 +168,8 @@ def test_loss_verification(pages: dict[str, Page]) -> None:
     page = pages["loss-verification"]
     learned = page.table("Same learning")
     assert len(learned) == len(page.table("Set-up")) == 6
-    assert {(row["state"], row["received"]) for row in page.table("Runs")} == {("completed", str(STEPS))}
+    runs = page.document["runs"]
+    assert {(run["state"], run["quality"]["received"]) for run in runs} == {("completed", STEPS)}
     assert {row["repeats"] for row in page.table("How fast")} == {"3"}
     assert page.markdown.startswith("# Use ")
     for row in learned:
@@ -224,10 +211,8 @@ def test_gpu_telemetry(pages: dict[str, Page]) -> None:
     (row,) = page.table("What did the GPUs")
     assert (row["peak over 1 s (W)"], row["hottest (°C)"]) == ("320", "60")
     assert row["J/token"]
-    (gpu,) = page.table("GPUs")
-    assert (gpu["run"], gpu["node"], gpu["GPU"]) == ("precision-bf16", "n0", "0")
-    assert (gpu["highest sample"], gpu["hottest"], gpu["memory"]) == ("400 W", "60 °C", "21.0 GB")
-    assert "seconds since the first sample" in page.words("power")
+    used = page.document["runs"][0]["gpus"]
+    assert (used["power_peak_w"], used["power_avg_peak_w"], used["temperature_c"]) == (400, 320, 60)
 
 
 def test_zero_and_offload(pages: dict[str, Page]) -> None:

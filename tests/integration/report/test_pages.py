@@ -29,7 +29,7 @@ CONDITIONS = (
     Planted("wild", (0.05,), (3.0,), nan_from=60, state=RunState.FAILED, tries=(Try(ended="diverged"),)),
 )
 FILES = {"report.html", "report.md", "report.json", "conditions.csv", "runs.csv"}
-FIGURES = {"speed_memory", "loss", "loss_difference", "speed", "memory", "power", "temperature", "goodput"}
+FIGURES = {"speed_memory", "loss", "speed", "memory"}
 
 
 class _Page(HTMLParser):
@@ -136,7 +136,7 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
         ("wild", 1, "diverged"),
     ]
     first = document["runs"][0]
-    assert (first["nodes"], first["devices"][0]["name"]) == (["n0"], "NVIDIA H100 80GB HBM3")
+    assert first["nodes"] == ["n0"]
     work = first["mfu_inputs"]
     flops = 6 * work["parameters"] + 12 * work["layers"] * work["width"] * 128
     assert work["flops_per_token"] == flops

@@ -22,11 +22,8 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
     },
     "How fast": {
         "step (ms)": ("step_s.value", 1e3, 1e-3),
-        "IQR of steps (ms)": ("step_iqr_s.value", 1e3, 1e-2),
         "p99 (ms)": ("step_p99_s.value", 1e3, 1e-3),
         "steps timed": ("steps_timed", 1, 1e-9),
-        "window (s)": ("window_s", 1, 1e-2),
-        "warm-up steps": ("warm_up_steps", 1, 1e-9),
     },
     "Does it fit": {
         "usable (GB)": ("mem_usable_gb", 1, 1e-9),
@@ -39,7 +36,6 @@ CELLS: dict[str, dict[str, tuple[str, float, float]]] = {
         "hottest (°C)": ("gpu_temperature_c.value", 1, 1e-2),
         "energy (kJ)": ("energy_j.value", 1e-3, 1e-2),
         "samples": ("gpu_samples.value", 1, 1e-3),
-        "every (s)": ("gpu_interval_s.value", 1, 1e-1),
     },
 }
 """By section and column of the page: the column of the file, what it is multiplied by, and how exact the page is."""

@@ -264,15 +264,6 @@ def test_the_samples_of_a_campaign_come_run_by_run(world: World) -> None:
     ]
 
 
-def test_a_trace_is_thinned_to_the_points_asked_for(world: World) -> None:
-    sampled(world, [{"ts": ts, "span_s": 1.0, "gpu": [0, 1], "power_w": [ts, -ts]} for ts in range(1, 1001)], gpus=2)
-    with world.store.read() as conn:
-        every = queries.gpu_trace(conn, 1, 0, 1, points=5000)
-        some = queries.gpu_trace(conn, 1, 0, 1, points=300)
-    assert [sample.power_w for sample in every] == [-ts for ts in range(1, 1001)]
-    assert [sample.ts_s for sample in some] == list(range(1, 1001, 4))
-
-
 def timed(world: World) -> tuple[GpuUse, ...]:
     with world.store.read() as conn:
         [found] = queries.run_gpus(conn, world.run_id)

@@ -328,7 +328,7 @@ def test_a_pair_alone_and_all_conditions_name_their_correction(planted_url: Plan
 
 def test_digits_follow_the_interval() -> None:
     def shown(value: float, half: float) -> str:
-        found = Estimate(value, value - half, value + half, None, None, 3)
+        found = Estimate(value, value - half, value + half, None, 3)
         return difference(value, LossTest(Standing.EQUAL, found, 0.01), " nats")
 
     assert shown(-0.00234567, 0.0041) == "-0.0023"

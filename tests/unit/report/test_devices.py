@@ -12,7 +12,6 @@ from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
-from dscampaign.orchestrator.report.compare.scaling import scaling_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -105,20 +104,3 @@ def test_what_nobody_knows_differs_from_nothing(planted: Plant, unknown: tuple[s
     found = compared(named(runs, dict.fromkeys(unknown, ())))
     assert len(sensitivities(found)) == 1
     assert answer(found).proven
-
-
-def test_more_ranks_on_other_gpus_are_no_scaling(planted: Plant) -> None:
-    one, two, four = (
-        replace(on(H100, str(ranks), 0.1, 1, gpus_per_node=ranks), ranks=ranks, params={"ranks": ranks})
-        for ranks in (1, 2, 4)
-    )
-    runs = planted(one, two, four)
-    every = ("1", "1-r1", "1-r2")
-    assert _scaled(runs) == ["1", "2", "4"]
-    assert _scaled(named(runs, dict.fromkeys(every, (A100,)))) == ["2", "4"]
-    assert _scaled(named(runs, {"1": (A100,)})) == ["2", "4"]
-    assert _scaled(named(runs, dict.fromkeys(every, ()))) == ["1", "2", "4"]
-
-
-def _scaled(runs: Sequence[MeasuredRun]) -> list[str]:
-    return [one.condition.name for one in scaling_of(conditions_of(runs)) if one.keeps == "batch"]

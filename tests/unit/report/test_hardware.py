@@ -52,7 +52,7 @@ def memory(nodes: list[dict[str, Any]], speed: Mapping[str, Any] | None = None) 
 def test_figures_are_of_the_timed_window_and_energy_of_all() -> None:
     found = gpus_of([AttemptGpus(1, (GPU,), None, (TIMED,))])
     assert (found.util_pct, found.power_w, found.power_peak_w, found.slowed) == (55.0, 400.0, 500.0, 0.0)
-    assert (found.samples, found.interval_s, found.few) == (12, 2.0, False)
+    assert (found.samples, found.few) == (12, False)
     assert found.energy_j == 5200.0
 
 
@@ -87,7 +87,7 @@ def test_a_longer_attempt_counts_more() -> None:
 def test_few_samples_or_none_are_told() -> None:
     assert gpus_of([AttemptGpus(1, (GPU,), None, (replace(TIMED, samples=9),))]).few
     none = gpus_of([AttemptGpus(1, (GPU,), None)])
-    assert (none.few, none.samples, none.util_pct, none.interval_s) == (True, 0, None, None)
+    assert (none.few, none.samples, none.util_pct) == (True, 0, None)
     other = replace(GPU, gpu=1)
     assert gpus_of([AttemptGpus(1, (GPU, other), None, (TIMED,))]).samples == 0
     assert not gpus_of([]).few
@@ -97,13 +97,11 @@ def test_memory_is_compared_after_the_warm_up_and_has_to_fit_with_it() -> None:
     found = memory([], {"mem_allocated_gb": 5.5, "mem_reserved_gb": 8.0})
     assert (found.allocated, found.reserved, found.peak_allocated, found.peak_reserved) == (5.5, 8.0, 8.0, 9.0)
     assert found.share == 0.9
-    assert found.higher_peak == 9.0
-    assert memory([], {"mem_reserved_gb": 8.9}).higher_peak is None
 
 
 def test_what_no_trainer_tells_apart_is_the_whole_peak() -> None:
     found = memory([])
-    assert (found.allocated, found.reserved, found.higher_peak, found.device) == (8.0, 9.0, None, 40.0)
+    assert (found.allocated, found.reserved, found.device) == (8.0, 9.0, 40.0)
 
 
 def test_host_memory_is_only_what_is_known_to_be_the_attempt_s_own() -> None:

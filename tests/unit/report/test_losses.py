@@ -76,7 +76,7 @@ def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Pa
     assert (wild["held-out loss"], wild["verdict"], wild["because"]) == ("NaN", "worse", "a loss is not finite")
     assert "NaN" in page.html
     found = page.workloads[0]["conditions"][1]
-    assert found["held_out"] == {"value": "NaN", "low": None, "high": None, "iqr": None, "std": None, "repeats": 3}
+    assert found["held_out"] == {"value": "NaN", "low": None, "high": None, "std": None, "repeats": 3}
     json.dumps(page.document, allow_nan=False)
     for file in ("conditions.csv", "runs.csv"):
         rows = list(csv.DictReader((page.folder / file).open()))

@@ -24,9 +24,9 @@ def test_a_median_has_an_interval_from_three_repeats_on() -> None:
     assert estimate([math.nan]) is None
     one, two, three = estimate([5.0]), estimate([5.0, 7.0]), estimate([5.0, 9.0, 7.0])
     assert one
-    assert (one.value, one.low, one.iqr, one.repeats) == (5.0, None, None, 1)
+    assert (one.value, one.low, one.std, one.repeats) == (5.0, None, None, 1)
     assert two
-    assert (two.value, two.low, two.iqr, two.repeats) == (6.0, None, 1.0, 2)
+    assert (two.value, two.low, two.std, two.repeats) == (6.0, None, pytest.approx(2**0.5), 2)
     assert three
     assert (three.value, three.low, three.high, three.repeats) == (7.0, 5.0, 9.0, 3)
 

@@ -11,7 +11,6 @@ from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
-from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.charts import along, losses
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.elements import Section
@@ -21,7 +20,6 @@ from dscampaign.orchestrator.report.page.summary import summary
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
 BASE = Planted("base")
-NO_DETAILS = GpuDetails({}, (), ())
 NO_SCREEN = Section("")
 FAST = Planted("fast", (0.05, 0.051, 0.052))
 
@@ -101,7 +99,7 @@ def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) 
     for share, points in ((20 / POINTS, 20), (1, 160)):
         curves = curves_of(results.workloads[0], looks, share)
         assert (curves.thinned_to, len({row["step"] for row in curves.rows if row["c"] == 0})) == (points, points)
-    section = next(one for one in questions(results, NO_DETAILS, looks, NO_SCREEN) if one.title == "Same learning?")
+    section = next(one for one in questions(results, looks, NO_SCREEN) if one.title == "Same learning?")
     assert "curves are thinned to 160 steps" in section.text
 
 
@@ -119,7 +117,7 @@ def test_held_out_text_that_is_not_learned_is_within_the_axis(
 def test_losses_that_are_the_same_have_no_chart_of_their_difference(planted_url: PlantStore) -> None:
     same = (Planted("a", (1.0,), printed=True), Planted("b", (1.0,), printed=True))
     results = results_at(planted_url(*same))
-    found = questions(results, NO_DETAILS, looks_of(results), NO_SCREEN)
+    found = questions(results, looks_of(results), NO_SCREEN)
     assert "loss_difference" not in [chart.name for section in found for chart in section.charts]
 
 

@@ -14,12 +14,9 @@ from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.measure.telemetry import GpuDetails
 from dscampaign.orchestrator.report.page.data import condition_rows, document_of, run_rows
 from dscampaign.tests.support.effects import effect_line
 from dscampaign.tests.support.planted import Plant, Planted, results_at
-
-NO_DETAILS = GpuDetails({}, (), ())
 
 
 def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
@@ -80,13 +77,13 @@ def test_files_say_the_unit(planted_url: Callable[..., str]) -> None:
     whole = results_at(planted_url(Planted("a"), Planted("b")))
     mixed = results_of(whole.campaign, silent(whole.runs, "b-r2"))
     for results, unit in ((whole, "tokens/s"), (mixed, "steps/s")):
-        columns, rows = condition_rows(document_of(results, NO_DETAILS))
+        columns, rows = condition_rows(document_of(results))
         assert [dict(zip(columns, row, strict=True))["speed_unit"] for row in rows] == [unit] * 2
 
 
 def test_parameters_have_the_columns_of_an_export(planted_url: Callable[..., str]) -> None:
     results = results_at(planted_url(Planted("a"), Planted("b")))
-    document = document_of(results, NO_DETAILS)
+    document = document_of(results)
     for columns, _ in (condition_rows(document), run_rows(document)):
         assert "param.label" in columns
         assert not [name for name in columns if name.startswith("params")]
