@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 _Item = TypeVar("_Item")
 
 _PIECE: Final = 1000
 
 
-class Shown(Protocol):
-    """Shows how far some work is."""
+Through = Callable[[Iterable[Any], str, Callable[[Any], int] | None], Iterator[Any]]
+"""Hands on items as `counted` does, and shows their progress."""
 
-    def through(self, items: Iterable[_Item], noun: str, size: Callable[[_Item], int] | None) -> Iterator[_Item]:
-        """As `counted`."""
-
-
-_SHOWN: ContextVar[Shown | None] = ContextVar("progress", default=None)
+_SHOWN: ContextVar[Through | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def shown_by(shown: Shown | None) -> Iterator[None]:
-    """Show there the progress of the work inside, or nowhere."""
+def shown_by(shown: Through | None) -> Iterator[None]:
+    """Show the progress of the work inside, or nothing."""
     before = _SHOWN.set(shown)
     try:
         yield
@@ -41,7 +37,7 @@ def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | No
         size: how many an item counts for, one unless given.
     """
     shown = _SHOWN.get()
-    return iter(items) if shown is None else shown.through(items, noun, size)
+    return iter(items) if shown is None else shown(items, noun, size)
 
 
 def in_pieces(noun: str, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

@@ -75,8 +75,9 @@ _INTRODUCTION = """\
 
 <!-- Made by `python scripts/write_docs.py`. -->
 
-Data goes to standard output, everything else to standard error. `--json` prints one document with a `schema_version`;
-fields are only ever added, and numbers that are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
+Data goes to standard output, everything else to standard error. In commands that read, and in `submit`, `reconcile`,
+`cancel` and `retry`, `--json` prints one document with a `schema_version`; fields are only ever added, and numbers that
+are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 `counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
 before their target step; of a run, `completed_early` (in the report `early`) is true or false.
 `-o` names a format and `--output` a file or folder. `--json` is `-o json`. Commands that print a table take

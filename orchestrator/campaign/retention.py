@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
@@ -265,12 +265,6 @@ class Thinning:
     campaign: CampaignRow
     rule: Retention
     removed: Pruned = field(default_factory=Pruned)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """For `--json`."""
-        rule = {"keep_every": self.rule.keep_every, "after_days": self.rule.after_s / _DAY_S}
-        return {"campaign": self.campaign.name, **rule, **vars(self.removed)}
 
 
 def thinnings(

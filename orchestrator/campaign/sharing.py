@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dscampaign.db import queries
 from dscampaign.db.read_only import LOGS, beside
@@ -65,18 +65,6 @@ class SharedCampaign:
     readable: tuple[SharedPlace, ...] = ()
     blocked: tuple[SharedPlace, ...] = ()
     shared_with: tuple[str, ...] = ()
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The same for `--json`."""
-        return {
-            "campaign": self.campaign,
-            "dir": str(self.dir),
-            "group": self.sharing.group if self.sharing else None,
-            "checkpoints": bool(self.sharing and self.sharing.checkpoints),
-            "readable": [{"path": str(place.path), "what": place.what} for place in self.readable],
-            "blocked": [{"path": str(place.path), "why": place.what} for place in self.blocked],
-        }
 
 
 def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints: bool) -> SharedCampaign:

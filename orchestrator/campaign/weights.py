@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,11 +97,6 @@ class WrittenWeights:
     tokenizer: str
     files: tuple[str, ...]
     size_bytes: int
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: WeightsChoice) -> WeightsPlan:

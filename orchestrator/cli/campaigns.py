@@ -1,30 +1,41 @@
-"""Commands about all campaigns of a store: list, rm, gc."""
+"""Commands about whole campaigns and their store: list, rm, gc, share, db."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.commands import SPEC, typed
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import count, duration, size
 
-from .completion import names
-from .options import Verb, agreed, json_option, store_options, verb, yes_option
-from .output import echo, echo_err, echo_json, echo_page, page_for
-from .output_format import TABLE, echo_rows, format_options
-from .pages.text import Cell, Page, table
-from .progress import progress_shown
+from .options import (
+    TABLE,
+    Verb,
+    Verbs,
+    agreed,
+    campaign_argument,
+    echo_rows,
+    format_options,
+    names,
+    store_options,
+    verb,
+    yes_option,
+)
+from .output import echo, echo_err, echo_page, page_for, progress_shown
+from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:
     from dscampaign.files.ours import Kept
     from dscampaign.orchestrator.campaign.overview import CampaignOverview
-    from dscampaign.orchestrator.campaign.retention import Garbage
+    from dscampaign.orchestrator.campaign.retention import Garbage, Thinning
+    from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
 
 
 @click.command("list", cls=Verb)
@@ -55,8 +66,7 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
 @click.argument("name", metavar="NAME", shell_complete=names)
 @yes_option
 @store_options
-@json_option
-def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
+def rm(name: str, yes: bool, place: PlaceOptions) -> int:
     """Remove a campaign.
 
     Deletes its files, with checkpoints and logs, and its records in the store. Other files in its folder, symbolic
@@ -75,8 +85,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
     opened, campaign = open_campaign(place, name)
     opened.check_writable()
     found = removal_of(opened, campaign)
-    if not as_json:
-        echo_err("\n".join([*found.listing, *_kept(found.kept)]))
+    echo_err("\n".join([*found.listing, *_kept(found.kept)]))
     folder = "no folder" if found.size_bytes is None else f"{size(found.size_bytes)} in {found.folder}"
     content = f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics and events; {folder}"
     if not agreed(f"this removes {content}", "Remove it?", yes):
@@ -84,16 +93,12 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
         return EXIT_FAILED
     with terminated_as_interrupted():
         try:
-            with progress_shown(quiet=as_json):
+            with progress_shown():
                 gone = remove(opened, campaign)
         except KeyboardInterrupt:
             echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
             raise
-    if as_json:
-        done = {"campaign": campaign.name, "runs": found.runs, "size_bytes": found.size_bytes, "removed": True}
-        echo_json({**done, "kept": [_kept_document(one) for one in gone.kept]})
-    else:
-        echo_err("\n".join([f"removed {content}", *_kept([one for one in gone.kept if one not in found.kept])]))
+    echo_err("\n".join([f"removed {content}", *_kept([one for one in gone.kept if one not in found.kept])]))
     return EXIT_OK
 
 
@@ -102,8 +107,7 @@ def rm(name: str, yes: bool, place: PlaceOptions, as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="List the files and stop.")
 @yes_option
 @store_options
-@json_option
-def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json: bool) -> int:
+def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     """Delete files that no result needs, of a campaign or of all.
 
     Deletes checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics files
@@ -122,11 +126,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
     opened = where.open()
     chosen, shared = campaigns_of(opened, where.name), Path(where.settings.dir)
     found = find_garbage(opened, chosen, shared)
-    if not as_json:
-        echo("\n".join(_garbage(found)))
+    echo("\n".join(_garbage(found)))
     if not found.items or dry_run:
-        if as_json:
-            echo_json(_garbage_document(found, deleted=False))
         return EXIT_OK
     if not agreed(f"this deletes {size(found.size_bytes)}", "Delete it?", yes):
         echo_err("nothing was deleted")
@@ -134,10 +135,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions, as_json:
     gone = collect(opened, found, chosen, shared)
     for note in [*gone.notes, *_kept(gone.kept)]:
         echo_err(note)
-    if as_json:
-        echo_json(_garbage_document(gone, deleted=True))
-    else:
-        echo_err(f"deleted {size(gone.size_bytes)}")
+    echo_err(f"deleted {size(gone.size_bytes)}")
     return EXIT_OK
 
 
@@ -176,11 +174,135 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
     return [f"keeps {item.path}: {item.why}" for item in kept]
 
 
-def _kept_document(kept: Kept) -> dict[str, str]:
-    return {"path": str(kept.path), "why": kept.why}
+@verb
+@campaign_argument
+@click.option("--group", metavar="GROUP", help="Group that may read.  [default: the present group, else your own]")
+@click.option("--checkpoints", is_flag=True, help="Share checkpoints too.")
+@click.option("--stop", is_flag=True, help="Take it back: nobody else may read the campaign.")
+@store_options
+def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> int:
+    """Let a group read a campaign.
+
+    By default only you can read the shared folder. This lets a group use `status`, `explain`, `logs`, `report`,
+    `recommend` and `compare`: it can read the folders of the runs, now and later, and a SQLite store with everything in
+    it. It cannot write, read job files and their environment, or, without --checkpoints, read checkpoints. Lists the
+    readable folders, and the folders that still keep the group out. Refuses if other files lie in `dir`, which the
+    group could then read: this campaign needs a `dir` of its own.
+
+    Examples:
+      campaign share sweep --group vision
+      campaign share sweep --checkpoints
+      campaign share sweep --stop
+    """
+    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.sharing import share as share_with
+    from dscampaign.orchestrator.campaign.sharing import unshare
+
+    if stop and (group or checkpoints):
+        raise UserError("--stop takes everything back", "leave --group and --checkpoints out")
+    opened, campaign = open_campaign(place, name)
+    done = unshare(opened, campaign) if stop else share_with(opened, campaign, group, checkpoints=checkpoints)
+    echo_page("\n".join(_page(done, page_for(sys.stdout))))
+    return EXIT_OK
 
 
-def _garbage_document(found: Garbage, *, deleted: bool) -> dict[str, Any]:
-    items = [{"kind": i.kind.name.lower(), "path": str(i.path), "size_bytes": i.size_bytes} for i in found.items]
-    done = {"deleted": deleted, "size_bytes": found.size_bytes, "items": items, "notes": list(found.notes)}
-    return {**done, "kept": [_kept_document(one) for one in found.kept]}
+def _page(done: SharedCampaign, page: Page) -> list[str]:
+    if done.sharing is None:
+        lines = [f"{done.campaign} is yours alone again."]
+        if done.shared_with:
+            lines += [f"The store stays readable: {', '.join(done.shared_with)} in {done.dir} is shared."]
+        return lines
+    group = done.sharing.group
+    lines = [f"Group {group} can read, not write:", *_places(done.readable)]
+    if not done.sharing.checkpoints:
+        lines += ["Checkpoints and job files stay yours alone; --checkpoints shares checkpoints."]
+    if done.blocked:
+        lines += [page.paint(f"These still keep {group} out:", Style.YELLOW), *_places(done.blocked)]
+    return [*lines, f"They type `campaign status {done.campaign} --dir {shlex.quote(str(done.dir))}`."]
+
+
+def _places(places: tuple[SharedPlace, ...]) -> list[str]:
+    return [f"  {place.path}: {place.what}" if place.path.parts else f"  {place.what}" for place in places]
+
+
+@click.group(cls=Verbs)
+def db() -> None:
+    """Manage the store."""
+
+
+@db.command(cls=Verb)
+@store_options
+def upgrade(place: PlaceOptions) -> int:
+    """Create or upgrade the store's tables.
+
+    SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
+    the older version first. Jobs may keep running: their metrics wait in files.
+
+    Examples:
+      campaign db upgrade --store postgresql://me@db/campaigns
+    """
+    from dscampaign.db.store import Store
+    from dscampaign.db.upgrade import upgrade as apply
+
+    settings = locate(place).settings
+    opened = Store.open(settings.store, check_schema=False)
+    before, after = apply(opened)
+    changed = f"{before or 'empty'} → {after}" if before != after else f"{after}, up to date"
+    echo_page(f"{opened.url_without_password}: {changed}")
+    return EXIT_OK
+
+
+@db.command(cls=Verb)
+@campaign_argument
+@click.option(
+    "--keep-every", type=click.IntRange(2, 1_000_000), metavar="N", help="Keep a step in N.  [default: the spec's]"
+)
+@click.option(
+    "--after-days", type=click.FloatRange(0), metavar="D", help="Days since it ended.  [default: the spec's, or 30]"
+)
+@click.option("--dry-run", is_flag=True, help="Show the number of rows and stop.")
+@yes_option
+@store_options
+def prune(
+    name: str | None, keep_every: int | None, after_days: float | None, dry_run: bool, yes: bool, place: PlaceOptions
+) -> int:
+    """Thin the metrics of runs that ended long ago, of a campaign or of all.
+
+    Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
+    Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the
+    peaks of memory stay; figures of GPUs are computed before. Reports, exports and `campaign explain` name the thinned
+    runs. Shows the number of rows, and asks. If it is interrupted, the same command finishes it.
+
+    SQLite reuses the space but does not return it to the disk; `VACUUM` does, while the store is not in use.
+
+    Examples:
+      campaign db prune sweep --keep-every 10 --dry-run
+      campaign db prune --yes
+    """
+    from dscampaign.orchestrator.campaign.lookup import campaigns_of
+    from dscampaign.orchestrator.campaign.retention import thin, thinnings
+
+    where = locate(place, [name])
+    opened = where.open()
+    wanted = thinnings(campaigns_of(opened, where.name), keep_every, after_days)
+    with progress_shown():
+        found = [thin(opened, one, dry_run=True) for one in wanted]
+    found = [one for one in found if one.removed.runs]
+    echo("\n".join(map(_thinning, found)) or "nothing to thin")
+    if found and not dry_run:
+        lines = sum(one.removed.steps + one.removed.figures + one.removed.samples for one in found)
+        if not agreed(f"this removes {lines:,} rows of metrics", "Remove them?", yes):
+            echo_err("nothing was removed")
+            return EXIT_FAILED
+        with progress_shown():
+            for one in found:
+                thin(opened, one, dry_run=False)
+        echo_err(f"removed {lines:,} rows")
+    return EXIT_OK
+
+
+def _thinning(one: Thinning) -> str:
+    removed, kept = one.removed, one.rule.keep_every
+    rows = {"step": removed.steps, "figure": removed.figures, "GPU sample": removed.samples}
+    parts = ", ".join(count(number, noun) for noun, number in rows.items() if number)
+    return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {parts} go"

@@ -1,30 +1,34 @@
-"""The command export."""
+"""Commands that write results for other programs: export, promote, weights."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from dscampaign.orchestrator.campaign.location import PlaceOptions
-from dscampaign.orchestrator.errors import EXIT_OK, UserError
-from dscampaign.orchestrator.formatting import count, printable
+from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
+from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
+from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 from dscampaign.orchestrator.progress import counted
 
-from .completion import campaign_argument
-from .options import format_option, store_options, verb
-from .output import echo_err
-from .progress import progress_shown
+from .options import campaign_argument, format_option, names, store_options, verb
+from .output import echo_err, echo_next, echo_page, progress_shown
+from .report import needs_the_extra, results_of_campaign
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
+    from dscampaign.orchestrator.campaign.promotion import Promotion
+    from dscampaign.orchestrator.campaign.weights import WrittenWeights
+    from dscampaign.orchestrator.report.compare.conditions import Condition
+    from dscampaign.orchestrator.report.compare.results import Results
 
 FORMATS: Final = ("csv", "json", "parquet")
 TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
@@ -99,3 +103,127 @@ def _output(path: Path | None, form: str) -> Iterator[IO[Any]]:
         raise
     except OSError as error:
         raise UserError(f"cannot write {path or 'the rows'}: {error.strerror}") from error
+
+
+_SHOWN: Final = 8
+"""Conditions that a hint names."""
+
+
+@verb
+@campaign_argument
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
+@click.option("--condition", metavar="CONDITION", help="Condition to run.  [default: the recommended]")
+@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml]")
+@store_options
+def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> int:
+    """Write the spec of one longer run of the recommended condition.
+
+    It is the campaign's spec as submitted, without comments, matrix, repeats and screening, with the settings of that
+    condition and a new name. Notes list the settings that depend on the number of steps. Without a proven
+    recommendation, name a condition.
+
+    Examples:
+      campaign promote sweep --steps 20000
+      campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml
+    """
+    with needs_the_extra(), progress_shown():
+        from statistics import median
+
+        from dscampaign.db import queries
+        from dscampaign.orchestrator.campaign.promotion import promote as make
+
+        opened, results = results_of_campaign(name, None, place)
+        chosen = _named(results, condition) if condition else _recommended(results)
+        with opened.read() as conn:
+            row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)
+        assert row is not None
+        out = (output or Path(f"{results.campaign.name}-{steps}-steps.yaml")).absolute()
+        check_folder_of(out)
+        if out.exists():
+            raise UserError(f"{out} already exists", "name another file: --output FILE")
+        times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
+        made = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
+        with whole_file(out) as stream:
+            stream.write(made.text)
+    shown = str(output or out.name)
+    echo_page("\n".join(_lines(made, chosen, shown)))
+    echo_next(typed("plan", shown))
+    return EXIT_OK
+
+
+def _recommended(results: Results) -> Condition:
+    found = [workload.answer for workload in results.workloads]
+    if len(found) == 1 and found[0].chosen and found[0].proven:
+        return found[0].chosen
+    reason = clean(found[0].sentence) if len(found) == 1 else f"{results.campaign.name} has {len(found)} workloads"
+    hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"
+    raise UserError(f"no condition is recommended: {reason}", hint)
+
+
+def _named(results: Results, name: str) -> Condition:
+    known = {condition.name: condition for condition in results.conditions}
+    if name not in known:
+        hint = did_you_mean(name, known, f"one of: {some(list(known), _SHOWN)}")
+        raise UserError(f"no condition named {name} in {results.campaign.name}", hint)
+    return known[name]
+
+
+def _lines(made: Promotion, chosen: Condition, shown: str) -> Iterator[str]:
+    yield f"{shown}: one run of {chosen.name}, {count(made.run.target_step or 0, 'step')}, as the campaign {made.name}"
+    yield from (f"  {one}" for one in made.fixed)
+    if made.notes:
+        yield ""
+    yield from made.notes
+
+
+_DTYPES: Final = ("bf16", "fp16", "fp32")
+
+
+@verb
+@click.argument("words", metavar="[NAME] RUN", nargs=-1, shell_complete=names)
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--step", type=click.IntRange(min=1), help="Step of the checkpoint.  [default: the newest]")
+@click.option("--best", is_flag=True, help="Take the checkpoint with the lowest held-out loss.")
+@click.option("--dtype", type=click.Choice(_DTYPES), help="Number format.  [default: that of the training]")
+@store_options
+def weights(
+    words: Sequence[str], out: Path, step: int | None, best: bool, dtype: str | None, place: PlaceOptions
+) -> int:
+    """Write a run's weights in the format of Transformers.
+
+    OUT becomes a folder with configuration, safetensors and tokenizer, which `from_pretrained` loads, with the same
+    loss on held-out text as the checkpoint, for any ZeRO stage, offload and number of ranks. It appears complete or not
+    at all. Needs the training stack on this machine, but no GPU.
+
+    Examples:
+      campaign weights sweep zero_stage-3 ./model
+      campaign weights sweep zero_stage-3 ./best --best
+      campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
+    """
+    from dscampaign.orchestrator.campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
+
+    if best and step is not None:
+        raise UserError("--best chooses the step", "leave --step or --best out")
+    out = out.absolute()
+    require_free(out)
+    where = locate(place, words)
+    campaign, run = find_run(opened := where.open(), where.words)
+    plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
+    for one in plan.passed_over:
+        echo_err(f"passed over {one}")
+    echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
+    done = write_weights(plan, out)
+    echo_page(_page(done))
+    return EXIT_OK
+
+
+def _page(done: WrittenWeights) -> str:
+    loss = "" if done.eval_loss is None else f", held-out loss {done.eval_loss:.4f}"
+    lines = [
+        f"{done.out}: {done.model}, {done.parameters:,} parameters in {done.dtype}, {size(done.size_bytes)}",
+        f"  weights     run {done.run} of {done.campaign}, step {done.step:,}{loss}",
+        f"  tokenizer   {done.tokenizer}",
+        f'  load it     AutoModelForCausalLM.from_pretrained("{done.out}", dtype="auto")',
+    ]
+    return "\n".join(lines)

@@ -26,22 +26,16 @@ from dscampaign.orchestrator.errors import (
     UserError,
 )
 
+from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
-from .campaigns import list_campaigns, rm
-from .completion import completing, completion
-from .db import db
-from .diagnose import diagnose
-from .doctor import doctor
-from .export import export
-from .options import Verbs
+from .doctor import diagnose, doctor
+from .export import export, promote, weights
+from .options import Verbs, completing, completion
 from .output import echo, echo_err, echo_error
-from .promote import promote
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
-from .share import share
 from .show import explain, logs, status
 from .spec import init, plan, render, validate
-from .weights import weights
 
 
 @click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,18 +1,26 @@
-"""Commands, and the options that several of them take."""
+"""Shared by all commands: options, forms of output, completion."""
 
 from __future__ import annotations
 
+import csv
 import inspect
+import io
+import json
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.shell_completion import get_completion_class
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions
-from dscampaign.orchestrator.errors import UserError, did_you_mean
+from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
+from dscampaign.orchestrator.formatting import clean, spreadsheet_cells
+
+from .output import echo, echo_json
 
 if TYPE_CHECKING:
     from dscampaign.db.states import RunState
@@ -146,3 +154,95 @@ def _states(words: str | None) -> list[RunState]:
         if name not in states:
             raise UserError(f"no state named {name}", did_you_mean(name, states, f"one of: {', '.join(states)}"))
     return [states[name] for name in names]
+
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_VARIABLE: Final = "_CAMPAIGN_COMPLETE"
+"""Click's: a shell sets it to ask for completions."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/+][A-Za-z0-9._/+-]*")
+"""A single argument to a shell, and no option."""
+
+
+@verb
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> int:
+    """Print the completion script for your shell.
+
+    It completes commands, options, campaigns and runs.
+
+    Examples:
+      bash   echo 'eval "$(campaign completion bash)"' >> ~/.bashrc
+      zsh    echo 'eval "$(campaign completion zsh)"' >> ~/.zshrc
+      fish   campaign completion fish > ~/.config/fish/completions/campaign.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    echo(kind(ctx.find_root().command, {}, "campaign", _VARIABLE).source())
+    return EXIT_OK
+
+
+def completing() -> bool:
+    """Return whether a shell asks for completions."""
+    return _VARIABLE in os.environ
+
+
+def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The campaigns, then the runs of the named campaign; nothing, without a message, if the store cannot be read."""
+    given = ctx.params
+    words = [word for word in (given.get("name"), *(given.get("words") or ())) if word]
+    try:
+        from dscampaign.orchestrator.campaign.lookup import names_to_complete
+
+        known = names_to_complete(PlaceOptions(given.get("dir"), given.get("store")), words)
+    except Exception:  # noqa: BLE001 - a message would land in the line that the user types
+        return []
+    return [name for name in known if name.startswith(incomplete) and _PLAIN.fullmatch(name) and name not in words]
+
+
+campaign_argument: Final = click.argument("name", metavar="[NAME]", required=False, shell_complete=names)
+"""The campaign of a command; it may be left out if the store has only one."""
+
+runs_argument: Final = click.argument("words", metavar="[NAME] [RUN...]", nargs=-1, shell_complete=names)
+"""The campaign, and runs of it: names or patterns."""
+
+
+TABLE: Final = "table"
+_SEPARATORS: Final = {"csv": ",", "tsv": "\t"}
+
+
+format_options: Final = format_option(TABLE, *_SEPARATORS, JSON, default=TABLE)
+"""`-o FORMAT` of a command that prints a table."""
+
+
+def echo_rows(
+    form: str, document: Mapping[str, Any], records: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]]
+) -> None:
+    """Print a command's document, or, as CSV or TSV, the records in it."""
+    if form == JSON:
+        echo_json(document)
+    else:
+        echo(delimited(records(document), _SEPARATORS[form]).removesuffix("\n"))
+
+
+def delimited(records: Iterable[Mapping[str, Any]], separator: str) -> str:
+    """A header and a line for each record: nested fields have dots in their names, lists are JSON."""
+    from dscampaign.orchestrator.campaign.documents import columns_of
+
+    columns, rows = columns_of(list(records))
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    for row in (columns, *rows):
+        writer.writerow(spreadsheet_cells(clean(value) if isinstance(value, str) else value for value in row))
+    return text.getvalue()
+
+
+def row_of_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's document with the columns of `campaign export --what runs`: `param.*`, `forward.*`, `attempts`."""
+    row = {name: value for name, value in run.items() if name not in ("params", "forwarded", "attempts")}
+    for name, value in run.get("params", {}).items():
+        row[f"param.{name}"] = json.dumps(value) if isinstance(value, Mapping) else value
+    for tool, there in run.get("forwarded", {}).items():
+        row[f"forward.{tool}"] = there.get("run_id")
+    return row | ({"attempts": len(run["attempts"])} if "attempts" in run else {})

@@ -1,19 +1,26 @@
-"""Prints text for people, JSON documents and messages, as the terminal can show them."""
+"""Prints text, JSON documents, messages, progress and logs, as the terminal can show them."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Final
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from dscampaign.orchestrator.formatting import printable
+from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
+from dscampaign.orchestrator.progress import shown_by
 
 from .pages.text import Page, Style, fold
+
+if TYPE_CHECKING:
+    from dscampaign.orchestrator.campaign.logs import LogStream
 
 CLEAR_LINE: Final = "\r\x1b[2K"
 """Of a terminal: clears the line that the cursor is in."""
@@ -122,3 +129,62 @@ def echo_error(message: str, hint: str | None) -> None:
 def echo_next(text: str) -> None:
     """Print the next command, in a single piece."""
     echo_err(page_for(sys.stderr).paint(f"next: {text}", Style.CYAN))
+
+
+_EVERY_S: Final = 0.5
+
+
+@contextmanager
+def progress_shown(*, quiet: bool = False) -> Iterator[None]:
+    """Show on a terminal the progress of long work inside, unless the output is for a program (`quiet`)."""
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    with shown_by(_with_progress if on_terminal and not quiet else None):
+        yield
+
+
+def _with_progress(items: Iterable[Any], noun: str, size: Callable[[Any], int] | None) -> Iterator[Any]:
+    total = (sum(map(size, items)) if size else len(items)) if isinstance(items, Sized) else None
+    began_s = next_s = time.monotonic()
+    done, shown = 0, False
+    try:
+        for item in items:
+            yield item
+            done += size(item) if size else 1
+            if (now_s := time.monotonic()) >= next_s + _EVERY_S and done != total:
+                next_s, shown = now_s, True
+                text = progress_text(noun, done, total, now_s - began_s)
+                click.echo(f"{CLEAR_LINE}{shorten(text, terminal_size(sys.stderr).columns - 1)}", err=True, nl=False)
+    finally:
+        if shown:
+            click.echo(CLEAR_LINE, err=True, nl=False)
+
+
+def progress_text(noun: str, done: int, total: int | None, took_s: float) -> str:
+    """`412 of 1,000 runs, 95/s, 6 s left`; without a total `1,200,000 rows, 240k/s`."""
+    rate = f"{short_number(done / took_s)}/s"
+    if total is None:
+        return f"{done:,} {noun}, {rate}"
+    return f"{done:,} of {total:,} {noun}, {rate}, {duration(took_s / done * (total - done))} left"
+
+
+class TerminalLog:
+    """Shows bytes of a log on a terminal, which obeys no escape sequences of the log but colours."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._colours = stream, page_for(stream).colour
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(self, data: bytes) -> None:
+        """Show the next bytes; the carriage returns of progress bars stay."""
+        parts = self._decoder.decode(data).split("\r")
+        self._stream.write("\r".join(printable(part, colours=self._colours) for part in parts))
+
+    def flush(self) -> None:
+        """End colours that the log left on."""
+        self._stream.write("\x1b[0m" if self._colours else "")
+        self._stream.flush()
+
+
+def log_stream() -> LogStream:
+    """Return the destination of `campaign logs`: a file or a pipe gets the bytes as they are."""
+    return TerminalLog(sys.stdout) if sys.stdout.isatty() else sys.stdout.buffer

@@ -18,10 +18,10 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABL
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
-from .display import LineDisplay
 from .output import echo, echo_err, echo_json, page_for
 from .pages.status import headline
 from .watch import (
+    LineDisplay,
     Obstacles,
     done_lines,
     in_the_way,

@@ -17,11 +17,8 @@ from dscampaign.orchestrator.errors import EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .completion import campaign_argument, names
-from .options import json_option, store_options, verb
-from .output import echo_either, echo_err, echo_json, echo_page, page_for
-from .output_format import TABLE, echo_rows, format_options
-from .progress import progress_shown
+from .options import TABLE, campaign_argument, echo_rows, format_options, json_option, names, store_options, verb
+from .output import echo_either, echo_err, echo_json, echo_page, page_for, progress_shown
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow

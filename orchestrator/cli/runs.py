@@ -17,11 +17,18 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABL
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.settings import Settings
 
-from .completion import campaign_argument, runs_argument
-from .options import agreed, json_option, selection_options, store_options, verb, yes_option
-from .output import echo_err, echo_json, echo_next, page_for
-from .progress import progress_shown
-from .spec_file import read_submission, set_option, spec_argument, warn_of_other_store
+from .options import (
+    agreed,
+    campaign_argument,
+    json_option,
+    runs_argument,
+    selection_options,
+    store_options,
+    verb,
+    yes_option,
+)
+from .output import echo_err, echo_json, echo_next, page_for, progress_shown
+from .spec import read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Sequence
@@ -11,12 +10,20 @@ from typing import TYPE_CHECKING
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
 
-from .completion import runs_argument
-from .options import json_option, selection_options, store_options, verb
-from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
-from .output_format import TABLE, echo_rows, format_options, row_of_run
+from .options import (
+    TABLE,
+    echo_rows,
+    format_options,
+    json_option,
+    row_of_run,
+    runs_argument,
+    selection_options,
+    store_options,
+    verb,
+)
+from .output import echo_either, echo_err, echo_screen, page_for, screen_height
 from .pages.text import Page
 
 if TYPE_CHECKING:
@@ -115,7 +122,6 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="LINES", help="Show only the last LINES lines.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the attempt ends; wait for a queued attempt.")
 @store_options
-@json_option
 def logs(
     words: Sequence[str],
     rank: int,
@@ -124,7 +130,6 @@ def logs(
     lines: int | None,
     follow: bool,
     place: PlaceOptions,
-    as_json: bool,
 ) -> int:
     """Show the output of a rank of a run.
 
@@ -138,12 +143,10 @@ def logs(
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
     from dscampaign.orchestrator.campaign.lookup import find_run
 
-    from .terminal import log_stream
+    from .output import log_stream
 
     where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)
-    if follow and as_json:
-        raise UserError("--follow prints no JSON document", "leave --follow or --json out")
     if follow and attempt is None:
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
@@ -154,9 +157,5 @@ def logs(
         if not launcher and f"_rank{rank}." not in path.name:
             printed = "printed nothing" if wanted.ended else "has printed nothing yet"
             echo_err(f"rank {rank} {printed}; showing {path}")
-        text = io.BytesIO()
-        print_log(path, lines, text if as_json else log_stream())
-        if as_json:
-            seen = text.getvalue().decode(errors="replace").splitlines()
-            echo_json({"run": run.name, "rank": rank, "file": str(path), "lines": seen})
+        print_log(path, lines, log_stream())
     return EXIT_OK

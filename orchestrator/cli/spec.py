@@ -1,4 +1,4 @@
-"""Commands about a spec, which change nothing but files: init, validate, plan, render."""
+"""Reads specs, and the commands about them, which change nothing but files: init, validate, plan, render."""
 
 from __future__ import annotations
 
@@ -12,21 +12,68 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dscampaign.orchestrator.campaign.location import PlaceOptions
-from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
+from dscampaign.orchestrator.commands import overridden, typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 
-from .options import json_option, store_options, verb
-from .output import echo, echo_either, echo_err, echo_json, echo_page, page_for
-from .output_format import TABLE, echo_rows, format_options, row_of_run
+from .options import TABLE, echo_rows, format_options, json_option, row_of_run, store_options, verb
+from .output import echo, echo_err, echo_json, echo_page, page_for, progress_shown
 from .pages.text import table
-from .progress import progress_shown
-from .spec_file import read_runs, read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:
+    from dscampaign.orchestrator.campaign.desired import Submission
     from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun
+    from dscampaign.orchestrator.spec.expand import Run
+    from dscampaign.orchestrator.spec.model import Spec
+
+spec_argument: Final = click.argument("spec", metavar="SPEC", type=click.Path(path_type=Path))
+set_option: Final = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Override a field of the spec; repeatable.",
+)
+
+
+def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
+    """Read, check and expand a spec, wherever its campaign is.
+
+    Raises SpecError with all errors of the spec, UserError if it cannot be read.
+    """
+    from dscampaign.orchestrator.doctor.option_checks import OptionChecks
+    from dscampaign.orchestrator.executors.local import local_gpus
+    from dscampaign.orchestrator.spec.load import load_runs
+
+    check_options = OptionChecks(echo_err)
+    read = load_runs(path, sets, local_gpus=local_gpus(), check_options=check_options)
+    for remark in check_options.remarks:
+        echo_err(f"note: {remark}")
+    return read
+
+
+def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tuple[Submission, Location]:
+    """As `read_runs`, and finds where the campaign is; raises UserError also if a configuration file cannot be read."""
+    from dscampaign.orchestrator.campaign.desired import Submission
+    from dscampaign.orchestrator.spec.yaml_source import load, written
+
+    spec, runs = read_runs(path, sets)
+    given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
+    where = Location.of(place, given, (spec.name,), path)
+    overridden(sets)
+    data = load(path.read_text(encoding="utf-8"), str(path)).data
+    text = written(data)  # without comments: they may hold anything
+    text = "".join([text, *(f"# --set {override}\n" for override in sets)])
+    return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
+
+
+def warn_of_other_store(where: Location) -> None:
+    """Warn that the campaign may have been submitted from the spec's own folder: here all of it would run again."""
+    if where.beside_spec:
+        echo_err(f"warning: there is no store at {where.file}; {where.beside_spec}")
+
 
 SMOKE: Final = "smoke"
 RECONCILER_TIME: Final = "1-0"
@@ -50,8 +97,7 @@ RECONCILER_TIME: Final = "1-0"
     help="Take over what an sbatch script does; it is only read.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List the templates instead.")
-@json_option
-def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool, as_json: bool) -> int:
+def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> int:
     """Write a spec from a template, or from an sbatch script.
 
     Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on. With `--from-sbatch`,
@@ -63,11 +109,12 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
       campaign init --from-sbatch train.sbatch
     """
     if script:
-        return _from_sbatch(script, path, as_json)
+        return _from_sbatch(script, path)
     from dscampaign.orchestrator.spec import templates
 
     if list_only:
-        _list_templates(as_json)
+        lines = [(one.name, "yes" if SMOKE in one.specs else "", one.summary) for one in templates.templates()]
+        echo_page("\n".join(table(page_for(sys.stdout), ("template", "smoke", "about"), lines)))
         return EXIT_OK
     chosen = templates.find(template)
     check_folder_of(path)
@@ -78,12 +125,10 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
         else f"edit it, then `{typed('plan', str(path))}`"
     )
     echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
-    if as_json:
-        echo_json({"template": chosen.name, "files": [str(one) for one in written]})
     return EXIT_OK
 
 
-def _from_sbatch(script: Path, path: Path, as_json: bool) -> int:
+def _from_sbatch(script: Path, path: Path) -> int:
     from dscampaign.orchestrator.spec.from_sbatch import spec_of
     from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
     from dscampaign.orchestrator.spec.templates import write_new
@@ -95,9 +140,6 @@ def _from_sbatch(script: Path, path: Path, as_json: bool) -> int:
         f"taken over: {len(made.taken)}, no longer needed: {len(made.needless)}, not understood: {len(made.unclear)}"
     )
     echo_err(f"wrote {path} ({counts}); read its comments, then `{typed('validate', str(path))}`")
-    if as_json:
-        notes = {"taken": made.taken, "needless": made.needless, "unclear": made.unclear}
-        echo_json({"template": None, "files": [str(path)], **notes})
     return EXIT_OK
 
 
@@ -189,15 +231,8 @@ def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 @click.option("--reconciler", is_flag=True, help="Write a job that reconciles the campaign instead.")
 @set_option
 @store_options
-@json_option
 def render(
-    spec: Path,
-    run: str | None,
-    output: Path | None,
-    reconciler: bool,
-    sets: Sequence[str],
-    place: PlaceOptions,
-    as_json: bool,
+    spec: Path, run: str | None, output: Path | None, reconciler: bool, sets: Sequence[str], place: PlaceOptions
 ) -> int:
     """Write a batch script for a run, or for the reconciler.
 
@@ -215,25 +250,23 @@ def render(
         if output is None or run:
             raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add --output FILE")
         place_of_store = where.settings.store_without_password
-        _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output, as_json)
+        _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output)
         return EXIT_OK
     runs = {item.name: item for item in submission.runs}
     if run not in runs and (run or len(runs) > 1):
         raise _no_such_run(run, list(runs))
-    _hand_over(render_run(submission, runs[run] if run else submission.runs[0]), output, as_json)
+    _hand_over(render_run(submission, runs[run] if run else submission.runs[0]), output)
     return EXIT_OK
 
 
-def _hand_over(script: str, path: Path | None, as_json: bool) -> None:
-    if path is not None:
-        check_folder_of(path)
-        with whole_file(path) as stream:
-            stream.write(script)
-        echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
-    if as_json:
-        echo_json({"file": None if path is None else str(path), "script": script})
-    elif path is None:
+def _hand_over(script: str, path: Path | None) -> None:
+    if path is None:
         echo(script.rstrip("\n"))
+        return
+    check_folder_of(path)
+    with whole_file(path) as stream:
+        stream.write(script)
+    echo_err(f"wrote {path}; `sbatch {shlex.quote(str(path))}` runs it")
 
 
 def _chosen(planned: Plan, run: str) -> PlannedRun:
@@ -246,13 +279,3 @@ def _chosen(planned: Plan, run: str) -> PlannedRun:
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:
     hint = f"there are: {some(names, 5)}"
     return UserError(f"no run named {run}", did_you_mean(run, names, hint)) if run else UserError("which run?", hint)
-
-
-def _list_templates(as_json: bool) -> None:
-    from dscampaign.orchestrator.spec import templates
-
-    found = templates.templates()
-    rows = [{"name": one.name, "summary": one.summary, "scales": sorted(one.specs)} for one in found]
-    lines = [(one.name, "yes" if SMOKE in one.specs else "", one.summary) for one in found]
-    header = ("template", "smoke", "about")
-    echo_either(as_json, lambda: {"templates": rows}, lambda page: "\n".join(table(page, header, lines)))

@@ -1,14 +1,15 @@
-"""Passes of the reconciler, and watches of a campaign, as the user sees them."""
+"""Passes of the reconciler, and watches of a campaign: a table that redraws itself, or lines with their time."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from dscampaign.db.errors import AWAY, StaleLease
 from dscampaign.db.records import CampaignRow
@@ -19,15 +20,14 @@ from dscampaign.orchestrator.campaign.selection import Selection
 from dscampaign.orchestrator.campaign.status import MOST_WATCHED, CampaignStatus, read_status, with_final_figures
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.formatting import count, duration
+from dscampaign.orchestrator.formatting import count, duration, printable
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
 
-from .display import display, stamped
-from .output import echo_err, echo_json, echo_page, page_for, screen_height
+from .output import echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
 from .pages.actions import action_lines
-from .pages.status import headline, status_page
-from .progress import progress_shown
+from .pages.status import headline, status_page, steps_line
+from .pages.text import fold
 
 T = TypeVar("T")
 
@@ -239,3 +239,73 @@ def in_the_way(seen: Pass | Exception) -> dict[str, str]:
     if isinstance(seen, AWAY):
         hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
     return {type(seen).__name__: f"{seen} ({hint})" if hint else str(seen)}
+
+
+STEPS_EVERY_S = 60.0
+"""How often a log shows the progress of training while nothing else happens."""
+
+
+@contextmanager
+def display(stream: IO[str]) -> Iterator[LineDisplay | _LiveTable]:
+    """A live table on a terminal, else lines."""
+    page = page_for(stream)
+    if page.width is None or os.environ.get("TERM") == "dumb":
+        yield LineDisplay(stream)
+        return
+    table = _LiveTable(stream)
+    yield table
+    table.clear()  # not after an exception: then the last table stays
+
+
+class LineDisplay:
+    """For a file, a pipe or a dumb terminal: lines with their time, the counts when they change, steps now and then."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._page, self._clock = stream, page_for(stream), clock
+        self._counts, self._steps, self._written_s = "", "", clock()
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Write each line with its time."""
+        self._stream.write(stamped(lines))
+        self._stream.flush()
+
+    def update(self, status: CampaignStatus) -> None:
+        """Write the counts if they have changed, or after a while the steps."""
+        counts, steps = headline(status, self._page), steps_line(status)
+        late = steps != self._steps and self._clock() - self._written_s >= STEPS_EVERY_S
+        if counts != self._counts or late:
+            self._counts, self._steps, self._written_s = counts, steps, self._clock()
+            self.say([f"{counts} · {steps}" if steps else counts])
+
+
+class _LiveTable:
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._shown: list[str] = []
+
+    def say(self, lines: Sequence[str]) -> None:
+        self._draw(fold(stamped(lines), page_for(self._stream).width), self._shown)
+
+    def update(self, status: CampaignStatus) -> None:
+        height = terminal_size(self._stream).lines  # read anew: the window may have been resized
+        page = page_for(self._stream)
+        lines = fold(status_page(status, page, height - 1), page.width).splitlines()
+        self._draw("", lines[: height - 1])
+
+    def clear(self) -> None:
+        """Remove the table."""
+        self._draw("", [])
+
+    def _draw(self, above: str, table: list[str]) -> None:
+        """Replace the table. The terminal cuts its lines, so that each takes one line of the screen."""
+        up = f"\x1b[{len(self._shown)}F" if self._shown else ""
+        rows = "".join(f"{printable(line, colours=True)}\n" for line in table)
+        self._stream.write(f"{up}\x1b[J{above}\x1b[?7l{rows}\x1b[?7h")
+        self._stream.flush()
+        self._shown = table
+
+
+def stamped(lines: Sequence[str]) -> str:
+    """Each line with the time of day."""
+    now = time.strftime("%H:%M:%S")
+    return "".join(f"{now} {printable(line, colours=True)}\n" if line else "\n" for line in lines)

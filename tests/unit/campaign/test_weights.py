@@ -219,7 +219,7 @@ def test_the_folder_appears_whole(plan: WeightsPlan, tmp_path: Path, there: bool
     if there:
         out.mkdir()
     done = write_weights(plan, out)
-    assert done.document["files"] == ("model.safetensors",)
+    assert done.files == ("model.safetensors",)
     assert (done.step, done.eval_loss, done.parameters, done.size_bytes) == (9, 2.5, 7, 8)
     assert left(tmp_path) == {"model"}
     assert (out / "model.safetensors").stat().st_mode & 0o777 == out.stat().st_mode & 0o666

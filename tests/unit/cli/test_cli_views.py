@@ -8,9 +8,9 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.orchestrator.campaign.status import read_status
-from dscampaign.orchestrator.cli.display import LineDisplay, _LiveTable
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
+from dscampaign.orchestrator.cli.watch import LineDisplay, _LiveTable
 from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number, some
 from dscampaign.tests.support.cli_world import make_world
 

@@ -14,7 +14,7 @@ from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import foreign_logs
-from dscampaign.orchestrator.cli import diagnose
+from dscampaign.orchestrator.cli import doctor as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.support.attempt import make_payload

@@ -16,7 +16,7 @@ from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.gpus import gpu_lines
+from dscampaign.orchestrator.cli.pages.describe import gpu_lines
 from dscampaign.tests.support.cli_world import World, make_world
 
 Output = pytest.CaptureFixture[str]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.options import ALIASES
-from dscampaign.orchestrator.cli.output_format import delimited
+from dscampaign.orchestrator.cli.options import ALIASES, delimited
 from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]

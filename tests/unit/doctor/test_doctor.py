@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from dscampaign.orchestrator.cli.doctor import doctor_document, doctor_page
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.doctor import doctor_document, doctor_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.doctor import node_job
 from dscampaign.orchestrator.doctor.check import At

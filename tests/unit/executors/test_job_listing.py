@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.cli.progress import Progress
+from dscampaign.orchestrator.cli.output import Progress
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_listing, slurm_commands
 from dscampaign.orchestrator.executors.array_tasks import MISSED_S
