@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
-import shutil
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +15,6 @@ from typing import Any
 import pytest
 
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.plan import make_plan
 from dscampaign.orchestrator.errors import EXIT_UNREACHABLE, Unreachable, UserError
 from dscampaign.tests.support.world_on_disk import World
 
@@ -124,21 +119,6 @@ def test_jobs_that_ended_while_the_folder_was_away_are_not_executed_again(world:
     assert made.ran == [("depth-1", 1), ("depth-2", 1)]
 
 
-def test_a_campaign_whose_folder_was_moved_goes_on_by_the_link_that_is_named(tmp_path: Path) -> None:
-    (tmp_path / "with a space").mkdir()
-    with shared_world(tmp_path / "with a space") as (world, shared):
-        world.record()
-        world.run_pass()
-        moved = shared.path.rename(tmp_path / "new")
-        with pytest.raises(Unreachable) as away:
-            world.run_pass()
-        assert away.value.hint is not None
-        [command] = re.findall("`(ln -s NEW .*?)`", away.value.hint)
-        subprocess.run(shlex.split(command.replace("NEW", str(moved))), check=True)
-        settle(world)
-        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
-
-
 def test_nothing_is_submitted_into_a_folder_that_is_away(world: tuple[World, SharedFolder]) -> None:
     made, shared = world
     made.record()
@@ -188,24 +168,6 @@ def test_the_folder_vanishes_in_the_middle_of_a_pass(opened: Opened, when: str, 
     assert number > 5
 
 
-def test_submitting_again_does_not_make_the_folder_that_is_away(world: tuple[World, SharedFolder]) -> None:
-    made, shared = world
-    made.record()
-    made.run_pass()
-    submission = made.submission()
-    shared.vanish()
-    if shared.path.exists():  # where the spec lies does not matter
-        planned = make_plan(made.store, submission)
-        assert planned.trouble is not None
-        assert not planned.starting
-        with pytest.raises(Unreachable, match="missing or empty"):
-            made.record()
-        for name in ("spec.yaml", "train.py"):
-            (shared.path / name).unlink()
-    shared.come_back()
-    assert shared.traces == []
-
-
 def test_a_folder_that_is_lost_for_good_is_begun_anew_by_its_user(tmp_path: Path) -> None:
     with shared_world(tmp_path) as (world, shared):
         world.record()
@@ -234,31 +196,6 @@ def test_the_folder_of_another_campaign_of_that_name_is_not_taken_for_it(tmp_pat
         with pytest.raises(Unreachable, match="belongs to another campaign c"):
             world.record()
         other.store.close()
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"campaign'])
-def test_a_damaged_marker_is_written_anew_by_a_submission(tmp_path: Path, content: str) -> None:
-    with shared_world(tmp_path) as (world, _):
-        world.record()
-        world.run_pass()
-        world.paths.marker.write_text(content)
-        with pytest.raises(Unreachable, match="damaged"):
-            world.run_pass()
-        world.record()
-        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
-        settle(world)
-        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
-
-
-def test_a_damaged_marker_of_another_campaign_is_not_taken_for_its_own(tmp_path: Path) -> None:
-    with shared_world(tmp_path) as (world, _):
-        world.record()
-        world.run_pass()
-        shutil.move(world.paths.dir, tmp_path / "moved")
-        world.paths.dir.mkdir()
-        world.paths.marker.touch()
-        with pytest.raises(Unreachable, match="is not the folder of campaign c"):
-            world.run_pass()
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,16 +15,13 @@ from dscampaign.db.errors import StaleLease
 from dscampaign.db.records import AttemptRow, MemoryObservation
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files.atomic_files import read_json
-from dscampaign.files.private_files import make_private
-from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
 from dscampaign.orchestrator.executors.job_request import resources, run_config
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
-from dscampaign.orchestrator.memory.observations import ledgers_of, read_ledgers
-from dscampaign.orchestrator.memory.prediction import memory_key
+from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.reconcile.act import act
 from dscampaign.orchestrator.reconcile.actions import (
     Action,
@@ -96,31 +93,6 @@ def test_the_proof_of_an_end_is_kept(world: World) -> None:
     assert [event.message for event in world.events("ended")] == ["attempt 1: crash: boom"]
 
 
-def test_events_name_the_class_of_an_end_in_words(world: World) -> None:
-    take(world, finish(world, FailureClass.COMPLETED_EARLY))
-    assert [event.message for event in world.events("ended")] == ["attempt 1: completed early: boom"]
-
-
-def test_the_frames_that_matter_of_a_rank_s_error_are_kept(world: World) -> None:
-    """The user's own before those of libraries, in the order of the stack."""
-    own = [("/home/me/train.py", number, "main", f"call_{number}()") for number in (1, 2)]
-    theirs = [("/env/lib/python3.11/site-packages/torch/nn.py", number, "get", "") for number in (7, 8, 9)]
-    error = {"type": "builtins.KeyError", "message": "x", "ts": 10.0, "frames": [own[0], *theirs, own[1], theirs[0]]}
-    ended = outcome(RankEnd(0, 1, error))
-    line = LogLine("ranks/rank-0.json", 0, "builtins.KeyError: x")
-    end = finish(world, outcomes=(ended,))
-    take(world, replace(end, verdict=replace(end.verdict, line=line)))
-    kept = [(frame["number"], frame["code"]) for frame in latest(world).evidence["frames"]]
-    assert kept == [(1, "call_1()"), (2, "call_2()"), (7, "")]
-
-
-def test_without_accounting_time_counts_until_the_end_was_seen(world: World) -> None:
-    row = latest(world)
-    take(world, MarkAttempt(row, AttemptState.RUNNING, 100.0, 7), finish(world))
-    take(world, finish(world))
-    assert (latest(world).started_s, latest(world).ended_s, latest(world).gpu_seconds) == (None, 500.0, 0.0)
-
-
 def test_gpu_seconds_are_measured_by_a_single_clock(world: World) -> None:
     """Those of its nodes are two days apart."""
     first, second = (
@@ -128,14 +100,6 @@ def test_gpu_seconds_are_measured_by_a_single_clock(world: World) -> None:
     )
     take(world, finish(world, outcomes=(first, second)))
     assert latest(world).gpu_seconds == 60.0
-
-
-def test_a_wrong_clock_of_a_lost_node_does_not_inflate_gpu_seconds(world: World) -> None:
-    with world.store.write() as conn:
-        queries.update_attempt(conn, latest(world).id, created_s=400.0)
-    take(world, MarkAttempt(latest(world), AttemptState.RUNNING, 1.0))
-    take(world, finish(world))
-    assert latest(world).gpu_seconds == 100.0
 
 
 def test_a_lost_running_attempt_has_gpu_seconds(world: World) -> None:
@@ -172,16 +136,6 @@ def test_an_out_of_memory_is_remembered_for_all_that_are_like_it(world: World) -
     assert (ledger.too_big, ledger.usable_gb, ledger.predict_gb(4)) == (8, 9.0, 6.0)
 
 
-def test_an_out_of_memory_without_a_known_device_enters_the_ledger(world: World) -> None:
-    with world.store.write() as conn:
-        queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
-    take(world, finish(world, FailureClass.OOM))
-    run_id = latest(world).run_id
-    with world.store.read() as conn:
-        [seen] = queries.memory_of_run(conn, run_id)
-    assert (seen.key, seen.micro_batch, seen.oom, seen.usable_gb) == ("k|?|?", 8, True, None)
-
-
 @pytest.mark.parametrize(
     ("changes", "sample_gb", "remembered"), [("", 0.5, False), ("", 1.5, True), ("expandable_segments", 0.5, True)]
 )
@@ -198,41 +152,6 @@ def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
     take(world, finish(world, FailureClass.FRAGMENTATION))
     with world.store.read() as conn:
         assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
-
-
-def test_an_old_out_of_memory_is_in_no_ledger(world: World) -> None:
-    row = latest(world)
-    with world.store.write() as conn:
-        queries.update_attempt(conn, row.id, memory_key="k", micro_batch=8)
-        queries.observe_memory(conn, MemoryObservation("k|GPU|2", row.id, 8, oom=True, created_s=1.0))
-        assert ledgers_of(conn, ["k"])["k"].too_big is None
-
-
-@pytest.mark.parametrize("kind", [FailureClass.CRASH, FailureClass.HOST_OOM])
-def test_other_ends_do_not_enter_the_ledger(world: World, kind: FailureClass) -> None:
-    with world.store.write() as conn:
-        queries.update_attempt(conn, latest(world).id, memory_key="k", micro_batch=8)
-    take(world, finish(world, kind))
-    run_id = latest(world).run_id
-    with world.store.read() as conn:
-        assert queries.memory_of_run(conn, run_id) == []
-
-
-def test_ledgers_cover_configurations_and_their_changes(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1, 2]}, train={"steps": 3, "global_batch": 8, "micro_batch": 8})
-    world.run_pass()
-    runs = list(world.runs().values())
-    first, other = runs[0], memory_key(run_config(runs[1]))
-    row = latest(world)
-    with world.store.write() as conn:
-        queries.update_attempt(conn, row.id, memory_key=other, micro_batch=8)
-        queries.observe_memory(conn, MemoryObservation("x", row.id, 8, oom=False, usable_gb=9.0))
-    with world.store.read() as conn:
-        rows = queries.attempts(conn, world.campaign.id)
-        assert set(read_ledgers(conn, [run_config(runs[1])], [])) == {other}
-        assert set(read_ledgers(conn, [run_config(first)], [])) == set()
-        assert set(read_ledgers(conn, [run_config(first)], rows)) == {other}
 
 
 def test_notes_are_kept_in_the_evidence_of_the_attempt(world: World) -> None:
@@ -266,14 +185,6 @@ def test_where_nothing_runs_without_a_bad_node_it_is_not_done_without(world: Wor
     assert "exclude" not in world.cluster.submitted[-1].resources
     assert (latest(world).generation, latest(world).state) == (2, AttemptState.QUEUED)
     assert "Requested node configuration" in world.events("withdrawn")[-1].message
-
-
-def test_an_ended_attempt_is_not_resized(world: World) -> None:
-    row = latest(world)
-    take(world, finish(world))
-    take(world, Resize(row, 4, None, "8 ran out of memory"), Note(row, "hang", "x"))
-    assert not world.paths.run("depth-1").attempt(1).resize.exists()
-    assert not world.events("hang")
 
 
 def test_changes_of_an_attempt_are_in_its_row_payload_and_event(world: World) -> None:
@@ -314,15 +225,6 @@ def test_the_state_of_a_run_that_its_user_has_changed_meanwhile_is_left_to_the_n
     assert world.states() == {"depth-1": "completed"}
 
 
-def test_without_jobs_to_cancel_slurm_is_not_called(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(world.cluster, "cancel", asked.append)
-    take(world)
-    assert asked == []
-    take(world, CancelJob(latest(world), "1_0"), CancelJob(latest(world), "1_1"))
-    assert asked == [["1_0", "1_1"]]
-
-
 def test_a_cancellation_that_was_not_heard_stops_nothing_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: Any) -> None:
         raise Unreachable("scancel is away")
@@ -359,18 +261,6 @@ def test_more_memory_after_the_host_ran_out_and_nothing_else(world: World) -> No
     assert (before["mem"], after["mem"]) == ("1G", "1536M")
     assert {**after, "mem": "1G"} == before
     assert "gpus_per_node" not in before  # of a run on CPUs
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_folders_are_private_with_any_umask(tmp_path: Path, umask: int) -> None:
-    previous = os.umask(umask)
-    try:
-        make_private(tmp_path / "x" / "y")
-        assert os.umask(umask) == umask
-    finally:
-        os.umask(previous)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / "x" / "y").stat().st_mode & 0o777 == 0o700
 
 
 def test_payloads_survive_a_crash_of_the_machine_from_before_sbatch_on(

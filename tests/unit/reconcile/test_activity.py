@@ -26,27 +26,6 @@ def test_the_phase_of_an_attempt_is_that_of_its_slowest_rank() -> None:
     assert seen(AttemptView(row, running, heartbeats=old)) == Activity("train", NOW_S, "n[1-2]")
 
 
-def test_steps_override_the_phase_of_an_old_heartbeat() -> None:
-    row, running = attempt_row(state=AttemptState.RUNNING, start_step=5, last_step=6), job("RUNNING", nodes="n1")
-    assert seen(AttemptView(row, running, heartbeats=(beat("start", 0),))) == Activity("steps", NOW_S, "n1")
-    resumed = attempt_row(state=AttemptState.RUNNING, start_step=5, last_step=5)
-    assert seen(AttemptView(resumed, running, heartbeats=(beat("start", 0),))) == Activity("start", NOW_S - 4.0, "n1")
-
-
-def test_a_job_that_slurm_has_suspended_does_nothing_else() -> None:
-    row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0)
-    for word in ("SUSPENDED", "STOPPED"):
-        stopped = AttemptView(row, job(word, nodes="n1"), heartbeats=(beat("train", 8),))
-        assert seen(stopped) == Activity("suspended", NOW_S, "n1")
-
-
-def test_unchanged_activity_is_not_recorded_again() -> None:
-    row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0, node_list="n1")
-    assert seen(AttemptView(row, job("RUNNING", nodes="n1"), heartbeats=(beat("train", 8),))) is None
-    moved = AttemptView(row, job("RUNNING", nodes="n2"), heartbeats=(beat("train", 8),))
-    assert seen(moved) == Activity("train", 5.0, "n2")
-
-
 def test_an_attempt_in_the_queue_does_nothing_and_one_that_slurm_ends_is_ending() -> None:
     row = attempt_row(state=AttemptState.RUNNING, phase="train", phase_since_s=5.0)
     assert seen(AttemptView(row, job("PENDING"))) == Activity("", None, "")

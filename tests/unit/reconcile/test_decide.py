@@ -14,7 +14,6 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.node import Start
 from dscampaign.jobs.agent.progress import Heartbeat, RankProgress
-from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import clock_time
 from dscampaign.orchestrator.reconcile.actions import (
     Adopt,
@@ -29,13 +28,11 @@ from dscampaign.orchestrator.reconcile.actions import (
 )
 from dscampaign.orchestrator.reconcile.attempt_state import transitions
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.record import activities
 from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 from dscampaign.tests.support.policy_world import (
-    CAMPAIGN,
     NOW_S,
     attempt_row,
     ended_row,
@@ -77,17 +74,13 @@ def test_a_new_run_is_submitted_with_the_micro_batch_of_the_spec() -> None:
         ("host_oom", RunState.FAILED, False),
         ("cancelled", RunState.CANCELLED, False),
         ("preempted", RunState.PENDING, True),
-        ("stopped", RunState.PENDING, True),
         ("time_limit", RunState.PENDING, True),
         ("node", RunState.PENDING, True),
-        ("lost", RunState.PENDING, True),
         ("crash", RunState.PENDING, True),
         ("oom", RunState.PENDING, True),
         ("fragmentation", RunState.PENDING, True),
         ("foreign_oom", RunState.PENDING, True),
-        ("gpu", RunState.PENDING, True),
         ("gpu_fault", RunState.PENDING, True),
-        ("hang", RunState.PENDING, True),
         ("checkpoint", RunState.PENDING, True),
         ("storage", RunState.PENDING, True),
     ],
@@ -150,12 +143,6 @@ def test_out_of_memory_is_tried_at_half_the_micro_batch() -> None:
     assert submit is not None
     assert submit.micro_batch == 4
     assert "micro-batch 8, tried at 4" in submit.why
-
-
-def test_the_smaller_micro_batch_stays_after_another_kind_of_failure() -> None:
-    submit, _ = after(ended_row(1, "oom"), ended_row(2, "preempted", micro_batch=4, last_step=3))
-    assert submit is not None
-    assert submit.micro_batch == 4
 
 
 @pytest.mark.parametrize(
@@ -242,16 +229,6 @@ def test_a_bad_checkpoint_costs_nothing_once() -> None:
     assert after(ended_row(1, "checkpoint"), ended_row(2, "checkpoint"), retry=retry)[0] is None
 
 
-def test_three_attempts_without_a_new_checkpoint_hold_the_run() -> None:
-    kinds = ("crash", "node", "preempted")
-    past = [ended_row(i, kind, start_step=20, last_step=60) for i, kind in enumerate(kinds, 1)]
-    submit, change = after(*past, checkpoint_step=20)
-    assert submit is None
-    assert change is not None
-    assert change.state is RunState.HELD
-    assert after(*past, checkpoint_step=40)[0] is not None
-
-
 def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
     first, _ = after(ended_row(1, "host_oom"), slurm=SlurmConfig(mem="1000M"))
     second, _ = after(ended_row(1, "host_oom"), ended_row(2, "preempted", last_step=5), slurm=SlurmConfig(mem="1000M"))
@@ -266,10 +243,6 @@ def test_more_memory_is_asked_for_where_the_spec_names_a_size() -> None:
     [
         ("crash", 3),
         ("node", 8),
-        ("lost", 8),
-        ("gpu", 8),
-        ("hang", 8),
-        ("foreign_oom", 8),
         ("storage", 8),
         ("oom", 4),
         ("fragmentation", 4),
@@ -290,16 +263,6 @@ def test_a_budget_is_the_number_of_further_tries(kind: str, budget: int) -> None
     assert change is not None
     assert change.state is RunState.FAILED
     assert "is used up" in change.reason
-
-
-@pytest.mark.parametrize("kind", [kind.value for kind in FailureClass])
-def test_a_failed_run_does_not_test_the_folder(kind: str) -> None:
-    """Else every pass would change its state, and a watch never end."""
-    past = [ended_row(i, kind, start_step=20, last_step=20) for i in range(1, 12)]
-    submit, change = after(*past)
-    if submit is None and change is not None and change.state is RunState.FAILED:
-        run = run_row(generation=len(past), state=change.state, reason=change.reason)
-        assert decide(snapshot(run_view(*past, run=run), storage=None)) == []
 
 
 def test_a_time_limit_counts_as_a_crash_only_without_a_step() -> None:
@@ -327,50 +290,6 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("lasted_s", "said"),
-    [(3420.0, ", shortly before its time limit, slurm.time = 1:00:00"), (3419.0, "")],  # Slurm asks 120 to 180 s before
-)
-def test_a_stop_near_the_time_limit_names_it(lasted_s: float, said: str) -> None:
-    left = outcome(last_step=37, ended_by="stop", started_s=NOW_S - 4000, ended_s=NOW_S - 4000 + lasted_s)
-    view = run_view(AttemptView(attempt_row(), job=job("COMPLETED"), outcomes=(left,)))
-    [finish] = of_kind(Finish, decide(snapshot(view)))
-    assert finish.verdict.kind == "stopped"
-    assert finish.verdict.reason == f"stopped after a checkpoint at step 37{said}"
-
-
-@pytest.mark.parametrize("kind", ["time_limit", "stopped"])
-def test_ends_by_time_have_the_hint_to_raise_it(kind: str) -> None:
-    past = [ended_row(i, kind, start_step=20, last_step=30) for i in (1, 2, 3)]
-    _, change = after(*past, checkpoint_every=50, checkpoint_step=20)
-    assert change is not None
-    assert "lower train.checkpoint_every, or raise slurm.time, then retry the run" in change.reason
-
-
-def test_a_run_that_makes_no_step_within_its_time_is_to_have_more() -> None:
-    _, change = after(*(ended_row(i, "time_limit", start_step=0, last_step=0) for i in range(1, 5)))
-    assert change is not None
-    assert change.state is RunState.FAILED
-    assert change.reason.endswith("retry.crash = 3 is used up; raise slurm.time")
-
-
-@pytest.mark.parametrize(("checkpoint_step", "how"), [(0, "started again"), (30, "resumed")])
-def test_only_a_run_with_a_checkpoint_is_called_resumed(checkpoint_step: int, how: str) -> None:
-    submit, change = after(ended_row(1, "preempted", start_step=0, last_step=30), checkpoint_step=checkpoint_step)
-    assert submit is not None
-    assert change is not None
-    assert submit.why.endswith(f", {how}")
-    assert change.reason == submit.why
-
-
-def test_a_script_that_makes_no_progress_is_to_save_for_itself() -> None:
-    view = run_view(*(ended_row(i, "preempted", start_step=20, last_step=30) for i in (1, 2, 3)))
-    config = view.config.model_copy(update={"command": ("train.py",)})
-    view = replace(view, read_config=lambda: config)
-    [change] = [action for action in decide(snapshot(view)) if isinstance(action, SetRun)]
-    assert change.reason.startswith("3 attempts ended without a new checkpoint; let the script resume from")
-
-
-@pytest.mark.parametrize(
     ("steps", "held"),
     [
         ([None, (0, 74), None], False),  # how far the third came, nobody knows
@@ -384,13 +303,6 @@ def test_where_a_script_began_that_made_no_step_is_not_known(steps: list[tuple[i
     view = run_view(*(ended_row(i, "preempted", start_step=a, last_step=b) for i, (a, b) in enumerate(made, 1)))
     view = replace(view, run=replace(view.run, config={**view.run.config, "command": ["train.py"]}))
     assert bool(of_kind(Submit, decide(snapshot(view)))) is not held
-
-
-def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
-    past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
-    _, change = after(*past)
-    assert change is not None
-    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; fix it, or ")
 
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
@@ -616,20 +528,6 @@ def test_a_job_that_shows_up_again_was_never_absent() -> None:
     assert NoteAbsence(row, None) in about(AttemptView(row, job("RUNNING"), claimed=True))
 
 
-@pytest.mark.parametrize(
-    ("view", "said"),
-    [
-        (AttemptView(attempt_row(state=AttemptState.QUEUED, submit_time_s=NOW_S)), "does not know job 7_0"),
-        (AttemptView(attempt_row(), claimed=True), "does not know job 7_0"),
-        (AttemptView(attempt_row(state=AttemptState.INTENT, job_id=None, heartbeat_s=NOW_S)), "was not confirmed"),
-    ],
-)
-def test_an_unknown_job_is_shown_with_its_deadline(view: AttemptView, said: str) -> None:
-    [told] = of_kind(SetRun, decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING)))))
-    assert said in told.reason
-    assert clock_time(NOW_S + (60 if view.row.job_id is None else 600)) in told.reason
-
-
 def test_an_interrupted_attempt_waits_for_the_accounting() -> None:
     """`scancel` while slurmdbd is away, and slurmctld has forgotten the job: without this its run would be resumed."""
     ranks = RankEnd(0, None, None), RankEnd(1, None, None)
@@ -662,12 +560,6 @@ def test_finished_work_without_a_visible_outcome_is_done() -> None:
     assert finish.verdict.kind == "completed"
     lost = AttemptView(every_step, job("FAILED", ended_s=NOW_S - 30), claimed=True)
     assert [action.verdict.kind for action in of_kind(Finish, about(lost))] == ["crash"]
-
-
-def test_finished_work_without_a_visible_outcome_diverged_if_its_losses_did() -> None:
-    view = AttemptView(attempt_row(last_step=100), job("COMPLETED", ended_s=NOW_S - 30), claimed=True)
-    run = run_view(view, run=run_row(generation=1), diverged_before=("loss", 60))
-    assert [action.verdict.kind for action in of_kind(Finish, decide(snapshot(run)))] == ["diverged"]
 
 
 def test_the_outcome_of_a_completed_job_is_waited_for_but_not_for_ever() -> None:
@@ -775,16 +667,6 @@ def test_a_slow_run_does_not_hang(idle_s: float, values: dict[str, Any]) -> None
     assert watched(attempt_row(), idle_s, **values) == []
 
 
-def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
-    row = attempt_row(evidence={"hang": "no step for 601 s"})
-    assert watched(row, 0) == [CancelJob(row, "7_0")]
-    ended = outcome(RankEnd(0, None, None), RankEnd(1, None, None), ended_by="signal", launcher_exit=1, last_step=120)
-    view = AttemptView(row, job("CANCELLED"), outcomes=(ended,), claimed=True)
-    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
-    assert isinstance(finish, Finish)
-    assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
-
-
 def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
     row = attempt_row()
     why = "a step takes 6 s, longer than prune.step_time_s = 5"
@@ -799,15 +681,6 @@ def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
     assert (finish.verdict.kind, finish.verdict.reason) == ("pruned", why)
     assert isinstance(change, SetRun)
     assert (change.state, change.reason) == (RunState.FAILED, why)
-
-
-def test_a_hopeless_run_that_completes_all_the_same_has_completed() -> None:
-    noted = attempt_row(evidence={"pruned": "slow"})
-    done = outcome(RankEnd(0, 0, None), RankEnd(1, 0, None), last_step=200)
-    view = AttemptView(noted, job("COMPLETED"), outcomes=(done,), claimed=True)
-    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
-    assert isinstance(finish, Finish)
-    assert finish.verdict.kind == "completed"
 
 
 @pytest.mark.parametrize(
@@ -867,17 +740,6 @@ def _unreadable() -> RunConfig:
     raise AssertionError("nothing of its configuration decides what follows")
 
 
-def test_thousands_of_unwanted_runs_that_never_began_are_ended_without_a_look_at_their_configurations() -> None:
-    gone = job("CANCELLED", nodes="", started_s=None)
-    run = run_row(generation=1, desired="cancel")
-    view = replace(run_view(AttemptView(attempt_row(), gone), run=run), read_config=_unreadable)
-    finish, cancelled = decide(snapshot(view))
-    assert isinstance(finish, Finish)
-    assert (finish.verdict.kind, finish.verdict.reason) == ("cancelled", "cancelled by you")
-    assert cancelled == SetRun(run, RunState.CANCELLED, "")
-    assert activities(snapshot(view)) == {}
-
-
 @pytest.mark.parametrize("trace", [{"claimed": True}, {"outcomes": (outcome(),)}, {"row": attempt_row(last_step=100)}])
 def test_a_cancelled_run_that_may_have_begun_is_judged_by_its_files(trace: dict[str, Any]) -> None:
     gone = job("CANCELLED", nodes="", started_s=None)
@@ -886,31 +748,10 @@ def test_a_cancelled_run_that_may_have_begun_is_judged_by_its_files(trace: dict[
         next(iter(transitions(replace(run_view(view, run=_UNWANTED), read_config=_unreadable), view, snapshot())))
 
 
-def test_the_end_of_a_local_run_that_was_cancelled_is_no_crash() -> None:
-    killed = outcome(RankEnd(0, None, None), ended_by="signal", launcher_exit=1)
-    view = AttemptView(attempt_row(), job("GONE"), outcomes=(killed,), claimed=True)
-    finish, _ = decide(snapshot(run_view(view, run=run_row(generation=1, desired="cancel"))))
-    assert isinstance(finish, Finish)
-    assert finish.verdict.kind == "cancelled"
-
-
 def test_a_run_that_succeeded_before_it_could_be_cancelled_has_succeeded() -> None:
     view = AttemptView(attempt_row(), job("COMPLETED"), outcomes=(outcome(),))
     run = run_row(generation=1, desired="cancel", state=RunState.RUNNING)
     assert decide(snapshot(run_view(view, run=run)))[-1] == SetRun(run, RunState.COMPLETED, "")
-
-
-@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED])
-def test_cancelling_changes_no_verdict(state: RunState) -> None:
-    run = run_row(generation=1, desired="cancel", state=state, reason="x")
-    assert decide(snapshot(run_view(ended_row(1, "deterministic"), run=run))) == []
-
-
-def test_a_cancelled_campaign_ends_all_its_runs() -> None:
-    view = AttemptView(attempt_row(), job("RUNNING"))
-    actions = decide(snapshot(run_view(view), run_view(), campaign=replace(CAMPAIGN, desired="cancelled")))
-    assert len(of_kind(CancelJob, actions)) == 1
-    assert not of_kind(Submit, actions)
 
 
 def test_retry_gives_fresh_budgets_and_keeps_the_micro_batch_that_fitted() -> None:

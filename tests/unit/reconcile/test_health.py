@@ -29,14 +29,6 @@ def test_a_hang_names_the_rank_that_the_others_wait_for() -> None:
     assert said(first, second) == expected
 
 
-def test_a_hang_of_many_ranks_is_summarised() -> None:
-    assert str(said(beat("n1", {0: 7, 1: 7}))).endswith("; all 2 ranks are stuck at step 7")
-    assert str(said(beat("n1", {0: 7}))).endswith("; the only rank is stuck at step 7")
-    many = beat("n1", dict.fromkeys(range(10), 7) | {10: 8, 11: 9})
-    assert str(said(many)).endswith("7 on n1 and 2 more are stuck at step 7, the others at 8 to 9")
-    assert len(str(said(many))) < 200
-
-
 @pytest.mark.parametrize("phase", ["start", "compile", "checkpoint", "eval", "export_of_weights"])
 def test_only_training_hangs(phase: str) -> None:
     assert said(beat("n1", {0: 50, 1: 50}, phase=phase)) is None
@@ -79,17 +71,6 @@ def test_stragglers_are_named_with_their_node() -> None:
     assert stragglers(beats) == [Straggler(4, "n2", 2.02), Straggler(3, "n2", 1.45)]
 
 
-def test_of_two_ranks_the_slower_one_is_the_straggler() -> None:
-    assert stragglers([busy("n1", {0: 100.0, 1: 140.0})]) == [Straggler(1, "n1", 1.4)]
-
-
-def test_a_single_rank_is_no_straggler() -> None:
-    assert stragglers([busy("n1", {0: 500.0})]) == []
-    assert stragglers([busy("n1", {0: 100.0, 1: 300.0}, samples=15)]) == []
-    assert stragglers([busy("n1", {0: 2.8, 1: 4.7})]) == []  # noise
-    assert stragglers([busy("n1", {0: 0.0, 1: 0.0}, samples=0)]) == []
-
-
 def lines(times_s: list[float | None], losses: list[float | None] | None = None, every: int = 1) -> list[NewestLine]:
     """Newest first, as the store has them."""
     said = losses or [1.0] * len(times_s)
@@ -120,21 +101,6 @@ SLOW = "a step takes 3 s, longer than prune.step_time_s = 2"
 def test_a_run_whose_steps_take_too_long(times_s: list[float | None], every: int, why: str) -> None:
     assert hopeless(lines(times_s, every=every), 0, BOUND, 20) == why
     assert hopeless(lines(times_s, every=every), 0, PruneConfig(), 20) == ""
-
-
-def test_one_line_decides_nothing_however_far_ahead_it_is() -> None:
-    """A script may report tokens, or samples, as the step of a line."""
-    far = NewestLine(10**15, 5.0, 10**15 - 60, 1.0)
-    assert hopeless([far], 0, BOUND, 20) == ""
-    assert hopeless([far, *lines([1.0] * 60)], 0, BOUND, 20) == ""
-    assert hopeless([far, far], 0, BOUND, 20).startswith("a step takes 5 s")
-
-
-def test_a_resumed_attempt_warms_up_again() -> None:
-    newest = [NewestLine(1000 + number, 3.0, 1, 1.0) for number in range(30, 0, -1)]
-    assert hopeless(newest, 1000, BOUND, 20) == ""
-    assert hopeless(newest, 980, BOUND, 20) == SLOW
-    assert hopeless(newest, 980, BOUND, 31) == ""
 
 
 @pytest.mark.parametrize(

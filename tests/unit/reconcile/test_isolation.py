@@ -13,18 +13,14 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files import file_systems
 from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import act, decide, observe, record, stored, submit
-from dscampaign.orchestrator.reconcile.attempt_files import is_claimed, take_claim
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -125,16 +121,6 @@ def test_an_outcome_that_cannot_be_read_holds_its_run(world: World, text: str | 
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-def test_a_state_of_slurm_that_decides_alone_needs_no_outcome(world: World) -> None:
-    """A preempted attempt is resumed, whatever its outcome looks like."""
-    world.run_pass()
-    world.run_jobs("PREEMPTED", exit_code=None)
-    (folder(world) / "outcome-0.json").write_text("{")
-    world.run_pass()
-    assert world.events("unjudged") == []
-    assert [str(row.failure_class) for row in world.attempts(BAD)] == ["preempted", "None"]
-
-
 @pytest.mark.parametrize("broken", ["folder", "pipe"])
 def test_an_unreadable_spool_is_reported_once_and_passed_over(world: World, broken: str) -> None:
     world.run_pass()
@@ -171,80 +157,7 @@ def test_a_mistake_of_ours_about_one_run_is_that_run_s(
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-@pytest.mark.parametrize(("name", "at"), [("_finish", 1), ("_mark", 1)])
-def test_a_run_that_cannot_be_recorded_delays_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str, at: int
-) -> None:
-    with monkeypatch.context() as patch:
-        part = record._Changes
-        patch.setattr(part, name, raising_for(f"runs/{BAD}/g0001", TypeError("odd"), getattr(part, name), at))
-        settle(world)
-    assert world.states()[GOOD] == "completed"
-
-
-def test_evidence_that_the_store_refuses_is_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = record._evidence
-
-    def evidence(action: Any) -> dict[str, Any]:
-        odd = {"x": {1, 2}} if BAD in action.attempt.spool_path and action.ended.outcomes else {}
-        return {**real(action), **odd}
-
-    monkeypatch.setattr(record, "_evidence", evidence)
-    settle(world)
-    assert world.states() == {BAD: "held", GOOD: "completed"}
-    assert "not JSON serializable" in world.runs()[BAD].reason
-
-
-def test_a_run_that_asks_for_nonsense_is_not_submitted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = job_request.payload
-    monkeypatch.setattr(job_request, "payload", raising_for(f"name='{BAD}'", ZeroDivisionError("odd"), real))
-    settle(world)
-    assert world.states() == {BAD: "held", GOOD: "completed"}
-
-
-def test_a_claim_that_cannot_be_taken_keeps_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = PermissionError(errno.EACCES, "Permission denied")
-    with monkeypatch.context() as patch:
-        patch.setattr(act, "is_claimed", raising_for(BAD, refused, is_claimed))
-        world.run_pass()
-        world.run_jobs()
-        world.run_pass()
-        assert world.states() == {BAD: "held", GOOD: "completed"}
-    assert world.run_pass().settled
-
-
-@pytest.mark.parametrize("target", ["nowhere", None])
-@pytest.mark.parametrize("levels", [0, 1])
-def test_a_link_or_file_in_place_of_a_run_folder_delays_no_other(world: World, levels: int, target: str | None) -> None:
-    """A link whose target is gone, or a file, in place of the run's folder or of its attempt's."""
-    world.run_pass()
-    world.run_jobs()
-    place = [folder(world), folder(world).parent][levels]
-    place.rename(place.with_name("aside"))
-    if target:
-        place.symlink_to(target)
-    else:
-        place.write_text("a file")
-    settle(world)
-    assert world.states()[GOOD] == "completed"
-    assert world.states()[BAD] in ("held", "failed", "completed")
-
-
-def test_an_error_of_the_file_system_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.run_pass()
-    folder(world)
-    with monkeypatch.context() as patch:
-        stale = OSError(errno.ESTALE, "Stale file handle")
-        patch.setattr(observe, "_attempt_view", raising_for(f"runs/{BAD}/", stale, observe._attempt_view))
-        for _ in range(5):
-            done = world.run_pass()
-            assert "Stale file handle" in str(done.troubles[0])
-    assert world.events("unjudged") == []
-    settle(world)
-    assert world.states() == {BAD: "completed", GOOD: "completed"}
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("moment", ["submit", "end"])
 def test_a_run_whose_own_folder_fails_keeps_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str, code: int
@@ -270,7 +183,7 @@ def test_a_run_whose_own_folder_fails_keeps_no_other(
         assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("moment", ["submit", "end"])
 def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str, code: int
@@ -297,17 +210,6 @@ def test_a_folder_that_fails_as_a_whole_is_no_run_s_fault(
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-def test_a_refusal_is_recorded_of_all_whose_claims_can_be_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
-        raise SubmissionRefused("no such partition")
-
-    world.cluster.on_submit = refuse
-    failed = OSError(errno.EIO, "Input/output error")
-    monkeypatch.setattr(submit, "take_claim", raising_for(f"runs/{BAD}/", failed, take_claim))
-    assert "Input/output error" in str(world.run_pass().troubles[0])
-    assert world.states() == {BAD: "queued", GOOD: "failed"}
-
-
 def test_a_run_that_cannot_be_judged_can_be_cancelled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run_pass()
     campaigns.cancel(world.store, world.campaign, [BAD])
@@ -327,21 +229,6 @@ def test_a_lost_lease_or_store_ends_the_pass(world: World, monkeypatch: pytest.M
     with pytest.raises(type(error)):
         world.run_pass()
     assert world.states() == {BAD: "queued", GOOD: "queued"}
-
-
-def spoil(world: World, **values: Any) -> None:
-    """The store's configuration of the bad run is of a version that this program is not."""
-    with world.store.write() as conn:
-        queries.update_run(conn, world.runs()[BAD].id, config={"no": "such section"}, **values)
-
-
-def test_a_configuration_that_cannot_be_read_keeps_no_other_from_this_machine(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record(executor="local")
-    spoil(world)
-    settle(world)
-    assert world.states() == {BAD: "held", GOOD: "completed"}
-    world.store.close()
 
 
 def test_an_unexpected_error_of_an_executor_is_reported(world: World) -> None:

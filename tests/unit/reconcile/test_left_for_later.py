@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,10 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile import loop, stored
 from dscampaign.orchestrator.reconcile import turns as turns_module
-from dscampaign.orchestrator.reconcile.actions import Submit
-from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.orchestrator.reconcile.observe import observe
 from dscampaign.orchestrator.reconcile.turns import Turns
 from dscampaign.tests.support.world_on_disk import World, make_world
-
-SHORT = {"gpus_per_node": 1, "mem": "1G", "time": "5"}
-LOCAL = {"executor": "local", "local": {"parallel": 1}, "slurm": {}}
 
 
 @pytest.fixture
@@ -50,21 +44,6 @@ def test_lines_that_show_late_are_read_after_hours_without_a_pass(
     monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3600.0 * hours)
     reconciler.run_pass()
     reconciler.close()
-    assert world.steps("depth-1") == [1, 2, 3]
-
-
-def test_the_last_pass_reads_lines_written_hours_after_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job that Slurm forgot the processes may run on, stopped for long or on a node that was cut off."""
-    now, (reconciler, spool, whole) = Store.now, _lines_left_out(world)
-    reconciler.run_pass()
-    monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3 * 3600.0)
-    reconciler.run_pass()
-    spool.write_text(whole)
-    reconciler.run_pass()
-    assert world.steps("depth-1") == [1], "what is over for hours is not read in every pass"
-    world.run_jobs()
-    while not reconciler.is_over(reconciler.run_pass()):
-        pass
     assert world.steps("depth-1") == [1, 2, 3]
 
 
@@ -108,44 +87,6 @@ def test_runs_that_cannot_begin_keep_none_behind_them(
         world.run_jobs()
     reconciler.close()
     assert set(world.states().values()) == {"completed"}
-
-
-def _use_up_gpu_hours(world: World, **changes: Any) -> None:
-    """Runs two of three runs one after the other, which uses up what the campaign may use."""
-    world.record(matrix={"depth": [1, 2, 3]}, limits={"gpu_hours": 0.01, "running": 1}, slurm=SHORT, **changes)
-    for _ in range(2):
-        world.run_pass()
-        world.run_jobs()
-    world.run_pass()
-    assert sorted(world.states().values()) == ["completed", "completed", "held"]
-
-
-def test_a_limit_that_is_raised_during_the_last_pass_is_applied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    _use_up_gpu_hours(world)
-    looks = list[int]()
-
-    def raised_meanwhile(*args: Any) -> Any:
-        seen = observe(*args)
-        looks.append(1)
-        if len(looks) == 2:
-            world.record(matrix={"depth": [1, 2, 3]}, limits={"gpu_hours": 100}, slurm=SHORT)
-            with pytest.raises(LeaseHeld):
-                world.run_pass()
-        return seen
-
-    monkeypatch.setattr(loop, "observe", raised_meanwhile)
-    watch = world.reconciler().watch(sleep=lambda _: world.run_jobs())
-    assert isinstance(list(islice(watch, 10))[-1], Pass)
-    assert set(world.states().values()) == {"completed"}
-
-
-def test_this_machine_runs_no_more_at_once_when_a_limit_is_raised(world: World) -> None:
-    world.record(**LOCAL, matrix={"depth": [1, 2, 3, 4]}, limits={"gpu_hours": 0.01})
-    while set(world.states().values()) != {"completed", "held"}:
-        world.run_pass()
-        world.run_jobs()
-    world.record(**LOCAL, matrix={"depth": [1, 2, 3, 4]}, limits={"gpu_hours": 100})
-    assert sum(isinstance(action, Submit) for action in world.run_pass().actions) == 1
 
 
 def test_a_watch_that_lost_its_lease_goes_on_although_an_attempt_is_gone(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -13,7 +12,7 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import MemoryObservation
-from dscampaign.db.states import AttemptState, RunState, Stage
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import stored
@@ -64,11 +63,6 @@ def looked_at(world: World) -> list[str]:
     return [view.run.name for view in world.run_pass().snapshot.runs]
 
 
-def alter_attempt(world: World, name: str, **values: Any) -> None:
-    with world.store.write() as conn:
-        queries.update_attempt(conn, world.attempts(name)[-1].id, **values)
-
-
 STATES = [state for state in RunState if state is not RunState.PENDING]
 FAILURES = ["completed", "completed_early", "crash", "gpu", "preempted", "cancelled", "oom", "deterministic", "storage"]
 
@@ -96,17 +90,6 @@ def test_decisions_equal_those_of_a_full_look(world: World, state: RunState) -> 
                 values = {"config_hash": row.config_hash, "retry_epoch": 0, "last_step": 3, **end}
                 queries.update_attempt(conn, row.id, state=ended, failure_class=kind, evidence=told_of, **values)
         assert told(decided(world)) == told(decided_of_all(world)), (kind, wanted, desired)
-
-
-def test_runs_that_are_done_are_not_read(world: World) -> None:
-    world.run_pass()
-    world.run_jobs()
-    done = world.run_pass()
-    assert set(world.states().values()) == {"completed"}
-    assert len(done.snapshot.runs) == len(DEPTHS)
-    settled = world.run_pass()
-    assert settled.settled
-    assert settled.snapshot.runs == ()
 
 
 def test_queued_runs_are_not_read_but_show_their_reason(world: World) -> None:
@@ -197,18 +180,6 @@ def test_new_runs_begin_in_pieces_without_a_pause(world: World, monkeypatch: pyt
     assert world.ran == [(f"depth-{depth}", 1) for depth in DEPTHS]
 
 
-def test_a_piece_that_cannot_begin_is_tried_again_after_a_pause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "AT_ONCE", 2)
-    monkeypatch.setattr(stored, "PROBED", 1)
-    made = world.submission(matrix={"depth": DEPTHS}, limits={"running": 3})
-    campaigns.record(world.store, made)
-    passes = [world.run_pass() for _ in range(3)]
-    assert [len(one.snapshot.runs) for one in passes] == [2, 1, 1]
-    assert [one.goes_on for one in passes] == [True, True, False]
-    assert len(world.cluster.jobs) == 3
-    assert not passes[-1].settled
-
-
 def test_a_node_that_failed_a_run_which_has_completed_since_is_excluded_for_the_next_one(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(matrix={"depth": [1]}, slurm={"gpus_per_node": 0, "mem": "1G", "time": "5"})
@@ -226,64 +197,6 @@ def test_a_node_that_failed_a_run_which_has_completed_since_is_excluded_for_the_
     assert [view.run.name for view in done.snapshot.runs] == ["depth-2"]
     assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
     world.store.close()
-
-
-def test_where_runs_have_trained_that_are_done_is_known(world: World) -> None:
-    world.run_pass()
-    world.run_jobs()
-    world.run_pass()
-    snapshot = world.run_pass().snapshot
-    assert snapshot.runs == ()
-    assert snapshot.trained_on() == {"n0"}
-
-
-def test_gpu_hours_of_all_attempts_count(world: World) -> None:
-    with_gpus = {"slurm": {"gpus_per_node": 1}}
-    world.record(matrix={"depth": DEPTHS}, **with_gpus)
-    world.run_pass()
-    world.run_jobs()
-    world.run_pass()
-    for depth in DEPTHS:
-        alter_attempt(world, f"depth-{depth}", gpu_seconds=1800.0)
-    world.record(matrix={"depth": [*DEPTHS, 6]}, limits={"gpu_hours": 2.5}, **with_gpus)
-    world.run_pass()
-    run = world.runs()["depth-6"]
-    assert (run.state, run.reason[:38]) == (RunState.HELD, "limits.gpu_hours = 2.5 is used up (2.5")
-
-
-def test_late_lines_of_a_run_that_is_done_are_read(world: World) -> None:
-    reconciler = world.reconciler()
-    reconciler.run_pass()
-    world.run_jobs()
-    for _ in range(2):
-        reconciler.run_pass()
-    with world.paths.run("depth-1").attempt(1).metrics.open("a") as spool:
-        spool.write(json.dumps({"step": 4, "ts": 1.0, "loss": 1.0}) + "\n")
-    reconciler.run_pass()
-    assert world.steps("depth-1") == [1, 2, 3, 4]
-    reconciler.close()
-
-
-def test_where_only_some_of_a_piece_find_room_the_next_pass_waits(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stored, "AT_ONCE", 4)
-    monkeypatch.setattr(stored, "PROBED", 2)
-    campaigns.record(world.store, world.submission(matrix={"depth": DEPTHS}, limits={"running": 1}))
-    done = world.run_pass()
-    assert len(world.cluster.jobs) == 1
-    assert not done.goes_on
-
-
-def test_full_runs_wait_while_screening_runs_wait_in_the_queue(world: World) -> None:
-    world.record(matrix={"depth": DEPTHS[:2]}, screen={"steps": 2, "keep": 1})
-    world.run_pass()
-    for _ in range(2):
-        world.run_pass()
-        assert told(decided(world)) == told(decided_of_all(world))
-        assert {run.generation for run in world.runs().values() if run.stage is Stage.FULL} == {0}
-        key = next(key for key, view in world.cluster.jobs.items() if view.state == "PENDING")
-        world.cluster.jobs[key] = world.cluster.jobs[key]._replace(state="RUNNING")
 
 
 def test_new_runs_are_cancelled_before_others_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

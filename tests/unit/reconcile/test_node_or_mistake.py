@@ -33,15 +33,6 @@ def test_an_error_of_one_node_is_tried_on_another(rule: str) -> None:
     assert "n1" in submit.exclude
 
 
-def test_an_error_of_one_node_has_a_budget() -> None:
-    first = ended(1, "deterministic", "n1", "device-ordinal")
-    rows = [replace(first.attempts[0].row, id=number, generation=number) for number in range(1, 10)]
-    shown = run_view(*rows, run=run_row(id=1, name="r1", generation=len(rows)), retry=RetryConfig(infra=8))
-    actions = decide(snapshot(shown, TRAINED))
-    assert not of_kind(Submit, actions)
-    assert RunState.FAILED in {change.state for change in of_kind(SetRun, actions)}
-
-
 @pytest.mark.parametrize(
     "others",
     [
@@ -87,11 +78,6 @@ def test_an_interpreter_that_never_trained_is_the_user_s_mistake(view: RunView) 
     other = {with_another} if view.attempts[0].row.evidence["rule"] != "not-trusted" else {""}
     actions = decide(replace(snapshot(view), trained_with=lambda: frozenset(other)))
     assert not of_kind(Submit, actions)
-
-
-def test_a_rank_that_had_begun_acquits_the_interpreter() -> None:
-    view = ended(1, "deterministic", "n1", "no-module")
-    assert not of_kind(Submit, decide(replace(snapshot(view), trained_with=lambda: frozenset({""}))))
 
 
 # -- the second witness ----------------------------------------------------------------------------------------
@@ -169,12 +155,3 @@ def test_failed_first_starts_on_several_nodes_are_a_mistake_unless_others_traine
     assert "retrying would not help" in change.reason
     others = replace(snapshot(not_started(rule, kind, "n1", "n2"), TRAINED), trained_with=lambda: frozenset({""}))
     assert of_kind(Submit, decide(others))
-
-
-def test_nodes_on_which_all_runs_fail_to_start_have_no_strike() -> None:
-    both = [
-        replace(not_started("slurm-launch", "node", "n1", "n2"), run=run_row(id=one, name=f"r{one}")) for one in (1, 3)
-    ]
-    waiting = run_view(run=run_row(id=5, name="r5", state=RunState.PENDING))
-    submits = of_kind(Submit, decide(snapshot(*both, waiting, nodes=8)))
-    assert [submit.exclude for submit in submits] == [()]

@@ -51,10 +51,6 @@ def test_a_sibling_starts_at_the_predicted_size_with_the_reason() -> None:
     assert "32 is predicted to take 90.0 of 80.0 GB" in submit.why
 
 
-def test_a_sibling_starts_below_a_size_that_ran_out_of_memory() -> None:
-    assert submitted(a_run(), ledgers=ledgers(seen(32, oom=True))).micro_batch == 16
-
-
 def test_one_out_of_memory_is_enough_where_the_line_is_known() -> None:
     submit = submitted(a_run(ended_row(1, "oom", micro_batch=32)), ledgers=ledgers(*LINE, seen(32, oom=True)))
     assert (submit.micro_batch, submit.predicted_gb) == (16, 50.0)
@@ -98,17 +94,6 @@ def test_a_changed_run_learns_from_those_that_were_changed_alike() -> None:
     other = {memory_key(changed) or "": Ledger.of((seen(4, 12.0), seen(8, 14.0)))}
     assert submitted(view, ledgers=other).micro_batch == 32
     assert submitted(view, ledgers=ledgers(*LINE)).micro_batch == 1
-
-
-def test_memory_in_pieces_that_would_not_do_in_one_piece_is_tried_smaller() -> None:
-    """Joining the pieces cures what nearly fits; of a micro-batch that is far too big it would waste an attempt."""
-    pieces = ended_row(1, "fragmentation", micro_batch=32)
-    submit = submitted(a_run(pieces), ledgers=ledgers(*LINE))
-    assert (submit.micro_batch, submit.changes) == (16, ())
-    nearly = submitted(a_run(pieces), ledgers=ledgers(seen(4, 10.0), seen(8, 20.0)))  # 32 would take 80 of 80 GB
-    assert nearly.micro_batch == 16
-    fits = submitted(a_run(pieces), ledgers=ledgers(seen(4, 9.0), seen(8, 18.0)))
-    assert (fits.micro_batch, fits.changes) == (32, (config_changes.EXPANDABLE_SEGMENTS,))
 
 
 FULL = (

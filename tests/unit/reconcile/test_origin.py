@@ -26,10 +26,6 @@ def matter(*names: str, read: tuple[str, ...] = (), setup: str = "", given: tupl
     return that_matter([*LOGIN.split(), *names], read=read, setup=setup, given=given, on_slurm=True)
 
 
-def test_a_login_shell_differs_from_cron_in_nothing_that_matters() -> None:
-    assert matter(read=("HOME", "USER", "RANK", "SLURM_JOB_ID", "PWD")) == []
-
-
 @pytest.mark.parametrize("name", TRAINING.split())
 def test_variables_of_training_software_are_recorded(name: str) -> None:
     assert matter(name) == [name]
@@ -39,11 +35,6 @@ def test_variables_that_code_or_setup_read_are_recorded() -> None:
     setup = "source $PROJECT/env.sh\ncp ${ARCHIVE}/data /tmp"
     names = ("STORAGE", "PROJECT", "ARCHIVE", "UNRELATED")
     assert matter(*names, read=("STORAGE", "ABSENT"), setup=setup) == ["ARCHIVE", "PROJECT", "STORAGE"]
-
-
-def test_variables_that_the_spec_sets_are_not_recorded() -> None:
-    assert matter("HF_HOME", "NCCL_SOCKET_IFNAME", setup="export NCCL_SOCKET_IFNAME=ib0", given=("HF_HOME",)) == []
-    assert matter("LD_LIBRARY_PATH", "LOADEDMODULES", setup="module load cuda") == []
 
 
 def test_visible_devices_are_recorded_without_slurm_only() -> None:
@@ -59,11 +50,6 @@ def test_a_missing_variable_is_named() -> None:
     assert why_held([]) == ""
     many = [f"HF_{number}" for number in range(20)]
     assert all(name in why_held(many) for name in many)
-
-
-def test_a_campaign_of_an_earlier_version_misses_nothing() -> None:
-    origin = Origin.of({"version": "0", "spec": "/project/s.yaml", "git": ""})
-    assert (origin, origin.missing({}), origin.interpreter) == (Origin("/project", spec="/project/s.yaml"), [], "")
 
 
 def test_the_python_of_the_submission_runs_the_training_as_long_as_it_is_there(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ import pytest
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.closed_tasks import is_closed
-from dscampaign.jobs.shared.identity import Identity
-from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile.attempt_files import revoked, take_claim
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -138,30 +136,6 @@ def test_a_process_that_knew_a_submission_notices_that_the_store_has_forgotten_i
     assert len(world.cluster.submitted) == len(tokens) == 2
 
 
-def test_a_process_whose_passes_failed_notices_that_the_store_has_gone_back(world: World) -> None:
-    """Neither the earlier store nor the process has the time of a pass: they must not count as equal."""
-
-    def blind() -> None:
-        raise OSError("the disk is away")
-
-    world.record(**ONE, retry={"backoff_s": 0, "crash": 9})
-    reconciler = world.reconciler()
-    earlier = saved(world.store)
-    reconciler.run_pass()
-    world.run_jobs("FAILED", exit_code=None)
-    reconciler.run_pass()
-    world.cluster.on_look = blind
-    with pytest.raises(Unreachable):
-        reconciler.run_pass()
-    tokens = [row.token for row in world.attempts("depth-1")]
-    assert len(tokens) == 2
-    restore(world.store, earlier)
-    world.cluster.on_look = lambda: None
-    for _ in range(3):
-        reconciler.run_pass()
-    assert [row.token for row in world.attempts("depth-1")] == tokens
-
-
 def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(world: World) -> None:
     """Its job found the claim taken, and ran nothing: that is no crash of the script."""
     world.record(**ONE, retry={"backoff_s": 0, "infra": 9, "crash": 0})
@@ -177,48 +151,6 @@ def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(wo
     first, *later = world.attempts("depth-1")
     assert (first.token, first.failure_class) == (row.token, "lost")
     assert later
-
-
-def test_a_submission_of_several_runs_is_recalled_as_a_whole(world: World) -> None:
-    """The last array has the third attempt of one run, and the second of the other."""
-    world.record(retry={"backoff_s": 0, "crash": 9})
-    world.run_pass()
-    earlier = saved(world.store)
-    [_, (other, view)] = world.cluster.jobs.items()
-    world.cluster.jobs[other] = view._replace(state="RUNNING")
-    fail(world)
-    world.cluster.jobs[other] = view
-    fail(world)
-    known = {name: [row.token for row in world.attempts(name)] for name in world.runs()}
-    assert [len(tokens) for tokens in known.values()] == [3, 2]
-    assert len({tokens[-1] for tokens in known.values()}) == 1
-    restore(world.store, earlier)
-    for _ in range(5):
-        world.run_pass()
-    assert {name: [row.token for row in world.attempts(name)] for name in world.runs()} == known
-    assert len(world.cluster.submitted) == 3
-
-
-def test_a_run_that_was_settled_goes_on_where_its_forgotten_attempt_is(world: World) -> None:
-    world.record(**ONE, retry={"crash": 0})
-    world.run_pass()
-    fail(world)
-    assert world.states() == {"depth-1": "failed"}
-    earlier = saved(world.store)
-    campaigns_retry(world)
-    world.run_pass()
-    restore(world.store, earlier)
-    world.run_pass()
-    assert world.states() == {"depth-1": "queued"}
-    settle(world)
-    assert [row.retry_epoch for row in world.attempts("depth-1")] == [0, 1]
-    assert world.ran == [("depth-1", 1), ("depth-1", 2)]
-
-
-def campaigns_retry(world: World) -> None:
-    from dscampaign.orchestrator.campaign import desired
-
-    desired.retry(world.store, world.campaign, ["depth-1"])
 
 
 def test_files_of_another_submission_are_ignored(world: World) -> None:
@@ -263,23 +195,3 @@ def test_no_generation_is_given_twice_though_nothing_but_it_is_left(world: World
     world.run_pass()
     assert [row.generation for row in world.attempts("depth-1")] == [1, 6]
     assert read_json(world.paths.run("depth-1").current) == {"generation": 6}
-
-
-def test_a_withdrawn_submission_is_not_recalled(world: World) -> None:
-    def away(_: object) -> None:
-        raise Unreachable("sbatch is away")
-
-    world.cluster.on_submit = away
-    world.record(**ONE)
-    for _ in range(2):
-        world.run_pass()
-    assert (world.attempts("depth-1"), world.events("recalled")) == ([], [])
-    assert not list(world.paths.batches.iterdir())
-
-
-def test_records_of_earlier_versions_are_not_doubted() -> None:
-    mine = Identity("c.1", "hash", 2)
-    assert mine.owns({"job_id": "1_0"})
-    assert mine.owns({"token": "", "generation": 2})
-    assert not mine.owns({"token": "c.2", "generation": 2})
-    assert not mine.owns({"token": "c.1", "config_hash": "other"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -18,12 +17,10 @@ import pytest
 from sqlalchemy import select
 
 from dscampaign.db import queries
-from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.ingest import spool as spools
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.schema import step_metric
 from dscampaign.db.states import RunState
-from dscampaign.db.store import Store
 from dscampaign.files.atomic_files import create_exclusively
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.payload_array import write_payloads
@@ -35,9 +32,7 @@ from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.reconcile import attempt_files, lease, loop
 from dscampaign.orchestrator.reconcile import submit as submission
 from dscampaign.orchestrator.reconcile.actions import Revoke, Submit
-from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
-from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.tests.simulation.clock import Clock
 from dscampaign.tests.support.world_on_disk import SPEC, Cluster, World, make_world
 
@@ -86,38 +81,6 @@ def test_a_campaign_from_submission_to_results(world: World) -> None:
     [attempt] = world.attempts("depth-1")
     assert (attempt.job_id, attempt.state, attempt.failure_class) == ("1_0", "completed", "completed")
     assert (attempt.started_s, attempt.ended_s, attempt.gpu_seconds) == (100.0, 160.0, 60.0)
-
-
-def test_every_change_leaves_an_event_with_its_reason(world: World) -> None:
-    world.record(retry={"crash": 1, "backoff_s": 0}, matrix={"depth": [1]})
-    settle_all(world, state="FAILED", exit_code=1, error="boom")
-    with world.store.read() as conn:
-        told = [(event.kind, event.message) for event in queries.events(conn, world.campaign.id)]
-    assert told == [
-        ("submitting", "attempt 1: first attempt"),
-        ("submitted", "attempt 1 is job 1_0"),
-        ("ended", "attempt 1: crash: RuntimeError: boom"),
-        ("submitting", "attempt 2: RuntimeError: boom, tried again (1 of 1)"),
-        ("submitted", "attempt 2 is job 2_0"),
-        ("ended", "attempt 2: crash: RuntimeError: boom"),
-    ]
-    assert world.runs()["depth-1"].reason == "RuntimeError: boom · retry.crash = 1 is used up"
-
-
-def test_attempts_of_different_shapes_are_different_arrays(world: World) -> None:
-    other = {"exclude": [{"depth": 3}], "include": [{"depth": 3, "slurm.mem": "2G"}]}
-    world.record(matrix={"depth": [1, 2, 3], **other})
-    world.run_pass()
-    assert sorted(batch.size for batch in world.cluster.submitted) == [1, 2]
-
-
-def test_more_runs_than_an_array_may_have_are_several_arrays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "ARRAY_LIMIT", 2)
-    world.record(matrix={"depth": [1, 2, 3, 4, 5]})
-    world.run_pass()
-    assert [batch.size for batch in world.cluster.submitted] == [2, 2, 1]
-    settle_all(world)
-    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in (1, 2, 3, 4, 5)]
 
 
 # -- a submission that breaks ------------------------------------------------------------------------------------
@@ -257,40 +220,7 @@ def test_a_queue_that_was_full_is_tried_carefully(world: World) -> None:
     assert asked == [1, 2, 4, 1]
 
 
-def test_a_run_that_changed_since_the_decision_is_not_submitted(world: World) -> None:
-    world.record()
-    second = world.store
-    reconciler = world.reconciler()
-
-    def user_cancels() -> None:
-        campaigns.cancel(second, world.campaign, ["depth-2"])
-
-    world.cluster.on_look = user_cancels
-    reconciler.run_pass()
-    world.cluster.on_look = lambda: None
-    reconciler.close()
-    assert [payload.run for payload in world.cluster.payloads()] == ["depth-1"]
-    settle_all(world)
-    assert world.states() == {"depth-1": "completed", "depth-2": "cancelled"}
-    assert world.attempts("depth-2") == []
-
-
 # -- a job that breaks -------------------------------------------------------------------------------------------
-
-
-def test_a_job_that_was_cancelled_in_the_queue_and_starts_after_all_runs_nothing(world: World) -> None:
-    """Such as one of a batch that was submitted twice. No run has a file for that: one of the array has them all."""
-    world.record()
-    world.run_pass()
-    late = dict(world.cluster.jobs)
-    gone: dict[str, Any] = {"state": "CANCELLED", "nodes": "", "cancelled_by": os.getuid()}
-    world.cluster.jobs = {key: view._replace(**gone) for key, view in late.items()}
-    settle_all(world)
-    assert set(world.states().values()) == {"cancelled"}
-    assert sorted(path.name for path in world.paths.runs.iterdir()) == []
-    world.cluster.jobs.update(late)
-    world.run_jobs()
-    assert world.ran == []
 
 
 def test_a_job_that_was_faster_than_the_revocation_keeps_its_claim(
@@ -326,25 +256,6 @@ def test_a_new_store_takes_nothing_for_its_own_that_a_deleted_one_left(world: Wo
     again.store.close()
 
 
-def test_an_attempt_without_a_step_after_too_few_completes_early(world: World) -> None:
-    world.record(matrix={"depth": [1]}, train={"steps": 5})
-    world.run_pass()
-    world.run_jobs("FAILED", exit_code=None)
-    world.run_pass()
-    world.run_jobs(loss=None)
-    world.run_pass()
-    assert [row.failure_class for row in world.attempts("depth-1")] == ["crash", "completed_early"]
-
-
-def test_metrics_arrive_though_the_cluster_does_not_answer(world: World) -> None:
-    world.record()
-    world.run_pass()
-    world.run_jobs()
-    world.cluster.on_look = raising(Unreachable("squeue is away"))
-    world.run_pass()
-    assert world.steps("depth-1") == [1, 2, 3]
-
-
 def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_attempts_have_begun(world: World) -> None:
     world.record(matrix={"depth": [1]})
     world.run_pass()
@@ -363,25 +274,6 @@ def test_lines_that_could_not_be_read_for_a_while_are_taken_though_two_newer_att
         stored = conn.execute(select(step_metric.c.attempt_id, step_metric.c.step)).all()
     first, second, _ = (attempt.id for attempt in world.attempts("depth-1"))
     assert sorted(stored) == [(first, 1), (first, 2), (first, 3), (second, 1), (second, 2), (second, 3)]
-
-
-def test_telemetry_of_every_node_is_taken_once_and_late_lines_too(world: World) -> None:
-    world.record(matrix={"depth": [1]}, slurm={**SPEC["slurm"], "nodes": 2})
-    world.run_pass()
-    attempt = world.paths.run("depth-1").attempt(1)
-    attempt.dir.mkdir(parents=True)
-    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
-    for node in (0, 1):
-        attempt.gpu_spool(node).write_text(sample % 1 + sample % 2)
-    world.run_pass()
-    world.run_jobs()
-    world.run_pass()
-    with attempt.gpu_spool(1).open("a") as late:
-        late.write(sample % 3)
-    world.run_pass()
-    with world.store.read() as conn:
-        found = list(queries.gpu_samples(conn, world.attempts("depth-1")[0].id))
-    assert [(row.node_rank, row.ts_s) for row in found] == [(0, 1.0), (0, 2.0), (1, 1.0), (1, 2.0), (1, 3.0)]
 
 
 # -- what the user wants -----------------------------------------------------------------------------------------
@@ -439,30 +331,6 @@ def test_a_cancelled_run_starts_only_by_a_retry(world: World, before: Callable[[
     campaigns.retry(world.store, world.campaign, list(attempts))
     settle_all(world)
     assert set(world.states().values()) == {"completed"}
-
-
-def test_completed_runs_stay_completed_when_all_is_cancelled(world: World) -> None:
-    world.record(matrix={"depth": [1]})
-    settle_all(world)
-    world.record()
-    campaigns.cancel(world.store, world.campaign, None)
-    settle_all(world)
-    assert world.states() == {"depth-1": "completed", "depth-2": "cancelled"}
-    assert world.runs()["depth-1"].desired == "run"
-
-
-def test_a_run_that_leaves_the_spec_and_comes_back_runs_again(world: World) -> None:
-    world.record()
-    world.run_pass()
-    world.record(matrix={"depth": [2]})
-    world.run_pass()
-    settle_all(world)
-    assert world.states() == {"depth-1": "cancelled", "depth-2": "completed"}
-    world.record()
-    settle_all(world)
-    assert world.states() == {"depth-1": "completed", "depth-2": "completed"}
-    assert [a.failure_class for a in world.attempts("depth-1")] == ["cancelled", "completed"]
-    assert len(world.attempts("depth-2")) == 1
 
 
 # -- two reconcilers ----------------------------------------------------------------------------------------------
@@ -525,32 +393,6 @@ def test_the_lease_is_renewed_between_slow_commands_of_slurm(
         loop.Reconciler(world.store, world.campaign, SlurmExecutor()).run_pass()
         clock.now_s += lease.LEASE_TTL_S + 1
     assert asked == ["squeue", "sacct"] * 2
-
-
-def test_the_lease_is_renewed_after_a_slow_look_at_runs_that_only_wait(
-    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    other, listed = world.reconciler(), world.cluster.list_jobs
-    taken_s: list[float] = []
-
-    def slow_listing(*args: Any) -> Any:
-        clock.now_s += 0.55 * lease.LEASE_TTL_S
-        return listed(*args)
-
-    def slow_decision(snapshot: Any) -> Any:
-        assert snapshot.queue.length == 1
-        clock.now_s += 0.55 * lease.LEASE_TTL_S
-        with pytest.raises(LeaseHeld):
-            other.run_pass()
-        taken_s.append(clock.now_s)
-        return decide(snapshot)
-
-    monkeypatch.setattr(world.cluster, "list_jobs", slow_listing)
-    monkeypatch.setattr("dscampaign.orchestrator.reconcile.loop.decide", slow_decision)
-    world.run_pass()
-    assert len(taken_s) == 1
 
 
 def test_the_lease_is_renewed_while_a_long_spool_is_taken(
@@ -663,36 +505,6 @@ def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_fil
     assert any(isinstance(action, Revoke) for action in world.run_pass().actions)
 
 
-def test_a_submitter_that_has_lost_its_lease_by_its_last_file_submits_nothing(
-    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.record(matrix={"depth": [1]})
-    sleeper, successor = world.reconciler(), world.reconciler()
-
-    def falls_asleep() -> None:
-        if clock.now_s == began_s:
-            clock.now_s += lease.LEASE_TTL_S + 1
-            for _ in range(2):
-                successor.run_pass()
-
-    began_s = clock.now_s
-    on_each_file(monkeypatch, falls_asleep)
-    with pytest.raises(StaleLease):
-        sleeper.run_pass()
-    tokens = {attempt.token for attempt in world.attempts("depth-1")}
-    assert [batch.token for batch in world.cluster.submitted] == [world.attempts("depth-1")[-1].token]
-    assert {folder.name for folder in (world.paths.dir / "batches").iterdir()} < tokens
-
-
-def test_no_rule_of_the_user_holds_a_pass_up(world: World) -> None:
-    rules = [{"match": r"(\w+\s?)+Error:", "action": "stop"}, {"match": "licen[cs]e", "action": "stop"}]
-    world.record(retry={**SPEC["retry"], "rules": rules})
-    world.run_pass()
-    world.run_jobs("FAILED", exit_code=1, error=f"no licence {'word ' * 40}")
-    world.run_pass()
-    assert [a.failure_class for a in world.attempts("depth-1")] == ["deterministic"]
-
-
 def test_a_refused_submission_that_was_none_runs_nothing(world: World) -> None:
     world.record(matrix={"depth": [1]})
     world.cluster.after_submit = raising(SubmissionRefused("Invalid qos specification"))
@@ -714,42 +526,6 @@ def test_an_attempt_that_has_begun_is_not_refused(world: World) -> None:
     settle_all(world)
     assert world.states() == {"depth-1": "completed"}
     assert world.ran == [("depth-1", 1)]
-
-
-def test_watching_waits_for_a_store_and_a_lease_that_are_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.record()
-    other = world.reconciler()
-    other.run_pass()
-    watched = world.reconciler().watch(sleep=lambda _: None)
-    assert isinstance(next(watched), LeaseHeld)
-    other.close()
-    real = Store.read
-    monkeypatch.setattr(Store, "read", raising(StoreUnreachable("away")))
-    assert isinstance(next(watched), StoreUnreachable)
-    monkeypatch.setattr(Store, "read", real)
-    seen = []
-    for done in watched:
-        seen.append(done)
-        world.run_jobs()
-    assert isinstance(seen[-1], Pass)
-    assert seen[-1].settled
-
-
-def test_a_folder_that_cannot_be_read_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.record(matrix={"depth": [1]})
-    watched = world.reconciler().watch(sleep=lambda _: None)
-    world.cluster.on_submit = raising(Unreachable("later"))
-    assert isinstance(next(watched), Pass)
-    world.cluster.on_submit = lambda _: None
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "dscampaign.orchestrator.reconcile.campaign_folder.os.scandir", raising(OSError(116, "Stale file handle"))
-        )
-        seen = next(watched)
-        assert isinstance(seen, Unreachable)
-        assert "Stale file handle" in str(seen)
-    assert isinstance(next(watched), Pass)
-    assert world.states() == {"depth-1": "queued"}
 
 
 def test_a_watch_does_not_end_with_a_submission_of_its_last_pass(world: World) -> None:

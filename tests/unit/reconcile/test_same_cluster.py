@@ -55,13 +55,3 @@ def test_jobs_that_are_missing_on_their_own_cluster_are(world: World) -> None:
     world.run_pass()
     world.run_pass()
     assert world.attempts("depth-1")[0].failure_class == "lost"
-
-
-def test_a_campaign_without_jobs_may_continue_on_another_cluster(world: World) -> None:
-    world.run_jobs()
-    world.run_pass()
-    here = elsewhere(world, "other")
-    world.record(matrix={"depth": [1, 2, 3]})
-    world.run_pass()
-    assert here.submitted
-    assert cluster_file(here.submitted[0].folder).read_text() == "other"

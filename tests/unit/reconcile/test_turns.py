@@ -15,10 +15,9 @@ from dscampaign.db import leases, queries
 from dscampaign.db import store as store_module
 from dscampaign.db.records import CampaignRow, Lease
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.removal import remove
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile import turns as turns_module
-from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHolder, lease_name, take_lease
+from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHolder, lease_name
 from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turn, Turns, due_s, next_turn
 from dscampaign.tests.support.world_on_disk import World, make_world
@@ -85,13 +84,6 @@ def test_whoever_has_waited_longest_is_next(world: World) -> None:
 # -- one round --------------------------------------------------------------------------------------------------
 
 
-def test_a_round_passes_once_on_each_campaign(world: World) -> None:
-    turns, store = turns_of(world)
-    assert names(list(turns.one_round())) == list(NAMES)
-    assert len(world.cluster.submitted) == len(NAMES)
-    store.close()
-
-
 def test_two_rounds_at_once_share_the_campaigns(world: World) -> None:
     """As two crontabs do that start in the same minute: nothing is looked at twice."""
     (one, first), (two, second) = turns_of(world), turns_of(world)
@@ -101,15 +93,6 @@ def test_two_rounds_at_once_share_the_campaigns(world: World) -> None:
     assert passed == Counter(NAMES)
     first.close()
     second.close()
-
-
-def test_a_round_skips_campaigns_of_other_processes(world: World) -> None:
-    with world.store.read() as conn:
-        held, *_ = queries.list_campaigns(conn)
-    take_lease(world.store, held, LeaseHolder.me())
-    turns, store = turns_of(world)
-    assert names(list(turns.one_round())) == list(NAMES[1:])
-    store.close()
 
 
 def test_trouble_with_one_campaign_stops_no_other(world: World) -> None:
@@ -216,40 +199,3 @@ def test_campaigns_of_a_dead_process_are_taken_over(world: World) -> None:
     turns, store = turns_of(world)
     assert sorted(names(list(turns.one_round()))) == list(NAMES)
     store.close()
-
-
-def test_a_campaign_without_a_lease_to_put_off_is_not_tried_at_once_again(world: World) -> None:
-    """It never came to a pass: every other campaign has its turn, and then this process waits."""
-    turns, store = turns_of(world, broken="b")
-    slept: list[float] = []
-    watch = turns.watch(sleep=slept.append)
-    found = [next(watch) for _ in NAMES]
-    assert names([outcome for outcome in found if isinstance(outcome, Outcome)]) == list(NAMES)
-    assert not slept
-    with pytest.raises(InterruptedError):
-        next(turns.watch(sleep=_interrupted))
-    store.close()
-
-
-def _interrupted(_: float) -> None:
-    raise InterruptedError
-
-
-def test_a_campaign_that_has_the_number_of_one_that_was_removed_is_driven_as_itself(world: World) -> None:
-    turns, store = turns_of(world)
-    assert len(list(turns.one_round())) == len(NAMES)
-    others, second = turns_of(world)
-    run_jobs(world)
-    turns.close()
-    for _ in range(2):
-        assert len(list(others.one_round())) == len(NAMES)
-    others.close()
-    with world.store.read() as conn:
-        last = queries.list_campaigns(conn)[-1]
-    remove(world.store, last)
-    again = world.record(name=last.name, matrix={"depth": [1]})
-    assert again.id == last.id
-    seen = {found.campaign.name: found.seen for found in turns.one_round()}
-    assert isinstance(seen[last.name], Pass), seen[last.name]
-    store.close()
-    second.close()

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import pytest
 
 from dscampaign.db.errors import SchemaMismatch, StoreIncomplete, StoreMissing, StoreReadOnly, StoreUnreachable
-from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile import loop
@@ -106,13 +105,6 @@ def test_a_store_that_is_restored_in_place_is_waited_for_ever_longer_up_to_a_min
     assert world.states() == {"depth-1": "completed"}
 
 
-def test_a_lease_in_a_store_that_is_away_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reconciler = world.reconciler()
-    reconciler.run_pass()
-    monkeypatch.setattr(Store, "write", raising(StoreUnreachable("away")))
-    reconciler.close()
-
-
 class Environment:
     """A Python of the spec's that can be away."""
 
@@ -179,22 +171,4 @@ def test_no_attempt_starts_while_the_folder_where_it_starts_is_away(tmp_path: Pa
     (tmp_path / "moved").rename(project)
     assert made.run_pass().troubles == ()
     assert len(made.cluster.submitted) == 2
-    made.store.close()
-
-
-def test_a_folder_that_was_never_seen_here_may_be_on_the_nodes_alone(tmp_path: Path) -> None:
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": [1]}, workdir="/only/on/the/nodes")
-    assert made.run_pass().troubles == ()
-    made.run_jobs("FAILED", exit_code=None, loss=None, ended_by="no_workdir")
-    made.run_pass()
-    assert made.attempts("depth-1")[0].evidence["host"] == "n0"
-    made.store.close()
-
-
-def test_an_environment_that_was_never_seen_here_may_be_on_the_nodes_alone(tmp_path: Path) -> None:
-    made = make_world(tmp_path)
-    made.record(matrix={"depth": [1]}, python="/only/on/the/nodes/bin/python")
-    assert made.run_pass().troubles == ()
-    assert len(made.cluster.submitted) == 1
     made.store.close()
