@@ -95,28 +95,11 @@ def test_memory_that_runs_out_later_keeps_what_was_measured(tmp_path: Path) -> N
     assert attempt.said["micro_batch_search"]["did_not_fit"] == 32
 
 
-def test_where_the_first_does_not_fit_it_begins_again_below(tmp_path: Path) -> None:
-    attempt, ranks = Attempt(tmp_path), Ranks({1: 5.0, 2: 3.0, 4: 2.0, 8: 1.0}, too_big=4)
-    assert attempt.search(ranks).payload.micro_batch == 2
-    assert ranks.begun == [8, 4, 2]
-    assert attempt.said["micro_batch_search"]["did_not_fit"] == 4
-    told = AttemptPaths(attempt.paths.search / "from-2").train_config
-    assert json.loads(told.read_text())["search"]["too_big"] == 4
-
-
 def test_where_nothing_fits_the_training_says_so_and_nobody_else_learns_a_size(tmp_path: Path) -> None:
     attempt, ranks = Attempt(tmp_path), Ranks({}, too_big=1)
     assert attempt.search(ranks).payload.micro_batch == 1
     assert ranks.begun == [8, 4, 2, 1]
     assert found_before(attempt.payload) is None
-
-
-def test_what_fails_otherwise_is_left_to_the_training(tmp_path: Path) -> None:
-    attempt, ranks = Attempt(tmp_path), Ranks({})
-    assert attempt.search(ranks).payload.micro_batch == 8
-    assert ranks.begun == [8]
-    assert found_before(attempt.payload) is None
-    assert "measured nothing" in attempt.said["micro_batch_search"]["reason"]
 
 
 @pytest.mark.parametrize("why", ["signal", "superseded", "peer"])
@@ -125,13 +108,6 @@ def test_what_ends_the_attempt_ends_the_search_and_nothing_is_kept(tmp_path: Pat
     assert attempt.search(Ranks(FAST_AT_32, ended_by=why)).ended_by == why
     assert found_before(attempt.payload) is None
     assert Start.read(attempt.paths.started) == attempt.start
-
-
-@pytest.mark.parametrize(("why", "code"), [("stop", 0), ("teardown", 1)])
-def test_what_is_cut_short_is_this_attempt_s_alone(tmp_path: Path, why: str, code: int) -> None:
-    attempt = Attempt(tmp_path)
-    assert attempt.search(Ranks({8: 1.0}, ended_by=why, code=code)).payload.micro_batch == 8
-    assert found_before(attempt.payload) is None
 
 
 def test_the_first_find_counts_for_all_siblings(tmp_path: Path) -> None:
@@ -169,8 +145,3 @@ def test_other_nodes_search_as_often_as_the_first_and_train_with_its_size(tmp_pa
     assert found == [Searched(decided.start, decided.payload)]
     assert decided.payload.micro_batch == 4
     assert second.said == {}
-
-
-def test_a_node_that_waits_for_the_first_is_ended_with_the_attempt(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, rank=1, nodes=2)
-    assert attempt.search(Ranks({}), lambda: "peer").ended_by == "peer"

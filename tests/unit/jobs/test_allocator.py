@@ -10,7 +10,6 @@ from dscampaign.jobs.agent import launch
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared import allocator
 from dscampaign.jobs.shared.layout import AttemptPaths
-from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.attempt import make_payload
 
 GPUS = 2
@@ -35,21 +34,6 @@ def test_neither_a_script_of_one_s_own_nor_ranks_on_cpus_are_told_anything(
     assert told(tmp_path, {}, **values) == ""
 
 
-@pytest.mark.parametrize("name", allocator.NAMES)
-def test_who_chose_an_allocator_has_it(tmp_path: Path, name: str) -> None:
-    chosen = "max_split_size_mb:128"
-    assert told(tmp_path, {name: chosen}) == chosen
-    assert told(tmp_path, {}, env={name: chosen}) == chosen
-    assert told(tmp_path, {name: ""}) == ""
-
-
-@pytest.mark.parametrize(
-    "base", [{"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}, {"WSL_DISTRO_NAME": "Debian"}]
-)
-def test_not_where_it_does_harm(tmp_path: Path, base: dict[str, str]) -> None:
-    assert told(tmp_path, base) == ""
-
-
 @pytest.mark.parametrize(
     ("setting", "on"),
     [
@@ -62,14 +46,3 @@ def test_not_where_it_does_harm(tmp_path: Path, base: dict[str, str]) -> None:
 )
 def test_whether_fragments_are_joined(setting: str, on: bool) -> None:
     assert allocator.joins_fragments(setting) is on
-
-
-def test_a_run_by_hand_leaves_the_choice_to_what_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train = "train: {model: gpt2, tokenizer: bytes, dataset: wikitext, steps: 4, global_batch: 8}"
-    Path("spec.yaml").write_text(f"name: x\n{train}\nslurm: {{gpus_per_node: 2, setup: [. site.sh]}}\n")
-    assert main(["render", "spec.yaml", "--output", "run.sbatch", "--dir", str(tmp_path)]) == 0
-    lines = Path("run.sbatch").read_text().splitlines()
-    [default] = [line for line in lines if "expandable_segments" in line]
-    assert default.startswith('[ -n "${PYTORCH_ALLOC_CONF-}${PYTORCH_CUDA_ALLOC_CONF-}" ] || export ')
-    assert lines.index(". site.sh") < lines.index(default)

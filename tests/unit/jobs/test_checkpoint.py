@@ -78,12 +78,6 @@ def test_what_others_may_have_written_is_passed_over(
         checkpoint.verify(path, check_digests=False)
 
 
-def test_nothing_to_resume_from(tmp_path: Path) -> None:
-    assert newest(tmp_path / "missing") == (None, {})
-    (tmp_path / "gothic-stepladder").mkdir()
-    assert newest(tmp_path) == (None, {"gothic-stepladder": "no manifest"})
-
-
 def truncate(path: Path) -> None:
     os.truncate(path / "shards/1.pt", 10)
 
@@ -173,31 +167,10 @@ def test_one_that_could_not_be_loaded_is_passed_over_until_somebody_says_otherwi
     assert newest(tmp_path) == (newer.name, {})
 
 
-def test_a_manifest_of_before_evaluations_were_rated_is_read(tmp_path: Path) -> None:
-    path = make(tmp_path, 100)
-    manifest = json.loads((path / "manifest.json").read_text())
-    del manifest["eval_loss"]
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    assert checkpoint.verify(path).manifest.eval_loss is None
-
-
-def test_where_any_number_of_ranks_will_do_the_newest_counts(tmp_path: Path) -> None:
-    make(tmp_path, 100)
-    make(tmp_path, 200, world_size=4)
-    found = checkpoint.newest_verified(tmp_path, HASH, None)
-    assert found is not None
-    assert (found.step, found.manifest.world_size) == (200, 4)
-
-
 @pytest.mark.parametrize(("stage", "loadable"), [(0, False), (1, True), (2, True), (3, False), (None, True)])
 def test_shards_of_another_kind_of_zero_are_passed_over(tmp_path: Path, stage: int | None, loadable: bool) -> None:
     make(tmp_path, 100)  # with stage 1
     assert (checkpoint.newest_verified(tmp_path, HASH, 2, zero_stage=stage) is not None) == loadable
-
-
-def test_begin_starts_from_nothing(tmp_path: Path) -> None:
-    (checkpoint.begin(tmp_path, 1, 100) / "left over").touch()
-    assert list(checkpoint.begin(tmp_path, 1, 100).iterdir()) == []
 
 
 KILLED = """

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import math
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from dscampaign.files import file_systems
 from dscampaign.jobs.shared import checkpoint, checkpoint_retention
 from dscampaign.jobs.shared.checkpoint_retention import prune, rate
 from dscampaign.tests.unit.jobs.test_checkpoint import make
@@ -40,12 +38,6 @@ def test_what_lies_further_ahead_takes_no_place(tmp_path: Path) -> None:
         assert sorted(tmp_path.iterdir()) == sorted([ahead, mine])
 
 
-def test_drafts_of_earlier_attempts_are_removed(tmp_path: Path) -> None:
-    old, own = checkpoint.begin(tmp_path, 1, 100), checkpoint.begin(tmp_path, 2, 100)
-    checkpoint_retention.remove_drafts(tmp_path, before_generation=2)
-    assert (old.exists(), own.exists()) == (False, True)
-
-
 def names(folder: Path) -> list[int]:
     """The steps of all checkpoints that are there."""
     return sorted(checkpoint.position(path.name)[0] for path in checkpoint.newest_first(folder))
@@ -63,16 +55,6 @@ def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
     rate(tmp_path, 700, 1.9)
     prune(tmp_path, 2, 700, keep_best=True)
     assert names(tmp_path) == [600, 700]
-
-
-def test_only_what_is_there_and_a_number_is_rated(tmp_path: Path) -> None:
-    assert rate(tmp_path, 100, 1.0) is None
-    path = make(tmp_path, 100)
-    assert rate(tmp_path, 100, math.nan) is None
-    assert rate(tmp_path, 101, 1.0) is None
-    again = make(tmp_path, 100, generation=2)  # after a rollback the newer one is what was evaluated
-    assert rate(tmp_path, 100, 1.0) == again
-    assert checkpoint.verify(path).manifest.eval_loss is None
 
 
 def test_what_cannot_be_loaded_takes_no_place_and_goes_when_there_is_better(tmp_path: Path) -> None:
@@ -107,19 +89,3 @@ def test_room_is_asked_for_as_much_as_the_last_one_took(disk: Path) -> None:
     with pytest.raises(OSError, match=r"No space left on device for a checkpoint: it needs 0.00 GB") as caught:
         checkpoint_retention.require_room(disk, 1)
     assert caught.value.errno == errno.ENOSPC
-
-
-def test_drafts_make_room_but_not_those_of_a_newer_attempt(disk: Path) -> None:
-    make(disk, 100, world_size=4)
-    for generation in (1, 2, 3):
-        draft = checkpoint.begin(disk, generation, 200)
-        (draft / "half.pt").write_bytes(bytes(1500))
-    checkpoint_retention.require_room(disk, 2)
-    assert [path.name for path in disk.glob("*.tmp")] == ["g0003-step00000200.tmp"]
-
-
-def test_a_disk_that_takes_something_is_not_full(tmp_path: Path) -> None:
-    file_systems.try_writing(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FileNotFoundError):
-        file_systems.try_writing(tmp_path / "missing")

@@ -24,12 +24,6 @@ def test_tasks_stay_closed_and_others_open(tmp_path: Path) -> None:
     assert closed_file(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_an_array_of_an_earlier_version_has_no_such_file(tmp_path: Path) -> None:
-    assert not is_closed(tmp_path, 0)
-    close_tasks(tmp_path, [0])
-    assert is_closed(tmp_path, 0)
-
-
 def test_what_a_full_disk_cuts_off_is_an_error_and_closes_no_other_task(tmp_path: Path) -> None:
     make_closed(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -42,11 +36,6 @@ def test_what_a_full_disk_cuts_off_is_an_error_and_closes_no_other_task(tmp_path
     close_tasks(tmp_path, [7])
     assert is_closed(tmp_path, 7)
     assert not is_closed(tmp_path, 17)
-
-
-def test_an_array_that_is_gone_cannot_be_closed(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        close_tasks(tmp_path / "gone", [0])
 
 
 def test_a_closed_task_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, in_copy, in_copy_paths
+from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
 
 
 @pytest.fixture
@@ -34,11 +34,6 @@ def test_the_script_and_files_of_configuration_are_the_copy_s(folder: Path, wher
     assert in_copy(("run", "conf"), here, copied(folder), copy) == (f"{copy}/run", "conf")
 
 
-def test_what_is_written_or_was_not_copied_stays_where_it_is(folder: Path) -> None:
-    words = ("-m", "pkg.train", "--out", "results.csv", "--data=data", "conf/b.yaml", "../a.yaml", "/etc/a.yaml", "-x=")
-    assert in_copy(words, str(folder / "project"), copied(folder), folder / "copy") == words
-
-
 @pytest.mark.parametrize("option", ["--out", "--output_file", "-o", "--save-to", "--metrics_json", "--train.results"])
 @pytest.mark.parametrize("form", ["{} conf/a.yaml", "{}=conf/a.yaml"])
 def test_a_file_that_an_option_has_written_is_the_user_s_own(folder: Path, option: str, form: str) -> None:
@@ -54,16 +49,3 @@ def test_folders_on_the_path_are_the_copy_s_if_they_were_copied(folder: Path) ->
     assert in_copy_paths(value, str(project), copied(folder), copy) == expected
     assert in_copy_paths("src", str(project), None, copy) == f"{project}/src"
     assert in_copy_paths("", str(project), None, copy) == ""
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"root": 1, "files": 2}', '{"root": "/", "files": {}, "new": 1}'])
-def test_a_manifest_that_is_none_is_a_damaged_copy(tmp_path: Path, text: str) -> None:
-    copy = CopyPaths(tmp_path / "0123456789abcdef")
-    copy.manifest.write_text(text)
-    with pytest.raises(DamagedCopy):
-        copy.verify()
-
-
-def test_a_folder_that_is_away_is_not_a_damaged_copy(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        CopyPaths(tmp_path / "away" / "0123456789abcdef").verify()

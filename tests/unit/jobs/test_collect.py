@@ -7,7 +7,6 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,21 +82,6 @@ def test_the_last_line_that_a_look_sees_has_its_time(tmp_path: Path, monkeypatch
     ]  # fmt: skip
 
 
-def test_a_line_that_may_have_waited_to_be_seen_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
-    log = tmp_path / "1_rank0.log"
-    log.write_text("step 1 loss 1.5\n")
-    found, _ = output.read()
-    for text, chunk in (("step 2 loss 2.5\n", 1 << 20), ("step 3 loss 3.5\nstep 4 loss 4.5\n", 16)):
-        clock.now_s += 0.125 if chunk == 16 else 2
-        monkeypatch.setattr("dscampaign.jobs.collect.printed.CHUNK_BYTES", chunk)
-        with log.open("a") as file:
-            file.write(text)
-        found += output.read()[0]
-    found += output.read()[0]
-    assert [line["step"] for line in found if "ts" not in line] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -119,30 +103,17 @@ def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path
     assert found == [{"step": 1, "loss": 2.5, "step_time": 0.04}, {"step": 1, "loss": 2.25}, {"step": 2, "loss": inf}]
 
 
-def test_a_pattern_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dscampaign.jobs.collect.printed.PATTERN_S", 0.1)
-    form = Patterns({"step": r"it (\d+)", "loss": r"((?:\w+\s?)+):", "lr": r"lr (\S+)"})
-    assert read(f"it 1 lr 2 {'a' * 100}!\n", form, tmp_path) == [{"step": 1, "lr": 2.0}]
-    assert form.remarks == ["metrics.loss takes too long on the script's output, and is not used any more"]
-
-
 @pytest.mark.parametrize(
     ("said", "name"),
     [
         ("train/loss", "loss"),
         ("Loss/val", "eval_loss"),
-        ("eval_loss", "eval_loss"),
         ("train/learning_rate", "lr"),
         ("eval/runtime", "eval/runtime"),
         ("train/train_loss", "train/train_loss"),
-        ("accuracy", "accuracy"),
-        ("train_loss", "loss"),
-        ("train_loss_step", "loss"),
         ("step_loss", "loss"),
         ("train_loss_epoch", "train_loss_epoch"),  # a mean over the epoch
-        ("epoch_loss", "epoch_loss"),
         ("val_loss", "eval_loss"),
-        ("val_loss_epoch", "eval_loss"),
         ("val_loss_step", "val_loss_step"),  # of one batch
     ],
 )
@@ -154,12 +125,9 @@ def test_names(said: str, name: str) -> None:
     ("folder", "tag", "name"),
     [
         ("validation", "loss", "eval_loss"),
-        ("eval_1", "loss", "eval_loss"),
         ("Loss_val", "Loss", "eval_loss"),  # as `add_scalars` of torch calls it
         ("test", "train/loss", "loss"),
         ("Nov25_22-43-23_dev-gpu03", "train/loss", "loss"),  # the Trainer's own, with the name of the host
-        ("Nov25_22-43-23_dev-gpu03", "loss", "loss"),
-        ("lr-test", "lr", "lr"),
         ("lr-test", "eval/loss", "eval_loss"),
         ("validation", "epoch_loss", "epoch_loss"),  # of Keras, which counts epochs
     ],
@@ -245,21 +213,6 @@ def test_what_there_was_no_time_to_read_is_told(tmp_path: Path, monkeypatch: pyt
     assert looked.reported()[1:] == [(1, 1.5), collector.UNREAD]
 
 
-def test_an_event_calls_its_source_by_a_word_for_programs(tmp_path: Path) -> None:
-    printing = Looked(tmp_path / "a")
-    collect = printing.collector()
-    printing.print("step 1 loss 1.5\n")
-    collect.look()
-    printing.report(step=2, loss=1.0)
-    collect.finish()
-    assert printing.kinds() == ["printed", "reported"]
-    saving = Looked(tmp_path / "b", command=("train.py", "--output_dir", "out/r"))
-    collect = saving.collector()
-    saving.trainer_state(saving.workdir / "out" / "r" / "checkpoint-2", 3.0, 2.0)
-    collect.finish()
-    assert saving.kinds() == ["trainer_state"]
-
-
 def test_a_script_that_begins_to_report_is_left_alone_from_then_on(tmp_path: Path) -> None:
     looked = Looked(tmp_path)
     collect = looked.collector()
@@ -289,23 +242,6 @@ def test_output_without_metrics_is_noticed_while_the_script_runs(
     looked.print("step 1 loss 1.5\n")
     collect.look()
     assert looked.kinds() == ["none", "printed"]
-
-
-def test_of_two_sources_the_one_with_times_is_read(tmp_path: Path) -> None:
-    looked = Looked(tmp_path, command=("train.py", "--output_dir", "out/r"))
-    collect = looked.collector()
-    looked.print("step 1 loss 3.0\n")
-    looked.trainer_state(looked.workdir / "out" / "r" / "checkpoint-2", 3.0, 2.0)
-    collect.finish()
-    assert looked.kinds() == ["printed"]
-
-
-def test_event_files_in_the_working_folder_count_if_the_first_rank_made_them(tmp_path: Path) -> None:
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    looked.events(looked.workdir / "runs" / "other", pid=4712)
-    collect.finish()
-    assert not looked.attempt.paths.metrics.exists()
 
 
 def test_what_says_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,18 +291,6 @@ def test_a_loss_that_its_gradient_disproves_is_seen_from_whatever_it_is_read(tmp
     assert spool_steps.diverged_at(looked.attempt.paths.metrics) == ("loss (reported as 0)", 3)
 
 
-def test_steps_that_begin_again_are_reported_whatever_they_are_read_from(tmp_path: Path) -> None:
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
-    path.write_bytes(b"".join(record(step, scalar("train/loss", epoch)) for epoch in (3, 2, 1) for step in (1, 2, 3)))
-    collect.finish()
-    lines = [line for line in looked.reported() if isinstance(line, tuple)]
-    [told] = [line for line in looked.reported() if isinstance(line, str) and "comes again after step 3" in line]
-    assert lines == [(1, 3.0), (2, 3.0), (3, 3.0)]
-    assert "train/loss of step 1 " in told
-
-
 def test_what_the_spec_s_patterns_find_goes_back_where_the_script_does(tmp_path: Path) -> None:
     looked = Looked(tmp_path, metrics={"step": r"at (\d+)", "loss": r"loss (\S+)"})
     collect = looked.collector()
@@ -374,20 +298,6 @@ def test_what_the_spec_s_patterns_find_goes_back_where_the_script_does(tmp_path:
     collect.finish()
     lines = [line for line in looked.reported() if isinstance(line, tuple)]
     assert lines == [(1, 3.0), (2, 2.0), (1, 2.5), (3, 1.0)]
-
-
-def test_images_between_scalars_cost_none_of_them(tmp_path: Path) -> None:
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    path = looked.events(Path(looked.attempt.payload.run_dir) / "tb")
-    records = []
-    for step in range(1, 41):
-        if step % 10 == 1:
-            records.append(record(step, bytes(300_000)))
-        records.append(record(step, scalar("train/loss", 1 / step)))
-    path.write_bytes(b"".join(records))
-    collect.finish()
-    assert [step for step, _ in looked.reported()[1:]] == list(range(1, 41))
 
 
 def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:
@@ -408,46 +318,6 @@ def test_of_a_trainers_state_only_what_is_new_counts(tmp_path: Path) -> None:
     looked.trainer_state(output / "checkpoint-4", 3.0, 2.0, 1.0, 0.5)
     collect.finish()
     assert looked.reported()[1:] == [(3, 1.0), (4, 0.5)]
-
-
-def test_a_line_that_a_full_disk_cuts_is_still_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-
-    def cut_after(sizes: list[int]) -> Callable[[int, bytes], int]:
-        return lambda descriptor, data: write(descriptor, data[: sizes.pop()]) if sizes else _full(descriptor, data)
-
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    monkeypatch.setattr("dscampaign.jobs.collect.collector.HOLD_S", 0.0)
-    for step in range(1, 8):
-        looked.print(f"step {step} loss 7\n")
-        with monkeypatch.context() as broken:
-            if step in (2, 4, 5):
-                broken.setattr("dscampaign.jobs.collect.collector.os.write", cut_after([3 * step]))
-            collect.look()
-    collect.finish()
-    assert looked.reported()[1:] == [(step, 7.0) for step in range(1, 8)]
-
-
-def test_no_printed_number_ends_a_training(tmp_path: Path) -> None:
-    looked = Looked(tmp_path, metrics={"step": r"step (\S+)", "loss": r"loss (\S+)"})
-    collect = looked.collector()
-    looked.print("step inf loss 3\nstep nan loss 3\nstep 2 loss 3\n")
-    collect.finish()
-    assert (2, 3.0) in looked.reported()
-
-
-@pytest.mark.parametrize("odd", [{"step": 1, "loss": 1.0, "x": 10**400}, {"step": 10**400, "loss": 1.0}])
-def test_no_number_of_a_trainer_state_ends_a_training(tmp_path: Path, odd: dict[str, Any]) -> None:
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    state = Path(looked.attempt.payload.run_dir) / "checkpoint-2" / "trainer_state.json"
-    state.parent.mkdir()
-    state.write_text(json.dumps({"log_history": [odd, {"step": 2, "loss": 3.0}]}))
-    looked.print("nothing to see\n")
-    collect.finish()
-    assert looked.kinds() == ["trainer_state"]
-    assert (2, 3.0) in looked.reported()
 
 
 @pytest.mark.parametrize("step", [b"\xff" * 9000 + b"\x01", b"\xff" * 9 + b"\x01", b"\x80" * 8 + b"\x20"])
@@ -474,7 +344,3 @@ def test_collecting_ends_in_place_of_the_training(tmp_path: Path, monkeypatch: p
     collect.follow(0.01)
     collect.finish()
     assert "not read any more: ValueError" in str(looked.reported()[-1])
-
-
-def _full(_descriptor: int, _data: bytes) -> int:
-    raise OSError(28, "No space left on device")

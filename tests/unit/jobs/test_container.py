@@ -13,7 +13,6 @@ import pytest
 
 from dscampaign.jobs.agent import container
 from dscampaign.jobs.shared.layout import AttemptPaths
-from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support.attempt import make_payload
 
 LAUNCHER = ["python3", "-m", "launcher", "--option", "a b"]
@@ -58,24 +57,12 @@ def tail(folder: Path) -> list[str]:
     return ["python3", "/venv/dscampaign/jobs/inside.py", str(folder / "memory" / "inside.json"), *LAUNCHER]
 
 
-def test_without_a_container_nothing_changes(tmp_path: Path) -> None:
-    payload = make_payload(tmp_path)
-    env = {"A": "b"}
-    assert container.wrapped(LAUNCHER, env, payload, AttemptPaths(tmp_path)) == (LAUNCHER, env)
-
-
 def test_apptainer_gets_a_clean_environment_and_the_mounts(host: Path) -> None:
     line, env = wrapped(host, "apptainer", gpus_per_node=2, section={"mounts": ("/data:/in:ro",), "writable": True})
     binds = ["/data:/in:ro", "/venv/dscampaign:/venv/dscampaign:ro", *own_mounts(host)]
     options = ["--cleanenv", "--no-home", "--nv", "--writable-tmpfs"]
     assert line == ["apptainer", "exec", *options, *(f"--bind={bind}" for bind in binds), "/images/train", *tail(host)]
     assert env["PATH"] == os.environ["PATH"]
-
-
-def test_singularity_is_as_good_as_apptainer(host: Path) -> None:
-    (host / "bin" / "singularity").write_text("#!/bin/sh\n")
-    (host / "bin" / "singularity").chmod(0o755)
-    assert wrapped(host, "apptainer")[0][:2] == ["singularity", "exec"]
 
 
 @pytest.mark.parametrize("gpus", [0, 4])
@@ -164,9 +151,3 @@ def test_a_path_is_mounted_once_and_nothing_over_the_image_s_own_folders(host: P
     binds = [word.removeprefix("--bind=") for word in line if word.startswith("--bind=")]
     linked = f"{host / 'link'}:{host / 'link'}"
     assert binds == ["/venv/dscampaign:/venv/dscampaign:ro", *sorted([*own_mounts(host), linked])]
-
-
-def test_a_payload_of_an_earlier_version_has_no_container(tmp_path: Path) -> None:
-    raw = json.loads(json.dumps({**vars(make_payload(tmp_path))}, default=str))
-    del raw["container"]
-    assert Payload.of(raw, tmp_path).container is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shared.ds_config import merged, render
+from dscampaign.jobs.shared.ds_config import render
 
 TRAIN: dict[str, Any] = {
     "precision": "bf16",
@@ -29,11 +29,6 @@ def test_the_batch_triple_multiplies() -> None:
     assert config["gradient_accumulation_steps"] == 3
 
 
-def test_a_command_without_a_batch_gets_the_smallest() -> None:
-    config = render(TRAIN, micro_batch=None, accumulation=None, world_size=8, overrides={})
-    assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (8, 1)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_at_most_one_precision_is_enabled(precision: str) -> None:
     config = rendered(precision=precision)
@@ -46,15 +41,6 @@ def test_overrides_are_laid_over_section_by_section() -> None:
     assert config["optimizer"]["params"]["eps"] == 1e-6
     assert config["optimizer"]["params"]["betas"] == [0.9, 0.95]
     assert config["dump"] == 1
-
-
-def test_zero_3_reduces_gradients_where_they_lie() -> None:
-    assert rendered(zero_stage=3)["zero_optimization"] == {"stage": 3, "contiguous_gradients": False}
-    asked = rendered({"zero_optimization": {"contiguous_gradients": True}}, zero_stage=3)
-    assert asked["zero_optimization"]["contiguous_gradients"] is True
-    assert "contiguous_gradients" not in rendered(zero_stage=2)["zero_optimization"]
-    reduced = rendered({"zero_optimization": {"reduce_scatter": False}}, zero_stage=3)  # DeepSpeed does both or neither
-    assert reduced["zero_optimization"] == {"stage": 3, "reduce_scatter": False}
 
 
 def test_adamw_is_fused_unless_deepspeeds_own_is_asked_for() -> None:
@@ -71,10 +57,6 @@ def test_another_optimizer_replaces_adamw() -> None:
         "type": "Lion",
         "params": {"lr": 3e-4, "weight_decay": 0.1, "betas": [0.9, 0.99]},
     }
-
-
-def test_merged_replaces_what_is_no_mapping_on_both_sides() -> None:
-    assert merged({"a": {"b": 1}, "c": [1]}, {"a": 2, "c": {"d": 3}}) == {"a": 2, "c": {"d": 3}}
 
 
 @pytest.mark.training

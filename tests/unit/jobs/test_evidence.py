@@ -86,24 +86,6 @@ def test_an_outcome_of_a_later_version_is_read(paths: AttemptPaths) -> None:
     assert NodeOutcome.load(paths.outcome(0)) == OUTCOME
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "empty"),
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[]", "not a JSON object"),
-        ("{}", "missing fields"),
-        ('{"ranks": []}', "missing fields"),
-    ],
-)
-def test_half_an_outcome_cannot_be_read(paths: AttemptPaths, text: str, why: str) -> None:
-    paths.outcome(0).write_text(text)
-    with pytest.raises(Unreadable, match=rf"outcome-0\.json: {why}"):
-        NodeOutcome.load(paths.outcome(0))
-    assert NodeOutcome.read(paths.outcome(0)) is None
-
-
 _ERROR = {"type": "X", "message": "m", "trace": [], "ts": 1.0}
 
 
@@ -111,20 +93,11 @@ _ERROR = {"type": "X", "message": "m", "trace": [], "ts": 1.0}
     ("changed", "why"),
     [
         ({"started_s": "soon"}, 'started_s: "soon" is not a number'),
-        ({"ended_s": 1e300}, "ended_s: 1e+300 is out of range"),
         ({"ended_s": float("nan")}, "ended_s: is not finite"),
         ({"start_step": 10**30}, "start_step: a number of more than 64 bits is out of range"),
-        ({"start_step": 1.5}, "start_step: 1.5 is not a number"),
-        ({"launcher_exit": []}, "launcher_exit: a list is not a number"),
-        ({"host": {"a": 1}}, "host: an object is not text"),
-        ({"ranks": {}}, "ranks: an object is not a list"),
-        ({"ranks": [7]}, "ranks[0]: 7 is not a JSON object"),
         ({"ranks": [{"rank": 0, "exit": 1, "error": {"type": "X", "message": "m"}}]}, "ranks[0].error: missing fields"),
         ({"ranks": [{"rank": 0, "exit": 1, "error": {**_ERROR, "ts": "x"}}]}, 'ranks[0].error.ts: "x" is not a number'),
-        ({"lines": [{"file": "f", "number": 1, "text": None}]}, "lines[0].text: null is not text"),
-        ({"gpus": {"asked": 1, "before": [{}], "after": None}}, "gpus.before[0]: missing fields"),
         ({"kernel": [{"ts": -5, "text": "x"}]}, "kernel[0].ts: -5.0 is out of range"),
-        ({"memory_peak_bytes": 1e400}, "memory_peak_bytes: Infinity is not a number"),
     ],
 )
 def test_a_malformed_outcome_says_what_is_wrong(paths: AttemptPaths, changed: dict[str, object], why: str) -> None:
@@ -143,55 +116,10 @@ def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPath
     assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
 
 
-def test_a_record_without_end_is_not_read(paths: AttemptPaths) -> None:
-    with paths.outcome(0).open("w") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(Unreadable, match="more than 32 MiB"):
-        NodeOutcome.load(paths.outcome(0))
-
-
-def test_what_a_later_version_says_of_an_error_is_kept(paths: AttemptPaths) -> None:
-    error = {**_ERROR, "notes": [["f.py", 3]]}
-    paths.rank_record(0).write_text(json.dumps({"exit": 1, "error": error, "mood": "bad"}))
-    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, 1, error),)
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        {"exit": "1"},
-        {"pid": "7", "state": "running"},
-        {"exit": 1, "error": {"type": "X"}},
-        {"exit": 1, "error": {**_ERROR, "ts": 1e300}},
-        {"exit": 1, "error": {**_ERROR, "message": 1}},
-    ],
-)
-def test_a_malformed_record_of_a_rank_is_none(paths: AttemptPaths, record: dict[str, object]) -> None:
-    paths.rank_record(0).write_text(json.dumps(record))
-    assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
-
-
-def test_a_rank_without_a_record_is_a_rank_without_an_exit(paths: AttemptPaths) -> None:
-    write_atomically(paths.rank_record(0), json.dumps({"rank": 0, "state": "ended", "exit": 0}))
-    write_atomically(paths.rank_record(1), json.dumps({"rank": 1, "pid": 7, "state": "running"}))
-    ends = evidence.rank_ends(paths, range(3), {0: 4.0, 1: 5.0})
-    assert ends == (RankEnd(0, 0, None), RankEnd(1, None, None, 7, 5.0), RankEnd(2, None, None))
-
-
 def test_the_steps_of_a_spool(paths: AttemptPaths) -> None:
     lines = [{"event": "start", "ts": 1.0}, {"step": 41, "loss": 1.0}, "rubbish\n", {"step": 42}, '{"step": 4']
     path = spool(paths, *lines)
     assert (spool_steps.first_step(path, 7), spool_steps.last_step(path)) == (41, 42)
-
-
-def test_no_spool_has_no_step(paths: AttemptPaths) -> None:
-    assert (spool_steps.first_step(paths.metrics, 7), spool_steps.last_step(paths.metrics)) == (7, None)
-    assert spool_steps.target_step(paths.metrics) is None
-
-
-def test_only_the_end_of_a_long_spool_is_read(paths: AttemptPaths) -> None:
-    path = spool(paths, *({"step": step, "pad": "x" * 100} for step in range(1, 3000)))
-    assert spool_steps.last_step(path) == 2999
 
 
 def test_a_target_is_found_among_the_first_lines(paths: AttemptPaths) -> None:
@@ -227,21 +155,6 @@ def test_of_a_long_log_the_suspects_and_the_end_are_kept(paths: AttemptPaths) ->
     assert max(len(line.text) for line in found) <= evidence.LINE_LIMIT
 
 
-def test_a_line_that_only_the_user_s_own_rule_looks_for_is_kept(paths: AttemptPaths) -> None:
-    texts = [f"line {i}" for i in range(500)]
-    texts[100] = "the licence server said no"
-    paths.launcher_log(0).write_text("\n".join(texts))
-    assert evidence.gather_lines(paths, [], 0)[0].number > 400
-    assert evidence.gather_lines(paths, [], 0, ["licen[cs]e", "broken("])[0].text == "the licence server said no"
-
-
-def test_of_too_many_suspects_the_first_and_the_last_are_kept(paths: AttemptPaths) -> None:
-    paths.launcher_log(0).write_text("".join(f"error {i}\n" for i in range(1000)))
-    numbers = [line.number for line in evidence.gather_lines(paths, [], 0)]
-    assert numbers[0] == 1
-    assert numbers[evidence.FIRST_SUSPECTS - 1 : evidence.FIRST_SUSPECTS + 1] == [20, 921]
-
-
 def test_when_the_time_is_up_only_the_ends_of_the_logs_are_read(
     paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,25 +170,6 @@ def test_when_the_time_is_up_only_the_ends_of_the_logs_are_read(
         assert own[1].text > "error 19"
         assert [line.number for line in own] == sorted({line.number for line in own})
         assert own[-1].number < 20_000
-
-
-def test_a_long_log_leaves_the_others_their_share_of_the_time(
-    paths: AttemptPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = iter(range(10**9))
-    monkeypatch.setattr("dscampaign.jobs.agent.evidence.time.monotonic", lambda: next(now_s) / 1000)
-    for name in ("2025_rank0.log", "2025_rank1.log"):
-        texts = ["x" * 80] * 50_000
-        texts[1000] = f"error of {name}"
-        (paths.logs / name).write_text("\n".join(texts))
-    found = [line.text for line in evidence.gather_lines(paths, range(2), 0)]
-    assert "error of 2025_rank0.log" in found
-    assert "error of 2025_rank1.log" in found
-
-
-def test_bytes_that_are_no_text_are_no_obstacle(paths: AttemptPaths) -> None:
-    paths.launcher_log(0).write_bytes(b"\xff\xfe error\n")
-    assert evidence.gather_lines(paths, [], 0)[0].text.endswith(" error")
 
 
 def test_no_pattern_of_the_user_holds_the_evidence_up(paths: AttemptPaths, capfd: pytest.CaptureFixture[str]) -> None:
@@ -307,23 +201,6 @@ def test_a_line_without_end_is_never_held(paths: AttemptPaths, peak: Callable[[]
     assert (steps, spool_steps.target_step(paths.metrics)) == ((7, None), None)
     assert [line.text for line in found[:1]] == (["ValueError: no"] if kept.startswith("logs") else [])
     assert peak() < 24 * MIB
-
-
-def test_a_long_line_counts_as_one(paths: AttemptPaths) -> None:
-    paths.launcher_log(0).write_text(f"one\n{'x' * 100_000} error\nerror three\n")
-    assert [(line.number, line.text[:11]) for line in evidence.gather_lines(paths, [], 0)] == [
-        (1, "one"),
-        (2, "x" * 11),
-        (3, "error three"),
-    ]
-
-
-@pytest.mark.parametrize(
-    "line", ["[" * 100_000, '{"a":' * 100_000, '{"step": 1' + "0" * 40 + "}", '{"step": true}', "9" * 5000, '"step"']
-)
-def test_no_line_of_a_spool_is_an_obstacle(paths: AttemptPaths, line: str) -> None:
-    path = spool(paths, f"{line}\n", {"event": "target", "steps": 9}, {"step": 3}, f"{line[:30_000]}\n")
-    assert (spool_steps.first_step(path, 7), spool_steps.last_step(path), spool_steps.target_step(path)) == (3, 3, 9)
 
 
 def _steps(*steps: int) -> list[dict[str, object]]:
@@ -399,8 +276,3 @@ def test_a_loss_is_not_believed_against_what_else_a_step_reports(
     assert spool_steps.diverged_at(spool(paths, *lines)) == found
     apart = [{"step": line["step"], name: line[name]} for line in lines for name in line.keys() - {"step"}]
     assert spool_steps.diverged_at(spool(paths, *apart)) == found  # each value in a line of its own
-
-
-def test_a_long_spool_shows_since_when_its_loss_is_not_finite(paths: AttemptPaths) -> None:
-    lost = (f'{{"step": {step}, "loss": NaN, "pad": "{"x" * 100}"}}\n' for step in range(41, 3000))
-    assert spool_steps.diverged_at(spool(paths, *_steps(40), *lost)) == ("loss", 41)

@@ -69,10 +69,6 @@ def test_each_look_tells_what_it_saw_or_why_not(question: Question, tmp_path: Pa
     assert report.clock_most_s > 1e8  # nobody wrote when it was asked
 
 
-def test_a_driver_that_is_not_there_is_told(question: Question, tmp_path: Path) -> None:
-    assert examined(replace(question, gpus=2, on_gpus=True), tmp_path / "talk").troubles["gpus"]
-
-
 def test_a_question_that_others_could_have_written_is_not_answered(question: Question, tmp_path: Path) -> None:
     talk = Talk(tmp_path)
     question.write(talk.question)
@@ -125,17 +121,6 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ChildFailed, match="No such file"):
-        children.run([str(tmp_path / "python")], {}, 1.0, tmp_path / "log")
-
-
-def test_of_many_lines_the_error_is_told(tmp_path: Path) -> None:
-    said = "echo '[rank0]: torch.OutOfMemoryError: CUDA out of memory'; echo 'exits with return code = 1'; exit 3"
-    with pytest.raises(ChildFailed, match=r"code 3: torch\.OutOfMemoryError: CUDA out of memory$"):
-        children.run(["sh", "-c", said], os.environ, 10.0, tmp_path / "log")
-
-
 # -- what runs in the training's Python --------------------------------------------------------------------------------
 
 ROOM = Path(examine.__file__).parents[1] / "trainer"
@@ -152,13 +137,3 @@ def test_the_training_s_python_tells_what_it_has(tmp_path: Path) -> None:
     assert (bool(found.torch), bool(found.deepspeed), list(found.missing)) == (True, True, [])
     assert set(found.ops) == {"cpu_adam", "no_such_operator"}
     assert not found.ops["no_such_operator"]
-
-
-def test_a_python_without_torch_says_so(tmp_path: Path) -> None:
-    output = tmp_path / "software.json"
-    script = str(ROOM / "software.py")
-    subprocess.run([sys.executable, "-S", "-I", script, str(output)], check=True)  # sees no site-packages
-    found = Software(**json.loads(output.read_text()))
-    assert found.torch == ""
-    assert "No module named 'torch'" in found.device_trouble
-    assert "numpy" in found.missing

@@ -42,23 +42,6 @@ def attempt(size: int) -> Iterator[int]:
         launcher.stdin.write("\n")
 
 
-def peak(size: int) -> int:
-    """What is seen of an attempt, some time after its memory has grown."""
-    with attempt(size) as pid:
-        memory = ProcessMemory(pid)
-        memory.start()
-        memory.stop()
-    found = memory.stop()
-    assert found is not None
-    return found
-
-
-def test_the_second_of_two_attempts_does_not_show_the_first_one_s_memory() -> None:
-    first, second = peak(400 * MB), peak(10 * MB)
-    assert 400 * MB < first < 500 * MB
-    assert second < 100 * MB
-
-
 def test_the_peak_is_kept_when_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, seen = iter([5, 9, None, 7]), threading.Event()
 

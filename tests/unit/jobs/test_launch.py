@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dscampaign.jobs.agent import launch, launchers
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.shared.code_copy import CodeCopy
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.support.attempt import make_payload
@@ -80,23 +78,6 @@ def test_accelerate_starts_all_ranks_whatever_its_configuration(
     )
 
 
-def test_ranks_of_accelerate_on_cpus_form_a_group(tmp_path: Path) -> None:
-    own = make_payload(tmp_path, launcher="accelerate")
-    assert environment(own)["ACCELERATE_USE_CPU"] == "true"
-    assert "ACCELERATE_USE_CPU" not in environment(replace(own, gpus_per_node=2))
-    place = launchers.NodeLaunch("python", 1, 2, 0, "127.0.0.1", 4000, "/h")
-    assert launchers.command("accelerate", place, ["--cpu"])[:3] == ["env", "ACCELERATE_USE_CPU=true", "python"]
-
-
-def test_a_configuration_of_accelerate_lies_beside_the_script_or_in_its_copy(tmp_path: Path) -> None:
-    options = ("--config_file", "conf/acc.yaml", "--mixed_precision", "bf16")
-    payload = make_payload(tmp_path, launcher="accelerate", launcher_options=options, workdir="/project")
-    assert launch.options_of(payload)[:2] == ["--config_file", "/project/conf/acc.yaml"]
-    copy = CodeCopy(root="/project", files={"conf/acc.yaml": "", "train.py": ""})
-    payload = replace(payload, code="/copies/1", launcher_options=("--config_file=conf/acc.yaml",))
-    assert "--config_file=/copies/1/conf/acc.yaml" in launch.command(payload, Path("/h"), 0, "a", 1, copy)
-
-
 @pytest.mark.parametrize(
     ("code", "log", "expected"),
     [
@@ -132,22 +113,6 @@ def test_the_spec_cannot_override_what_ties_a_rank_to_its_attempt(tmp_path: Path
     env = environment(payload, base={"CAMPAIGN_RESUME": "/old"})
     assert env["CAMPAIGN_METRICS_FILE"] == str(AttemptPaths(Path(payload.attempt_dir)).metrics)
     assert (env["CAMPAIGN_AGENT_PID"], env["CAMPAIGN_RESUME"]) == (str(os.getpid()), "/ck")
-
-
-def test_what_a_script_of_one_s_own_does_not_know_is_empty(tmp_path: Path) -> None:
-    payload = make_payload(tmp_path, target_step=None, global_batch=None, micro_batch=None, accumulation=None)
-    env = environment(payload)
-    assert {env[f"CAMPAIGN_{name}"] for name in ("STEPS", "GLOBAL_BATCH", "MICRO_BATCH", "ACCUMULATION")} == {""}
-    assert env["CAMPAIGN_TRAIN_CONFIG"] == ""
-    assert "CAMPAIGN_MEM_PER_PROCESS" not in env
-
-
-@pytest.mark.parametrize(("gpus", "devices", "accelerator"), [(2, "4,5", None), (0, "", "cpu")])
-def test_only_ranks_with_gpus_get_devices(tmp_path: Path, gpus: int, devices: str, accelerator: str | None) -> None:
-    env = environment(make_payload(tmp_path, gpus_per_node=gpus, mem_per_process_bytes=5))
-    assert (env["CAMPAIGN_VISIBLE_DEVICES"], env.get("DS_ACCELERATOR")) == (devices, accelerator)
-    limited, other = ("CAMPAIGN_GPU_MEM_PER_PROCESS", "CAMPAIGN_MEM_PER_PROCESS")[:: 1 if gpus else -1]
-    assert (env[limited], env.get(other)) == ("5", None)
 
 
 def test_what_places_the_agent_among_processes_places_no_rank(tmp_path: Path) -> None:

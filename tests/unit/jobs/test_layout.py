@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db.store import Store
-from dscampaign.jobs.shared.layout import Beside, CampaignPaths, is_reserved
+from dscampaign.jobs.shared.layout import Beside, is_reserved
 from dscampaign.orchestrator.errors import SpecError
-from dscampaign.orchestrator.settings import FILE_NAME, resolve
+from dscampaign.orchestrator.settings import resolve
 from dscampaign.orchestrator.spec.load import load_spec
 
 
@@ -29,11 +29,6 @@ def test_a_campaign_of_such_a_name_is_refused_with_a_hint(tmp_path: Path, name: 
     assert load_spec(spec, [f"name={free}"]).name == free
 
 
-@pytest.mark.parametrize("name", ["campaign", "database", "data2", "code-of-mine", "campaign.db2", "Data"])
-def test_other_names_are_free(name: str) -> None:
-    assert not is_reserved(name)
-
-
 def test_every_file_that_a_store_makes_there_is_reserved(tmp_path: Path) -> None:
     store = Store.open(resolve({"dir": str(tmp_path), "store": None}, {}).store, create=True)
     with store.write() as conn:
@@ -42,9 +37,3 @@ def test_every_file_that_a_store_makes_there_is_reserved(tmp_path: Path) -> None
     assert Beside.STORE in made
     assert {name for name in made if not is_reserved(name)} == set()
     store.close()
-
-
-def test_the_places_of_the_layout_are_reserved() -> None:
-    paths = CampaignPaths(Path("/d"), "c")
-    assert all(is_reserved(place.relative_to("/d").parts[0]) for place in (paths.data, paths.code("x")))
-    assert str(Beside.SETTINGS) == FILE_NAME

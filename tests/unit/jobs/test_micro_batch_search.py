@@ -35,10 +35,6 @@ def searched(
     return [trial.micro_batch for trial in trials], best_size(trials)
 
 
-def test_it_goes_on_while_larger_ones_are_faster() -> None:
-    assert searched(256, lambda size: 10 / size) == ([8, 16, 32, 64, 128, 256], 256)
-
-
 def test_a_planted_optimum_in_the_middle_is_found() -> None:
     assert searched(256, lambda size: 1.0 + abs(size - 32) / 32)[1] == 32
 
@@ -55,12 +51,6 @@ def test_noise_within_two_percent_chooses_the_smallest() -> None:
     assert (tried, chosen) == ([8, 16, 32], 8)
 
 
-def test_what_is_expected_not_to_fit_is_not_tried() -> None:
-    tried, chosen = searched(256, lambda size: 10 / size, lambda size: 4.0 + size, 50.0)
-    assert tried == [8, 16, 32]
-    assert chosen == 32
-
-
 def test_a_size_between_is_tried_where_the_double_would_not_fit() -> None:
     tried, chosen = searched(96, lambda size: 10 / size, lambda size: 4.0 + size, 60.0)
     assert tried == [8, 16, 32, 48]
@@ -72,12 +62,6 @@ def test_a_size_that_fills_the_memory_is_not_chosen() -> None:
     peaks = {8: 10.0, 16: FULL * 40.0 + 0.1}
     tried, chosen = searched(64, lambda size: 10 / size, peaks.__getitem__, 40.0)
     assert (tried, chosen) == ([8, 16], 8)
-
-
-def test_what_did_not_fit_before_is_not_tried_again() -> None:
-    assert next_size(64, [Trial(8, 1.0)], too_big=16) is None
-    assert next_size(48, [Trial(8, 1.0)], too_big=16) == 12
-    assert next_size(64, [Trial(8, 1.0)], too_big=32) == 16
 
 
 @pytest.mark.parametrize(

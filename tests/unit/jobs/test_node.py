@@ -53,18 +53,6 @@ def test_as_long_as_the_first_node_lives_the_others_wait(tmp_path: Path, monkeyp
     assert looks == 5
 
 
-def test_a_node_whose_job_lost_the_attempt_waits_no_longer(tmp_path: Path) -> None:
-    assert join(AttemptPaths(tmp_path), NODE, 60.0, lost=lambda: True) is None
-
-
-def test_of_an_announcement_of_a_later_version_the_known_fields_are_read(tmp_path: Path) -> None:
-    paths = AttemptPaths(tmp_path)
-    write_atomically(paths.started, json.dumps({**vars(START), "frobnicate": 1}))
-    assert Start.read(paths.started) == START
-    write_atomically(paths.started, json.dumps({"job_id": "7_0"}))
-    assert Start.read(paths.started) is None
-
-
 @pytest.mark.parametrize(
     ("known", "route", "address"),
     [
@@ -109,10 +97,6 @@ def test_other_nodes_are_told_an_address_that_they_can_reach(
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     monkeypatch.setattr(socket, "socket", Probe)
     assert Node("7", 0, "gpu1", "").address(2) == address
-
-
-def test_a_lone_node_stays_at_home() -> None:
-    assert Node("7", 0, "gpu1", "").address(1) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

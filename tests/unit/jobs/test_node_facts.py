@@ -85,13 +85,6 @@ def test_the_gpus_are_seen_before_and_after(nvml: FakeNvml) -> None:
     assert (facts.missing, facts.lost) == (False, True)
 
 
-def test_the_addresses_of_the_gpus_are_as_the_kernel_writes_them(nvml: FakeNvml) -> None:
-    nvml.tells_addresses = True
-    facts = GpuWatch(2, "").facts()
-    assert facts is not None
-    assert facts.addresses == {"0000:18:00", "0000:19:00"}
-
-
 @pytest.mark.parametrize(
     ("visible", "asked", "seen"),
     [("1", 1, ["1"]), ("GPU-b1, GPU-a0", 2, ["GPU-b1", "GPU-a0"]), ("0,1,2", 3, ["0", "1"]), ("", 2, ["0", "1"])],
@@ -104,40 +97,11 @@ def test_only_the_gpus_that_are_visible_count(nvml: FakeNvml, visible: str, aske
     assert facts.missing is (len(seen) < asked)
 
 
-@pytest.mark.parametrize("visible", ["GPU-a,GPU-b", "GPU-a0,GPU-b", "MIG-1,MIG-2", "MIG-1,MIG-2,MIG-3", "0,3", "1"])
-def test_a_name_that_the_library_does_not_know_is_no_missing_gpu(nvml: FakeNvml, visible: str) -> None:
-    facts = GpuWatch(max(2, visible.count(",") + 1), visible).facts()
-    assert facts is not None
-    assert (facts.before, facts.missing, facts.lost) == (None, False, False)
-    assert facts.trouble
-
-
 def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeNvml) -> None:
     nvml.used = (10, None)
     facts = GpuWatch(2, "GPU-a0,GPU-b1").facts()
     assert facts is not None
     assert (facts.before, facts.missing) == ((Gpu("GPU-a0", 10, 80),), True)
-
-
-def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
-    nvml.trouble = "Driver/library version mismatch"
-    facts = GpuWatch(2, "").facts()
-    assert facts is not None
-    assert (facts.before, facts.after, facts.trouble) == (None, None, "Driver/library version mismatch")
-    assert not facts.missing
-
-
-def test_a_machine_without_the_library_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    facts = GpuWatch(2, "").facts()
-    assert facts is not None
-    assert facts.before is None
-    assert "pynvml" in facts.trouble
-
-
-def test_a_run_without_gpus_asks_nobody(nvml: FakeNvml) -> None:
-    nvml.trouble = "must not be asked"
-    assert GpuWatch(0, "").facts() is None
 
 
 def record(text: str) -> bytes:
@@ -168,10 +132,6 @@ def test_the_kernel_s_interesting_lines_are_kept(tmp_path: Path, monkeypatch: py
     found = kernel_says(tmp_path, monkeypatch, *records, b"rubbish")
     assert [line.text for line in found] == ["NVRM: Xid (PCI:0000:3b:00): 79", "Killed process 7"]
     assert all(begun_s - 1 < line.ts < time.time() + 1 for line in found)
-
-
-def test_without_the_device_there_are_no_lines(tmp_path: Path) -> None:
-    assert KernelLog(tmp_path / "absent").lines() == ()
 
 
 def test_the_facts_of_this_machine_are_the_outcome_s_fields() -> None:

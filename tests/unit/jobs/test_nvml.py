@@ -33,26 +33,6 @@ def test_every_figure_has_its_unit(nvml: FakeGpus) -> None:
     assert set(ALL) == set(GPU_FIGURES)
 
 
-def test_what_does_not_change_is_told_once(nvml: FakeGpus) -> None:
-    assert GpuMeter(nvml, 1, 0).device() == {
-        "gpu": 0,
-        "name": "NVIDIA H200",
-        "uuid": "GPU-1",
-        "mem_total_gb": 150.755,
-        "power_limit_w": 700.0,
-        "sm_clock_max_mhz": 2000,
-        "mem_clock_max_mhz": 3300,
-    }
-
-
-def test_what_fails_for_a_moment_comes_back(nvml: FakeGpus) -> None:
-    meter = GpuMeter(nvml, 0, 0)
-    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, 999)
-    assert "energy_j" not in meter.read()
-    nvml.fail("nvmlDeviceGetTotalEnergyConsumption", 0, None)
-    assert meter.read() == ALL
-
-
 @pytest.mark.parametrize(
     ("instant", "average", "seen"),
     [

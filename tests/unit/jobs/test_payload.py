@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.files.regular_files import open_regular
-from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
 from dscampaign.tests.support.attempt import make_payload
@@ -59,20 +59,6 @@ def test_what_is_no_payload_is_refused_with_its_place(tmp_path: Path, content: s
             read(path, index)
 
 
-def test_a_missing_payload_is_an_error_of_the_file_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read(payloads_file(tmp_path), 0)
-
-
-def test_where_everything_lies() -> None:
-    paths = CampaignPaths(Path("/shared"), "c")
-    attempt = paths.run("r").attempt(12)
-    assert str(attempt.metrics) == "/shared/c/runs/r/g0012/metrics.jsonl"
-    assert str(paths.run("r").checkpoints("ab12")) == "/shared/c/runs/r/checkpoints/ab12"
-    assert str(payloads_file(paths.batch("abc"))) == "/shared/c/batches/abc/payloads.jsonl"
-    assert str(paths.data) == "/shared/data"
-
-
 def test_smaller_pieces_of_the_same_step(tmp_path: Path) -> None:
     sizes = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
     payload = make_payload(
@@ -90,8 +76,3 @@ def test_smaller_pieces_of_the_same_step(tmp_path: Path) -> None:
 def test_pieces_that_are_another_step_are_refused(tmp_path: Path, sizes: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="instead of 2 x 2"):
         make_payload(tmp_path).resized(*sizes)
-
-
-def test_a_script_with_batches_of_its_own_is_not_resized(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="manages its own"):
-        make_payload(tmp_path, micro_batch=None, accumulation=None).resized(1, 1)

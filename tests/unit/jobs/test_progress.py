@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import progress
-from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, RankWatch
+from dscampaign.jobs.agent.progress import RankProgress, RankWatch
 from dscampaign.tests.unit.jobs.test_report import PREAMBLE
 
 
@@ -53,17 +53,6 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     assert found.ranks == {4: RankProgress(8, "steps", 250.0, 1), 5: RankProgress(7, "save_it_")}
     watch.close()
     assert not Path(folder).exists()
-
-
-def test_only_who_says_phases_is_known_to_train() -> None:
-    watch = RankWatch(range(3))
-    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
-    rank(folder, 0, "r.progress(1)")
-    rank(folder, 1, "r.progress(1); r.phase('train')")
-    rank(folder, 2, "r.progress(1)\nwith r.phase('eval'): r.progress(1)")
-    watch.look()
-    assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["steps", "train", "train"]
-    watch.close()
 
 
 def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
@@ -118,16 +107,6 @@ def test_busy_time_is_the_median_over_the_steps_last_seen() -> None:
     watch.close()
 
 
-def test_a_torn_record_is_read_again() -> None:
-    watch = RankWatch(range(1))
-    record = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"]) / "rank-0"
-    for text in ('{"step": 5, "phase": "train", "busy_ms": 1}', '{"step": 6, "ph'):
-        record.write_text(text)
-        watch.look()
-    assert watch.heartbeat("n").ranks[0].step == 5
-    watch.close()
-
-
 def test_without_a_place_for_records_nobody_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_room(**_: object) -> str:
         raise OSError(28, "No space left on device")
@@ -159,35 +138,6 @@ os.kill(os.getpid(), 9)
     assert living.is_dir()
     first.close()
     second.close()
-
-
-def test_a_worker_of_a_rank_is_not_the_rank(tmp_path: Path) -> None:
-    """A data loader's process imports the script anew, and with it the module."""
-    rank(str(tmp_path), 0, "r.report(7)")
-    before = (tmp_path / "rank-0").read_bytes()
-    rank(str(tmp_path), 0, "pass")
-    assert (tmp_path / "rank-0").read_bytes() == before
-    assert len(before) == 128
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *('{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'),
-        *('{"ts": 5, "idle_s": "long"}', '{"ts": 5, "idle_s": NaN}', '{"ts": 5, "ranks": {"x": {}}}'),
-        *('{"ts": 5, "ranks": {"0": {"step": 1e9, "phase": "train"}}}', '{"ts": 5, "phase": null}'),
-    ],
-)
-def test_of_another_version_it_is_a_sign_of_life(tmp_path: Path, text: str) -> None:
-    (tmp_path / "beat").write_text(text)
-    assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"ts": null}', "{}", '{"ts": NaN}', '{"ts": 1e300}', '{"ts": true}'])
-def test_no_heartbeat_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "beat").write_text(text)
-    assert Heartbeat.read(tmp_path / "beat") is None
-    assert Heartbeat.read(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize("step", ["Infinity", "1e400", "[]", "true", '"1"', "1" * 5000, "[" * 900 + "]" * 900])

@@ -50,13 +50,6 @@ def test_one_agent_pushes_the_telemetry_of_all_nodes(world: World, tmp_path: Pat
         assert [(row.node_rank, row.ts_s) for row in queries.gpu_samples(conn, 1)] == [(0, 1.0), (1, 1.0)]
 
 
-def test_what_became_of_the_metrics_in_other_tools_is_pushed(world: World, tmp_path: Path) -> None:
-    line = '{"event":"opened","ts":1,"tool":"wandb","message":"W&B: run a","run_id":"a","where":"w"}\n'
-    world.spool().with_name("forward.jsonl").write_text(line)
-    push(world, tmp_path, "token", forward={"wandb": {}})
-    assert [event.message for event in world.events("forward.opened")] == ["W&B: run a"]
-
-
 def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,15 +57,3 @@ def test_nothing_reaches_the_attempt_of_another_store_with_the_same_number(
     push(world, tmp_path, "another")
     assert world.metrics() == []
     assert "does CAMPAIGN_STORE name another store?" in capsys.readouterr().err
-
-
-def test_an_error_that_nobody_foresaw_is_said_and_the_next_try_goes_on(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.write({"step": 1, "loss": 2.0})
-    with monkeypatch.context() as patch:
-        patch.setattr("dscampaign.db.ingest.attempt.drain", lambda *_: 1 / 0)
-        push(world, tmp_path, "token")
-    assert "the store does not take them: division by zero" in capsys.readouterr().err
-    push(world, tmp_path, "token")
-    assert [row.step for row in world.metrics()] == [1]

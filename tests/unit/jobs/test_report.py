@@ -54,21 +54,6 @@ def test_takes_whatever_is_a_number(tmp_path: Path) -> None:
     assert math.isnan(line["c"])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [("mem_reserved=75_800_000_000", "GB"), ("mem_allocated=75_800.0", "GB"), ("step_time=340", "seconds")],
-)
-def test_a_value_in_another_unit_is_left_out_with_a_warning(tmp_path: Path, value: str, unit: str) -> None:
-    calls = f"for i in (1, 2): r.report(i, loss=1, {value})\nr.report(3, mem_reserved=79.2, step_time=0.5)"
-    output, lines = run(tmp_path, f"import sys\nsys.stderr = sys.stdout\n{calls}")
-    name = value.partition("=")[0]
-    assert output.count(f"{name}={float(value.partition('=')[2]):g} is not reported: expected {unit}, and at most") == 1
-    steps = [line for line in lines if "step" in line]
-    assert [sorted(line) for line in steps[:2]] == [["loss", "step", "ts"]] * 2
-    assert set(steps[2]) == {"step", "ts", "mem_reserved", "step_time"} - {name}
-    assert [line["event"] for line in lines if "event" in line] == ["report_refused"]
-
-
 def test_a_step_or_a_name_that_the_store_would_not_take_is_warned_of_once(tmp_path: Path) -> None:
     calls = "for i in range(3): r.report(-1, loss=1); r.report(1, **{'': 2, 'loss': 3})"
     script = f"import sys\nsys.stderr = sys.stdout\n{calls}"
@@ -80,16 +65,6 @@ def test_a_step_or_a_name_that_the_store_would_not_take_is_warned_of_once(tmp_pa
     assert [f"dscampaign.report: {event['message']}" for event in events] == warnings
     assert [(line["step"], line["loss"]) for line in lines if "step" in line] == [(1, 3)] * 3
     assert all("" not in line for line in lines)
-
-
-def test_appends_to_what_is_there(tmp_path: Path) -> None:
-    run(tmp_path, "r.report(1, loss=1)")
-    _, lines = run(tmp_path, "r.report(2, loss=1)")
-    assert [line["step"] for line in lines] == [1, 2]
-
-
-def test_only_the_first_rank_reports(tmp_path: Path) -> None:
-    assert run(tmp_path, "r.report(1, loss=1); r.event('x'); r.sync()", RANK="1") == ("", [])
 
 
 def test_does_nothing_outside_a_campaign(tmp_path: Path) -> None:
@@ -110,11 +85,6 @@ def test_stops_on_a_signal_and_goes_on_until_asked(tmp_path: Path) -> None:
     assert run(tmp_path, script)[0] == "False\nTrue\n"
 
 
-def test_stops_on_the_stop_file(tmp_path: Path) -> None:
-    (tmp_path / "stop").touch()
-    assert run(tmp_path, "print(r.should_stop())", RANK="1")[0] == "True\n"
-
-
 def test_looks_for_the_stop_file_now_and_then(tmp_path: Path) -> None:
     script = """
 import os, time
@@ -128,12 +98,6 @@ clock[0] += 0.2
 print(r.should_stop())
 """
     assert run(tmp_path, script)[0] == "False\nFalse\nTrue\n"
-
-
-def test_a_line_is_written_whole_when_the_kernel_takes_it_in_parts(tmp_path: Path) -> None:
-    script = "import os; whole = os.write; os.write = lambda fd, data: whole(fd, data[:7]); r.report(1, loss=0.25)"
-    _, [line] = run(tmp_path, script)
-    assert line["loss"] == 0.25
 
 
 def test_a_line_that_broke_off_spoils_no_other(tmp_path: Path) -> None:
@@ -155,26 +119,6 @@ for step in (1, 2, 3):
     assert subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout == "2\n"
     found = parse(spool.read_bytes(), 0)
     assert (sorted(found.steps), len(found.bad)) == ([1, 3], 1)
-
-
-@pytest.mark.parametrize("opens", ["", "mine = [open('mine', 'w') for _ in range(20)]\n"])
-def test_a_script_that_closes_all_files_keeps_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: str
-) -> None:
-    """As a daemon does; the numbers of what it then opens are those that were ours."""
-    monkeypatch.chdir(tmp_path)
-    script = f"r.report(1, loss=1)\nimport os; os.closerange(3, 50)\n{opens}"
-    script += "r.report(2, loss=1); r.sync(); r.report(3, loss=1)"
-    _, lines = run(tmp_path, script, CAMPAIGN_PROGRESS_DIR=str(tmp_path))
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    assert json.loads((tmp_path / "rank-0").read_text())["step"] == 3
-    assert not opens or (tmp_path / "mine").read_text() == ""
-
-
-def test_the_package_offers_it_lazily() -> None:
-    script = "import sys, dscampaign; print('dscampaign.jobs' in sys.modules, dscampaign.report.__module__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False dscampaign.jobs.report\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")

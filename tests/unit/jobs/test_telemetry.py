@@ -85,38 +85,12 @@ def test_the_gpus_of_the_attempt_are_numbered_as_its_ranks_count_them(
     assert sampled(spool)[0]["gpu"] == [number for number, uuid in enumerate(uuids) if uuid]
 
 
-@pytest.mark.parametrize(("gpus", "interval_s"), [(0, 1.0), (2, 0.0)])
-def test_nothing_is_sampled_where_nothing_is_wanted(
-    nvml: FakeGpus, make: Make, spool: Path, gpus: int, interval_s: float
-) -> None:
-    made = make(gpus, interval_s=interval_s)
-    made.start()
-    made.stop()
-    made.wait()
-    assert (nvml.calls, spool.exists()) == ({}, False)
-
-
 def test_a_gpu_that_is_lost_is_left_out_and_the_others_go_on(nvml: FakeGpus, make: Make, spool: Path) -> None:
     make().start()
     wait_until(lambda: bool(sampled(spool)), "a sample")
     for name in [*nvml.calls]:
         nvml.fail(name, 0, nvml.NVML_ERROR_GPU_IS_LOST)
     wait_until(lambda: sampled(spool)[-1]["gpu"] == [1], "a sample of the other one")
-
-
-@pytest.mark.parametrize("module", [None, "broken"])
-def test_a_node_without_library_or_driver_says_so(
-    make: Make, spool: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], module: str | None
-) -> None:
-    broken = FakeGpus()
-    broken.fail("nvmlInit", -1, 9)
-    monkeypatch.setitem(sys.modules, "pynvml", broken if module else None)
-    monkeypatch.setattr(telemetry, "WAIT_S", HANGS_S)
-    made = make()
-    made.start()
-    made.wait()
-    assert not spool.exists()
-    assert "no telemetry of this node's GPUs" in capfd.readouterr().err
 
 
 def test_a_full_disk_leaves_a_gap_and_no_broken_line(
@@ -135,16 +109,3 @@ def test_a_full_disk_leaves_a_gap_and_no_broken_line(
     texts = spool.read_bytes().split(b"\n")[:-1]
     assert len(texts[1]) == 10
     assert all(json.loads(text) for text in [texts[0], *texts[2:]])
-
-
-def test_a_long_run_is_sampled_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(telemetry, "SAMPLES_AT_A_RATE", 3)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    rate, taken = telemetry._Rate(1.0), []
-    for _ in range(8):
-        clock[0] += rate.rest_s()
-        taken.append((clock[0], rate.next_span_s()))
-    assert taken == [(100, 1), (101, 1), (102, 1), (103, 1), (105, 2), (107, 2), (109, 2), (113, 4)]
-    clock[0] += 1000
-    assert (rate.rest_s(), rate.next_span_s(), rate.rest_s()) == (0.0, 8.0, 0.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,21 +18,6 @@ def test_a_search_without_end_is_given_up(pattern: str) -> None:
         assert not tried.search(unit * 100 + "!")
     assert tried.given_up
     assert not tried.search("aab aError: b xxy z")
-
-
-def test_a_search_leaves_no_timer_and_no_handler() -> None:
-    before = signal.getsignal(signal.SIGVTALRM)
-    assert UserPattern("^b").search("a\nb")
-    UserPattern("(a+)+b", 0.01).search("a" * 60)
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
-    assert signal.getsignal(signal.SIGVTALRM) is before
-
-
-def test_many_short_searches_share_their_time() -> None:
-    tried = UserPattern("(a+)+b", 0.05)
-    for _ in range(10_000):
-        tried.search("a" * 14)
-    assert tried.given_up
 
 
 ATOMS = st.sampled_from(["a", "b", ".", r"\w", r"\s", "[ab]", "x"])
