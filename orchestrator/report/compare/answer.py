@@ -19,7 +19,7 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import Condition, circumstances, few_repeats, unlike
-from .feasible import is_unfinished, unfit
+from .feasible import change_text, is_unfinished, unfit
 from .ignored_axes import ignored, learning_axes
 from .ranking import (
     best_learners,
@@ -144,7 +144,7 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         rows = [replace(row, verdict=apart.get(row.condition.name, row.verdict)) for row in rows]
         rows.sort(key=lambda row: row.condition.name not in apart)
     doubts = tuple(_doubts(lead, chosen, left, standing, comparisons))
-    doubt, title = doubts[0].code if doubts else None, chosen.condition.title
+    doubt, title = doubts[0].code if doubts else None, _name(chosen.condition)
     start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
     claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)
     if doubt is Why.VARIES and not undecided:
@@ -159,6 +159,13 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         doubts=doubts,
         remarks=remarks,
     )
+
+
+def _name(condition: Condition) -> str:
+    """Return the title, with a change that retries made to all conditions alike."""
+    run = condition.counted[0]
+    change = run.changes or f"micro-batch {run.micro_batch}"
+    return f"{condition.title} ({change})" if change_text(run) else condition.title
 
 
 def _figure(lead: Objective, fit: Sequence[BaselineComparison]) -> Metric:
@@ -310,6 +317,8 @@ def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
     latest = max(points.values(), default=0.0)
     if early := tuple(name for name, share in points.items() if share < latest - UNLIKE):
         yield Reason(Why.EVALUATED, early, min(points.values()), detail=f"{latest:.0%}")
+    if change := next((text for one in comparisons for run in one.condition.counted if (text := change_text(run))), ""):
+        yield Reason(Why.ALIKE, detail=change)
     for axis in ignored(run for one in comparisons for run in one.condition.runs):
         yield Reason(Why.IGNORED, (axis,))
 
@@ -360,6 +369,9 @@ def _nothing(reasons: Mapping[str, Reason]) -> str:
     if len(left) == 1 and codes == {Why.NOT_MEASURED, Why.ENDED}:
         [(title, why)] = left.items()
         return f"{title} is the only one that completed; its {reasons_text([why], short=True)}."
+    sizes = [reason.number for reason in reasons.values() if reason.number is not None]
+    if codes == {Why.CHANGED} and sizes:
+        return f"Nothing can be recommended: retries changed sizes; set `micro_batch: {min(sizes):.0f}` for all."
     if len(codes) > 1:
         return "Nothing can be recommended; each condition has a reason against it."
     against = _WITHOUT.get(*codes) or reasons_text([*reasons.values()], short=Why.NOT_MEASURED in codes)

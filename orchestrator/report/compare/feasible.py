@@ -48,7 +48,7 @@ def infeasible(condition: Condition) -> Reason | None:
         end = _ends(failed, len(condition.runs))
         return Reason(Why.ENDED, kinds, detail=end + cause, end=end)
     if changed := [run for run in condition.runs if run.changed]:
-        return Reason(Why.CHANGED, detail=_change(changed[0]))
+        return Reason(Why.CHANGED, number=changed[0].micro_batch, detail=change_text(changed[0]))
     return _strained(condition)
 
 
@@ -63,10 +63,11 @@ def _ends(failed: Sequence[MeasuredRun], repeats: int) -> str:
     return ", ".join(parts)
 
 
-def _change(run: MeasuredRun) -> str:
+def change_text(run: MeasuredRun) -> str:
+    """Return the change that a retry made; "" without one."""
     if run.micro_batch != run.first_micro_batch:
-        return f"ran with micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
-    return f"a retry set {run.changes}"
+        return f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}"
+    return run.changes
 
 
 def is_screened_out(condition: Condition) -> bool:

@@ -38,6 +38,7 @@ class Why(StrEnum):
     VARIABLES = "different_variables"
     EVALUATED = "evaluated_at_different_steps"
     IGNORED = "axis_without_effect"
+    ALIKE = "changed_alike"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.UNFINISHED: "not finished",
     Why.SCREENED: "screened out: {detail}",
     Why.ENDED: "{detail}",
-    Why.CHANGED: "{detail}; not compared",
+    Why.CHANGED: "ran with {detail}; not compared",
     Why.TIGHT: "takes {number} of the GPU's memory, above {detail}",
     Why.ALLOCATOR: "the GPU's allocator had to retry: memory was nearly full",
     Why.OVERFLOW: "skipped optimizer steps because gradients overflowed",
@@ -93,6 +94,7 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.DEVICES: "jobs that ask for the same ran on different devices: {detail}",
     Why.VARIABLES: "jobs inherited different values of {detail} from the shell ({names}); set them in `env`",
     Why.EVALUATED: "{names} evaluated last after {number} of the steps, others after {detail}: compare equal steps",
+    Why.ALIKE: "retries ran all with {detail}: compared with each other",
     Why.IGNORED: "{names} changes no digit of any loss: does the script read it?",
 }
 _SHORT: Final[Mapping[Why, str]] = {

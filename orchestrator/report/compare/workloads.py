@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -67,10 +67,19 @@ def workloads_of(
     """
     works = map(_work, conditions, _tokens_per_step(conditions))
     pairs = grouped(zip(conditions, works, strict=True), lambda pair: pair[1])
-    groups = [tuple(condition for condition, _ in group) for group in pairs]
+    groups = [_changed_alike([condition for condition, _ in group]) for group in pairs]
     names = _names(groups, [group[0][1] for group in pairs])
     named = zip(names, groups, strict=True)
     return [Workload(name, group, *baseline_of(group, baseline, given)) for name, group in named]
+
+
+def _changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
+    """Return conditions as comparable if a retry changed all completed runs alike, and no step ran before that."""
+    done = [run for one in group for run in one.runs if run.completed]
+    changes = {(run.first_micro_batch, run.micro_batch, run.changes) for run in done}
+    if len(changes) == 1 and done[0].changed and not any(run.mixed for run in done):
+        return tuple(replace(one, runs=tuple(replace(run, alike=True) for run in one.runs)) for one in group)
+    return tuple(group)
 
 
 def asked_work(condition: Condition) -> dict[str, Any]:

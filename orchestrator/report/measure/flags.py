@@ -17,6 +17,16 @@ from .timing import LEAST_S, LEAST_STEPS
 GAPS: Final = 0.01
 SLOWED: Final = 0.01
 WAITED: Final = 0.05
+REASONS: Final = frozenset(
+    (
+        "completed early",
+        "micro-batch changed by a retry",
+        "configuration changed by a retry",
+        "skipped steps",
+        "allocator retries",
+    )
+)
+"""Kinds of remarks that are also reasons against a condition."""
 UNTIMED: Final = (
     "step times are not known: the lines that were read have no times, or times too close together; "
     "let the script report step_time"

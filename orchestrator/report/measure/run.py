@@ -113,7 +113,9 @@ class MeasuredRun:
         machines: hardware and processor load by node, as far as reported.
         variables: of each attempt that made steps, hashes of the inherited variables that may change its speed.
         span_s: start of its first attempt with the present configuration, and end of its newest; None if unknown.
-        generation, attempt_id: of the newest attempt with the present configuration; 0 and None before the first.
+        generation: of the newest attempt with the present configuration; 0 before the first.
+        mixed: its steps are of attempts with different micro-batches or changes.
+        alike: a retry changed all completed runs of its workload alike, so they compare.
     """
 
     name: str
@@ -155,7 +157,8 @@ class MeasuredRun:
     forwarded: Mapping[str, str]
     span_s: tuple[float, float] | None
     generation: int
-    attempt_id: int | None
+    mixed: bool
+    alike: bool = False
 
     @property
     def completed(self) -> bool:
@@ -174,8 +177,8 @@ class MeasuredRun:
 
     @property
     def changed(self) -> bool:
-        """Whether a retry changed its configuration."""
-        return bool(self.changes) or self.micro_batch != self.first_micro_batch
+        """Whether a retry changed its configuration, and not those of the others alike."""
+        return not self.alike and (bool(self.changes) or self.micro_batch != self.first_micro_batch)
 
     @property
     def heeds_config(self) -> bool:
@@ -235,6 +238,7 @@ def measured_run(data: RunData) -> MeasuredRun:
     run, mine = data.run, data.mine
     newest = mine[-1] if mine else None
     lines = _lines(data)
+    made = set(lines.generation.tolist())
     tokens = _tokens_per_step(run.config, lines, data.series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
     parameters = data.start.get("parameters")
@@ -275,7 +279,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         forwarded=data.forwarded,
         span_s=_span_s(mine),
         generation=newest.generation if newest else 0,
-        attempt_id=newest.id if newest else None,
+        mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in made}) > 1,
         **_batch(run.config, mine),
     )
 

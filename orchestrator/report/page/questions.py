@@ -28,7 +28,7 @@ from dscampaign.orchestrator.report.compare.sensitivity import (
 from dscampaign.orchestrator.report.compare.statistics import Estimate
 from dscampaign.orchestrator.report.compare.wording import difference, span, times
 from dscampaign.orchestrator.report.measure.failures import FailedAttempt
-from dscampaign.orchestrator.report.measure.flags import remarks_of
+from dscampaign.orchestrator.report.measure.flags import REASONS, remarks_of
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective
@@ -321,13 +321,14 @@ def _failure(same: Sequence[FailedAttempt]) -> Problem:
 
 
 def _remarks(results: Results) -> Iterator[Problem]:
-    """Yield remarks by kind; a condition that is out has a row already."""
+    """Yield remarks by kind; failures, and reasons against a condition, have rows already."""
     rows = [row for one in results.workloads for row in one.answer.rows]
     out = {run.name for row in rows if row.why and row.why.code is not Why.UNFINISHED for run in row.condition.runs}
     remarks: dict[str, list[tuple[str, str]]] = {}
     for run in results.runs:
-        for kind, text in remarks_of(run).items() if run.name not in out else ():
-            remarks.setdefault(kind, []).append((run.name, text))
+        for kind, text in remarks_of(run).items():
+            if run.name not in out or (run.completed and kind not in REASONS):
+                remarks.setdefault(kind, []).append((run.name, text))
     for kind, same in remarks.items():
         yield kind, [name for name, _ in same], same[0][1], ""
     if silent := [run.name for run in results.runs if run.silent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import baseline_of, conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare, verdict
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
+from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.statistics import Estimate, LossTest, Standing, estimate
 from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
@@ -335,6 +336,36 @@ def test_digits_follow_the_interval() -> None:
     assert shown(-0.00234567, 0.75) == "+0.00"
     assert shown(-0.00234567, 0.05) == "-0.002"
     assert shown(-0.00234567, 0.00002) == "-0.0023"
+
+
+def shrunk(runs: Sequence[MeasuredRun], sizes: Mapping[str, int]) -> list[MeasuredRun]:
+    """The same after an out-of-memory with these micro-batches before; all end with 4."""
+    return [replace(run, first_micro_batch=sizes[run.params["label"]]) for run in runs]
+
+
+def test_conditions_that_shrank_alike_are_ranked_with_their_size(planted_url: PlantStore) -> None:
+    url = planted_url(Planted("a"), Planted("b", (0.08, 0.0801, 0.0802)))
+    results = results_at(url)
+    runs = shrunk(results.runs, {"a": 8, "b": 8})
+    (one,) = results_of(results.campaign, runs).workloads
+    assert one.answer.sentence == "Use b (micro-batch 4): 1.25 × the baseline's speed, same loss."
+    assert [row.verdict for row in one.answer.rows] == [Standing.BEST, Standing.SLOWER]
+    assert one.answer.remarks[0].text == "retries ran all with micro-batch 4 instead of 8: compared with each other"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_conditions_that_shrank_from_other_sizes_or_after_steps_are_not(planted_url: PlantStore, mixed: bool) -> None:
+    results = results_at(planted_url(Planted("a"), Planted("b")))
+    runs = [replace(run, mixed=mixed) for run in shrunk(results.runs, {"a": 8, "b": 8 if mixed else 16})]
+    (one,) = results_of(results.campaign, runs).workloads
+    assert one.answer.sentence == "Nothing can be recommended: retries changed sizes; set `micro_batch: 4` for all."
+    assert [row.verdict for row in one.answer.rows] == [Standing.OUT, Standing.OUT]
+
+
+@pytest.mark.parametrize(("last", "mixed"), [(0, False), (60, True)])
+def test_steps_of_another_size_are_seen(planted: Plant, last: int, mixed: bool) -> None:
+    (run,) = planted(Planted("a", (0.1,), (3.0,), tries=(Try(0, last, "oom", micro_batch=8), Try(last // 2, 100))))
+    assert (run.changed, run.mixed) == (True, mixed)
 
 
 def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:

@@ -155,6 +155,12 @@ def test_repeats_on_other_machines_and_silent_runs_are_reported(planted_url: Pla
     assert "no metrics" in {row[0] for row in cells(problems(results_of(results.campaign, silent)))}
 
 
+def test_remarks_are_shown_of_conditions_that_are_out(planted_url: PlantStore) -> None:
+    rows = cells(problems(results_at(planted_url(replace(BASE, usable_gb=10.0), replace(FAST, usable_gb=10.0)))))
+    assert ("out", "2", "base, fast") in {row[:3] for row in rows}
+    assert ("few steps timed", "6") in {row[:2] for row in rows}
+
+
 def test_without_failures_no_loss_of_time_is_reported(planted_url: PlantStore) -> None:
     assert problems(results_at(planted_url(FAST))).text == "0 attempts failed."
 
