@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedCopy
+from dscampaign.jobs.shared.code_copy import LIVE, CopyPaths, DamagedCopy
 from dscampaign.orchestrator.campaign import code_copies, code_tree
 from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files
 from dscampaign.orchestrator.campaign.code_text import describe
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.world_on_disk import make_world
 
@@ -70,12 +69,6 @@ def test_of_a_work_tree_code_is_copied_and_the_rest_linked(project: Project) -> 
     assert describe([code])[0].endswith("left out: .gitignore, data, notes.log, pkg/fast.so")
 
 
-def test_a_script_that_git_ignores_is_copied_all_the_same(project: Project) -> None:
-    project.git("init", "-q")
-    project.write(".gitignore", "train.py\n")
-    assert project.files() == ["train.py"]
-
-
 def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> None:
     library = Project(tmp_path / "library")
     for one in (library, project):
@@ -84,33 +77,6 @@ def test_a_submodule_belongs_to_the_code(project: Project, tmp_path: Path) -> No
         one.git("commit", "-qm", "first")
     project.git("submodule", "add", "-q", str(library.root), "lib")
     assert "lib/train.py" in project.files()
-
-
-def test_the_whole_work_tree_is_copied_for_a_script_deep_in_it(project: Project) -> None:
-    project.git("init", "-q")
-    project.write("scripts/deep.py")
-    assert project.files("scripts/deep.py") == ["scripts/deep.py", "train.py"]
-
-
-@pytest.mark.parametrize("git", [True, False])
-def test_a_folder_without_code_is_one_link(project: Project, *, git: bool) -> None:
-    """What runs write there by a path made from `__file__` is where the user looks, and later shards are found."""
-    if git:
-        project.git("init", "-q")
-    for name in ("data/train/1.npy", "data/2.npy", "outputs/first/config.yaml", "deep/module.py", "deep/3.npy"):
-        project.write(name)
-    code = project.code()
-    assert code.tree is not None
-    assert code.tree.left_out == ("data", "deep/3.npy", "outputs")
-    (project.copy(code).folder / "outputs/second.json").write_text("x")
-    assert (project.root / "outputs/second.json").exists()
-    assert project.code().hash == code.hash
-
-
-def test_scripts_in_several_folders_of_a_work_tree_share_a_copy_that_is_named_once(project: Project) -> None:
-    project.git("init", "-q")
-    project.write("deep/in/it/train.py")
-    assert describe([project.code(), project.code("deep/in/it/train.py")]) == describe([project.code()])
 
 
 def test_without_git_hidden_files_environments_and_data_are_left_out(
@@ -165,18 +131,6 @@ def test_links_stay_links_within_the_code_and_lead_out_of_it_otherwise(project: 
     assert (copy.folder / "data").resolve() == tmp_path / "shared"
 
 
-def test_a_module_brings_the_folder_that_holds_it_and_an_installed_one_nothing(project: Project) -> None:
-    project.write("pkg/__init__.py")
-    assert "pkg/__init__.py" in project.files("-m", "pkg.train")
-    assert project.code("-m", "timm.train") == Code("")
-
-
-def test_a_script_that_is_not_seen_from_here_is_used_in_place(project: Project) -> None:
-    code = project.code("/nodes/only/train.py")
-    assert code.hash == LIVE
-    assert "cannot be read from this machine" in code.why
-
-
 def test_the_plan_names_the_hash_that_submit_then_uses_and_writes_nothing(project: Project) -> None:
     planned = project.code(make=False)
     assert not project.dir.exists()
@@ -192,13 +146,6 @@ def test_the_same_code_is_copied_once_and_other_code_beside_it(project: Project)
     assert project.code().hash != first.hash
     project.copy(first).verify()
     assert len([path for path in (project.dir / "code").iterdir() if path.is_dir()]) == 2
-
-
-def test_the_plan_describes_the_copy(project: Project) -> None:
-    code = project.code(make=False)
-    assert code.tree
-    files = count(len(code.tree.files), "file")
-    assert describe([code])[0].startswith(f"code: copy of {project.root}, {files}, hash {code.hash}")
 
 
 @pytest.mark.parametrize("git", [True, False])
@@ -226,56 +173,12 @@ def test_a_grown_matrix_a_new_readme_and_results_are_no_other_code(project: Proj
     assert changed_files(first.hash, project.code(), project.dir) == ["conf.yaml", "results/__init__.py"]
 
 
-def test_a_text_is_code_if_git_tracks_it(project: Project) -> None:
-    project.git("init", "-q")
-    project.write("prompts.txt")
-    first = project.code()
-    assert (project.copy(first).folder / "prompts.txt").resolve() == project.root / "prompts.txt"
-    project.git("add", "prompts.txt")
-    assert changed_files(first.hash, project.code(), project.dir) == ["prompts.txt"]
-
-
-@pytest.mark.parametrize("git", [True, False])
-def test_specs_of_other_campaigns_are_no_code_unless_the_command_names_them(project: Project, *, git: bool) -> None:
-    if git:
-        project.git("init", "-q")
-    first = project.code()
-    project.write("other.yaml", "name: other\ncommand: train.py {lr}\nmatrix:\n  lr: [1, 2]\n")
-    project.write("wrong.yml", '"name": other\ncommand : [train.py\nmatrx: {lr: [1, 2]\n')  # while it is being written
-    assert project.code().hash == first.hash
-    reading = RunConfig(command=["train.py"], env={"CONFIG": "other.yaml"})
-    copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
-    assert changed_files(first.hash, copies.of(reading), project.dir) == ["other.yaml"]
-    assert changed_files(first.hash, project.code("train.py", "--config=other.yaml"), project.dir) == ["other.yaml"]
-    project.write("conf.yaml", "name: net\ntrain: {lr: 1}\nslurm: {partition: main}\nsweep: {matrix: 1}\n")
-    assert changed_files(first.hash, project.code("train.py"), project.dir) == ["conf.yaml"]
-
-
-@pytest.mark.parametrize("git", [True, False])
-def test_a_campaign_that_lives_in_the_script_s_folder_is_no_code(project: Project, *, git: bool) -> None:
-    if git:
-        project.git("init", "-q")
-    project.dir = project.root
-    first = project.code()
-    for name in ("sweep/batches/a/payloads.jsonl", "sweep/runs/r/current", "campaign.db-wal", "code/other/train.py"):
-        project.write(name)
-    assert project.code().hash == first.hash
-    assert project.files() == ["train.py"]
-
-
 @pytest.mark.parametrize("git", [True, False])
 @pytest.mark.parametrize(
     "files",
     [
         ("campaign.db", "campaign.db-wal", "campaign.toml"),
-        ("runs/campaign.db", "runs/campaign.db-writer", "runs/.doctor/a/look.py"),
-        (
-            "runs/code/0123456789abcdef/train.py",
-            "runs/code/0123456789abcdef.json",
-            "runs/data/0123456789abcdef01234567/a.json",
-        ),
         ("runs/sweep/campaign.json", "runs/sweep/batches/a/closed", "runs/sweep/runs/r/g0001/train.json"),
-        ("campaign.json", "runs/r/g0001/train.json", "searches/a.json", "by-hand/r/train.json"),
     ],
 )
 def test_files_of_campaigns_beside_the_script_are_no_code(
@@ -291,34 +194,6 @@ def test_files_of_campaigns_beside_the_script_are_no_code(
     if git:
         project.git("add", ".")
         assert changed_files(first.hash, project.code(), project.dir) == []
-
-
-@pytest.mark.parametrize("git", [True, False])
-def test_code_beside_a_campaign_is_code_under_any_name(project: Project, *, git: bool) -> None:
-    if git:
-        project.git("init", "-q")
-    for name in ("net/runs/schedule.py", "net/code/data.py", "campaign.json"):
-        project.write(name)
-    project.write("sweep/campaign.json", '{"campaign": "sweep", "created_s": 1.5}')
-    project.write("sweep/model.py")
-    names = ["campaign.json", "net/code/data.py", "net/runs/schedule.py", "sweep/model.py", "train.py"]
-    assert project.files() == names
-
-
-def test_ten_thousand_runs_look_at_the_code_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[Path] = []
-    real = code_copies.tree_around
-    monkeypatch.setattr(code_copies, "tree_around", lambda folder, *rest: looks.append(folder) or real(folder, *rest))
-    copies = CodeCopies(project.dir, project.root / "spec.yaml", project.root, make=True)
-    config = RunConfig.model_validate({"command": ["train.py", "--a", "1"]})
-    assert len({copies.of(config).hash for _ in range(10_000)}) == 1
-    assert len(looks) == 1
-
-
-def test_the_variables_that_the_code_reads_are_known_by_name(project: Project) -> None:
-    copy = project.code().copy
-    assert copy
-    assert copy.reads == ("DEBUG_IT", "GREETING", "STORAGE")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -365,17 +240,6 @@ def test_a_copy_that_others_can_write_to_is_not_used(project: Project, place: st
         copy.verify()
 
 
-def test_a_manifest_of_other_files_is_not_trusted(project: Project) -> None:
-    copy = project.copy(project.code())
-    (copy.folder / "train.py").chmod(0o600)
-    (copy.folder / "train.py").write_text("evil")
-    found = copy.read()
-    forged = CodeCopy(found.root, {**found.files, "train.py": "0" * 64})
-    forged.write(copy.manifest)
-    with pytest.raises(DamagedCopy, match="is that of"):
-        copy.verify()
-
-
 def test_a_copy_that_broke_off_is_no_copy(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write("b.py")
 
@@ -412,15 +276,3 @@ def test_a_script_that_others_may_write_is_not_submitted(tmp_path: Path, code: s
         world.record(command=command, code=code)
     world.store.close()
     assert "chmod go-w" in (refused.value.hint or "")
-
-
-@pytest.mark.parametrize("with_git", [True, False])
-def test_the_scripts_that_deepspeed_leaves_in_a_checkpoint_are_no_code(project: Project, *, with_git: bool) -> None:
-    if with_git:
-        project.git("init", "-q")
-    before = project.code().hash
-    for place in ("out/step5/zero_to_fp32.py", "runs/zero_to_torch.py"):
-        project.write(place)
-    assert project.code().hash == before
-    project.write("out/step5/helper.py")
-    assert project.code().hash != before

@@ -10,9 +10,7 @@ import pytest
 
 from dscampaign.db.records import RunRow
 from dscampaign.db.states import ABSENT, Cause, CauseCode, RunState
-from dscampaign.db.storable import to_json
-from dscampaign.db.stored_document import StoredDocument
-from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge, unchanged
+from dscampaign.orchestrator.campaign.diff import accepted_again, as_kept, asked_again, desired_again, merge
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.pending_reason import waits_because
 from dscampaign.orchestrator.spec.effects import DESCRIBES_ONLY, FIELDS, LEARNED
@@ -28,12 +26,6 @@ def new(name: str, config_hash: str = "") -> Run:
 
 def stored(name: str, state: RunState = RunState.PENDING, **values: Any) -> RunRow:
     return run_row(**{"name": name, "config_hash": f"hash-{name}", "state": state, **values})
-
-
-def test_all_runs_of_a_first_submission_are_new() -> None:
-    found = merge([new("a"), new("b")], [])
-    assert [run.name for run in found.create] == ["a", "b"]
-    assert (found.keep, found.replace, found.drop) == ((), (), ())
 
 
 @pytest.mark.parametrize("state", list(RunState))
@@ -205,17 +197,6 @@ def test_more_steps_go_on_from_the_last_checkpoint(state: RunState) -> None:
     assert merge([longer], [replace(again, state=RunState.RUNNING)], saved={row.id}).keep
 
 
-def test_a_run_that_waits_keeps_its_budgets_when_it_gets_more_steps() -> None:
-    again = as_kept(as_stored(trained(10, "old"), RunState.PENDING, retry_epoch=1), trained(20, "new"))
-    assert (again.state, again.target_step, again.retry_epoch) == (RunState.PENDING, 20, 1)
-
-
-def test_fewer_steps_than_were_made_change_nothing() -> None:
-    row = as_stored(trained(20, "short"))
-    assert merge([trained(10, "short")], [row]).keep
-    assert as_kept(row, trained(10, "short")) == row
-
-
 @pytest.mark.parametrize(
     ("before", "after", "saved", "hint"),
     [
@@ -240,27 +221,3 @@ def test_one_that_is_under_way_has_to_be_cancelled_first() -> None:
     with pytest.raises(UserError) as raised:
         merge([trained(20, "new")], [row], saved={row.id})
     assert "cancel it first" in (raised.value.hint or "")
-
-
-def test_one_without_a_checkpoint_that_failed_begins_anew() -> None:
-    row = as_stored(trained(10, "old"), RunState.FAILED)
-    assert merge([trained(20, "new")], [row]).replace == ((row, trained(20, "new")),)
-
-
-def test_an_identical_configuration_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan of ten thousand runs that nobody changed parses none of their configurations."""
-    run = new("a")
-    row = stored("a", RunState.QUEUED, config=StoredDocument(to_json(run.stored_config)))
-    monkeypatch.setattr(StoredDocument, "_parsed", lambda _: pytest.fail("was read"))
-    assert merge([run], [row]).keep == ((row, run),)
-    assert as_kept(row, run).config is row.config
-
-
-def test_the_same_in_other_words_is_no_change() -> None:
-    """An older version had fewer fields, and other orders."""
-    run = new("a")
-    known = dict(reversed(run.stored_config.items()))
-    del known["train"]["eps"]
-    row = stored("a", RunState.COMPLETED, config=StoredDocument(to_json(known)))
-    assert not unchanged(row, run)
-    assert merge([run], [row]).keep == ((row, run),)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunStatus
-from dscampaign.db.states import RunState, Stage
+from dscampaign.db.states import RunState
 from dscampaign.orchestrator.campaign.status import campaign_left_s, run_left_s
 
 NOW_S = 10_000.0
@@ -67,16 +67,6 @@ def test_runs_that_wait_take_as_long_as_their_siblings_as_many_at_once() -> None
     assert campaign_left_s(runs, left, {1: 2000.0}, NOW_S) == pytest.approx((100.0 + 300.0 + 3 * 1200.0) / 2)
 
 
-def test_a_run_that_has_just_begun_takes_as_long_as_its_siblings() -> None:
-    assert campaign_left_s([done(1), run(2, step=None, ts_s=None)], {}, {1: 2000.0}, NOW_S) == 2000.0
-    assert campaign_left_s([done(1), run(2, step=900, started_s=NOW_S - 9)], {}, {1: 2000.0}, NOW_S) == 200.0
-
-
-def test_a_retry_needs_only_the_steps_that_it_has_not_made() -> None:
-    runs = [done(1), run(2, step=None, started_s=None), waiting(3, step=600)]
-    assert campaign_left_s(runs, {2: 10.0}, {1: 1000.0, 3: 700.0}, NOW_S) == 10.0 + 400.0
-
-
 @pytest.mark.parametrize(
     ("runs", "left", "spent"),
     [
@@ -92,31 +82,3 @@ def test_a_campaign_with_too_few_paces_has_no_estimate(
     runs: list[RunStatus], left: dict[int, float], spent: dict[int, float]
 ) -> None:
     assert campaign_left_s(runs, left, spent, NOW_S) is None
-
-
-def test_a_run_that_saves_at_its_end_hides_nothing_of_the_others() -> None:
-    runs = [done(1), run(2, step=1000), waiting(3)]
-    assert campaign_left_s(runs, {}, {1: 500.0}, NOW_S) == 500.0
-
-
-def test_there_is_no_estimate_during_the_screening() -> None:
-    screens, full = run(1, stage=Stage.SCREENING), waiting(2, stage=Stage.FULL)
-    assert campaign_left_s([screens, full], {1: 600.0}, {}, NOW_S) is None
-    assert campaign_left_s([run(1), full], {1: 600.0}, {}, NOW_S) is not None
-
-
-def test_repeats_of_a_condition_tell_of_each_other_where_conditions_differ() -> None:
-    runs = [
-        run(1, name="small"),
-        waiting(2, name="large-r2", repeat=2),
-        done(3, name="large-r1", repeat=1),
-        done(4, name="small-r1", repeat=1),
-    ]
-    assert campaign_left_s(runs, {1: 10.0}, {3: 5000.0, 4: 100.0}, NOW_S) == 5010.0
-
-
-def test_ten_thousand_runs_are_estimated() -> None:
-    runs = [run(n) for n in range(64)] + [waiting(n) for n in range(64, 10_000)]
-    assert campaign_left_s(runs, dict.fromkeys(range(64), 100.0), {}, NOW_S) == pytest.approx(
-        (64 * 100.0 + 9936 * 1000.0) / 64
-    )

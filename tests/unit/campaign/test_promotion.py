@@ -12,7 +12,7 @@ from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.desired import Submission, record
 from dscampaign.orchestrator.campaign.promotion import Promotion, promote
-from dscampaign.orchestrator.errors import SpecError, UserError
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.load import load_runs
 
 SPEC = """\
@@ -36,17 +36,6 @@ matrix:
     - {zero_stage: 3, deepspeed.zero_optimization.overlap_comm: true}
 repeats: 3
 screen: {steps: 20}
-"""
-COMMAND = """\
-name: own
-executor: local
-command: [./train.py, --depth, "{depth}", --lr, "{lr}", --case, "{case}", --steps, "{steps}"]
-train: {steps: 100}
-matrix:
-  depth: [2, 4]
-  train.lr: [1e-3, 1e-4]
-  case:
-    - {label: wide, env.WIDTH: 8}
 """
 
 
@@ -117,14 +106,6 @@ def test_the_run_is_the_condition_s_but_for_its_length(tmp_path: Path) -> None:
         assert before == after
 
 
-def test_overrides_are_in_the_text(tmp_path: Path) -> None:
-    made = promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", "train.lr=1e-3", "repeats=2", "name=trial")
-    assert made.name == "trial-5000-steps"
-    assert made.run.config.train.lr == 1e-3
-    assert "--set" not in made.text
-    assert "repeats" not in made.text
-
-
 def test_from_another_folder_inputs_have_whole_paths(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     made = promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", out="there/long.yaml")
@@ -132,15 +113,6 @@ def test_from_another_folder_inputs_have_whole_paths(tmp_path: Path) -> None:
     assert "KEY: ${KEY}" in made.text
     assert made.run.config.train.dataset is not None
     assert made.run.config.train.dataset.path == f"{tmp_path}/text.txt"
-
-
-def test_placeholders_of_the_matrix_are_filled_in(tmp_path: Path) -> None:
-    made = promoted(tmp_path, COMMAND, "depth-4_lr-0.0001_case-wide")
-    assert "command: [./train.py, --depth, '4', --lr, '{lr}', --case, wide, --steps, '{steps}']" in made.text
-    words = ["--depth", "4", "--lr", "0.0001", "--case", "wide", "--steps", "5000"]
-    assert list(made.run.config.command or ())[1:] == words
-    assert made.run.config.env == {"WIDTH": "8"}
-    assert any("its command decides" in note for note in made.notes)
 
 
 def test_notes_name_the_effects_of_the_number_of_steps(tmp_path: Path) -> None:
@@ -153,26 +125,8 @@ def test_notes_name_the_effects_of_the_number_of_steps(tmp_path: Path) -> None:
     assert "about 2 h at the measured 1.44 s a step" in made.notes[2]
 
 
-def test_a_constant_rate_and_saved_runs_need_no_remark(tmp_path: Path) -> None:
-    text = SPEC.replace("epochs: 1          # once", "schedule: constant\n  checkpoint_every: 500")
-    text = text.replace("warmup_steps: 10", "steps: 100")
-    assert promoted(tmp_path, text, "zero_stage-1_CASE-a").notes == ()
-
-
-def test_an_invalid_result_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="warmup_steps"):
-        promoted(tmp_path, SPEC, "zero_stage-1_CASE-a", steps=5)
-
-
 def test_a_condition_that_the_spec_has_no_longer_is_refused(tmp_path: Path) -> None:
     campaign, rows = submitted(tmp_path, SPEC)
     gone = rows["zero_stage-1_CASE-a"]
     with pytest.raises(UserError, match="no longer has the condition c"):
         promote(campaign, "c", replace(gone, params={"zero_stage": 2}), 5000, tmp_path / "x.yaml")
-
-
-def test_a_spec_without_a_matrix_is_promoted_too(tmp_path: Path) -> None:
-    text = SPEC[: SPEC.index("# Which stage?")]
-    made = promoted(tmp_path, text, "run")
-    assert made.fixed == ()
-    assert made.run.target_step == 5000

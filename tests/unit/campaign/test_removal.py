@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -141,12 +140,6 @@ def test_a_folder_that_is_away_is_not_taken_for_removed(world: World) -> None:
     assert rows(world)["run"] == 2
 
 
-def test_a_folder_that_its_user_removed_is_no_obstacle(world: World) -> None:
-    shutil.rmtree(world.paths.dir)
-    removal.remove(world.store, world.campaign)
-    assert rows(world) == {}
-
-
 def theirs(folder: Path) -> Path:
     """A folder of the user's own."""
     file = folder / "src" / "model.py"
@@ -166,21 +159,6 @@ def test_files_that_the_campaign_did_not_make_stay_and_are_listed(world: World, 
     assert left == set(mine)
     with pytest.raises(UserError, match="is not empty: mine is not of this campaign"):
         world.record()
-
-
-def test_the_prompt_lists_deleted_and_kept_files(world: World, capsys: Output) -> None:
-    mine = theirs(world.paths.dir / "mine").parents[1]
-    assert cli(world, "rm", "c") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert f"deletes {world.paths.runs}" in lines
-    assert f"keeps {mine}: not of this program" in lines
-    assert not any(line.startswith(f"deletes {mine}") for line in lines)
-    output = world.paths.run("depth-1").dir / "output"
-    output.touch()
-    assert cli(world, "rm", "c") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert f"deletes the files of campaign in {world.paths.runs}" in lines
-    assert f"keeps {output}: not of this program" in lines
 
 
 @pytest.mark.parametrize("name", ["src", "runs/depth-1", "campaign.json"])
@@ -241,30 +219,6 @@ def test_a_campaign_with_invisible_jobs_stays(unsettled: World) -> None:
     assert rows(unsettled)["run"] == 2
 
 
-def test_a_local_job_of_another_machine_is_not_taken_for_ended(unsettled: World) -> None:
-    unsettled.cluster.jobs.clear()
-    for name, host in (("depth-1", "elsewhere"), ("depth-2", socket.gethostname())):
-        [attempt] = unsettled.attempts(name)
-        with unsettled.store.write() as conn:
-            queries.update_attempt(conn, attempt.id, job_id=f"local-{host}-7", executor="local")
-    with pytest.raises(Unreachable, match="unknown whether"):
-        removal.remove(unsettled.store, unsettled.campaign)
-    with unsettled.store.write() as conn:
-        queries.update_attempt(conn, unsettled.attempts("depth-1")[0].id, job_id=f"local-{socket.gethostname()}-8")
-    removal.remove(unsettled.store, unsettled.campaign)
-    assert rows(unsettled) == {}
-
-
-def test_a_mount_point_without_anything_is_no_removed_campaign(unsettled: World, tmp_path: Path) -> None:
-    unsettled.cluster.jobs.clear()
-    with unsettled.store.write() as conn:
-        (tmp_path / "mount").mkdir()
-        queries.update_campaign(conn, unsettled.campaign.id, dir=str(tmp_path / "mount"))
-    with pytest.raises(UserError, match="not settled"):
-        removal.remove(unsettled.store, unsettled.campaign)
-    assert rows(unsettled)["run"] == 2
-
-
 @pytest.mark.parametrize("at", ["sweep", "delete_measurements", "delete_campaign"])
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_removal_that_was_killed_is_finished_by_the_next(
@@ -290,39 +244,6 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
         removal.remove(world.store, world.campaign)
     assert rows(world) == {}
     assert not world.paths.dir.exists()
-
-
-def test_attempts_that_measured_nothing_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, removed = make_world(tmp_path), []
-    made.record(matrix={"depth": list(range(20))}, limits={"running": 18})
-    made.run_pass()
-    [waiting, *_] = [array for array in made.cluster.submitted if array.size > 1]
-    made.cluster.cancel([f"1_{task}" for task in range(2, waiting.size)])
-    made.run_jobs()
-    desired.cancel(made.store, made.campaign, None)
-    for _ in range(3):
-        made.run_pass()
-    original = removal.delete_measurements
-    monkeypatch.setattr(
-        removal, "delete_measurements", lambda conn, some: (removed.append(list(some)), original(conn, some))
-    )
-    removal.remove(made.store, made.campaign)
-    assert sorted(map(len, removed)) == [1, 1, 16]
-    assert rows(made) == {}
-    made.store.close()
-
-
-def test_an_interrupted_removal_names_the_command_that_finishes_it(
-    world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(removal, "delete_campaign", interrupt)
-        assert cli(world, "rm", "c", "--yes") == 130
-    assert "interrupted: `campaign rm c" in capsys.readouterr().err
-    assert cli(world, "rm", "c", "--yes") == 0
 
 
 # -- gc ----------------------------------------------------------------------------------------------------------------
@@ -414,15 +335,6 @@ def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
     assert paths.metrics.exists()
 
 
-def test_a_campaign_that_is_being_reconciled_is_left_alone(world: World) -> None:
-    age(attempt_paths(world.attempts("depth-1")[0]).metrics)
-    found = garbage(world)
-    take_lease(world.store, world.campaign, LeaseHolder("elsewhere", "1", "x"))
-    gone = collect(world.store, found, [world.campaign], world.folder)
-    assert gone.items == ()
-    assert "is being reconciled" in gone.notes[0]
-
-
 def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world: World) -> None:
     run = world.runs()["depth-1"]
     folder = world.paths.run("depth-1").checkpoints(run.config_hash)
@@ -437,21 +349,6 @@ def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world
     assert [item.path.name for item in found.items] == ["g0001-step00000001"]  # 9 was never reached by the run
     collect(world.store, found, [world.campaign], world.folder)
     assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "9"]
-
-
-def test_gc_lists_the_files_and_asks(world: World, capsys: Output) -> None:
-    spool = attempt_paths(world.attempts("depth-1")[0]).metrics
-    age(spool)
-    assert cli(world, "gc", "--dry-run") == 0
-    assert "metrics files that the store has in full (1)" in capsys.readouterr().out
-    assert cli(world, "gc") == 2
-    assert "add --yes" in capsys.readouterr().err
-    assert spool.exists()
-    assert cli(world, "gc", "c", "--yes") == 0
-    assert f"deletes {spool}\n" in capsys.readouterr().out
-    assert not spool.exists()
-    assert cli(world, "gc") == 0
-    assert "nothing to delete" in capsys.readouterr().out
 
 
 def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
@@ -476,14 +373,3 @@ def test_nothing_starts_in_a_campaign_whose_removal_was_interrupted(
     assert world.cluster.submitted == []
     removal.remove(world.store, world.campaign)
     assert rows(world) == {}
-
-
-@pytest.mark.parametrize("name", ["data", "code", "c"])
-@pytest.mark.parametrize("target", ["nowhere", "itself"])
-def test_a_link_to_nowhere_in_the_dir_is_an_error_in_words(tmp_path: Path, name: str, target: str) -> None:
-    made = make_world(tmp_path)
-    (tmp_path / name).symlink_to(tmp_path / (name if target == "itself" else "gone"))
-    with pytest.raises(UserError, match=f"{name}"):
-        made.record()
-    assert rows(made) == {}
-    made.store.close()

@@ -50,8 +50,3 @@ def test_a_name_that_no_run_has_is_a_mistake_and_gets_a_guess(pattern: str, erro
         Selection([RunState.FAILED], ["zero*", pattern]).of(RUNS, "sweep")
     assert error in raised.value.message
     assert hint in (raised.value.hint or "")
-
-
-def test_that_nothing_is_in_a_state_is_no_mistake() -> None:
-    assert Selection({RunState.HELD, RunState.FAILED}).none("sweep") == "no run of sweep is failed or held"
-    assert Selection([RunState.HELD], ["a*", "b"]).none("sweep") == "no run of sweep that matches a* or b is held"

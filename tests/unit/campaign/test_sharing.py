@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import stat
@@ -23,7 +22,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.jobs.shared.sharing import Sharing, checkpoints_shared, open_to_readers
+from dscampaign.jobs.shared.sharing import open_to_readers
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.sharing import share, unshare
 from dscampaign.orchestrator.cli.main import main
@@ -198,40 +197,6 @@ def test_a_script_s_files_that_others_could_write_keep_a_campaign_closed(world: 
     assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
 
 
-@pytest.mark.parametrize("name", [".env", "train.py", "sweep/notes.txt", "data/notes.txt", "code"])
-def test_a_campaign_among_other_files_is_not_shared(world: World, name: str) -> None:
-    """The group could read them, and whatever comes to lie there; a script that it may write would be run."""
-    place = world.dir / name
-    place.parent.mkdir(exist_ok=True)
-    place.parent.chmod(0o755 if place.parent.name == "data" else 0o700)
-    place.touch(mode=0o644)
-    before = {path: (mode(path), path.stat().st_gid) for path in [world.dir, *world.dir.rglob("*")]}
-    with pytest.raises(UserError, match="could read other files there: ") as refused:
-        shared(world)
-    assert "`dir` that holds nothing else" in (refused.value.hint or "")
-    assert {path: (mode(path), path.stat().st_gid) for path in before} == before
-
-
-def test_dir_is_passed_and_not_read_and_hands_its_group_to_nothing(world: World) -> None:
-    for name in ("data", "code"):
-        (world.dir / name).mkdir(mode=0o700)
-    (CampaignPaths(world.dir, "sweep").dir / "by-hand").mkdir(mode=0o700)
-    shared(world)
-    assert [mode(folder) for folder in (world.dir, CampaignPaths(world.dir, "sweep").dir)] == [0o710, 0o710]
-    (world.dir / "new").touch()
-    assert (world.dir / "new").stat().st_gid == os.getegid()
-    assert mode(world.dir / "data") == mode(CampaignPaths(world.dir, "sweep").dir / "by-hand") == 0o700
-
-
-def test_a_dir_that_others_pass_already_stays_as_it_is(world: World) -> None:
-    world.dir.chmod(0o755)
-    (world.dir / "notes.txt").touch(mode=0o644)
-    shared(world)
-    assert (mode(world.dir), world.dir.stat().st_gid) == (0o755, os.getegid())
-    unshare(world.store, find(world.store, "sweep"))
-    assert mode(world.dir) == 0o755
-
-
 def test_nothing_linked_to_is_opened(world: World, folder: Path) -> None:
     run = CampaignPaths(world.dir, "sweep").run("done")
     private = folder / "private"
@@ -269,26 +234,6 @@ with store.write():
     assert (done.stderr, done.stdout.strip()) == ("", f"[{GROUP}]")
 
 
-def test_sharing_that_is_taken_back_leaves_modes_as_they_were(world: World) -> None:
-    before = {path: mode(path) for path in [world.dir, *world.dir.rglob("*")] if "campaign.db-" not in path.name}
-    shared(world)
-    told = unshare(world.store, find(world.store, "sweep"))
-    assert (told.sharing, told.readable) == (None, ())
-    assert {path: mode(path) for path in before} == before
-    assert Sharing.read(CampaignPaths(world.dir, "sweep").marker) is None
-
-
-def test_the_store_stays_open_while_another_campaign_is_shared(world: World) -> None:
-    shared(world)
-    other = CampaignPaths(world.dir, "other")
-    other.dir.mkdir()
-    other.marker.write_text(json.dumps({"campaign": "other", "shared": {"group": str(group()), "checkpoints": False}}))
-    told = unshare(world.store, find(world.store, "sweep"))
-    assert told.shared_with == ("other",)
-    assert mode(world.dir / "campaign.db") == 0o640
-    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
-
-
 def test_share_lists_readable_and_blocked_places(
     world: World, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,24 +246,3 @@ def test_share_lists_readable_and_blocked_places(
     assert f"{folder}: " in said.partition("still keep")[2]
     assert main(["share", "sweep", "--stop", "--dir", str(world.dir)]) == 0
     assert "yours alone" in capsys.readouterr().out
-
-
-def test_agents_keep_to_the_recorded_sharing(world: World) -> None:
-    marker = CampaignPaths(world.dir, "sweep").marker
-    shared(world)
-    assert not checkpoints_shared(marker)
-    shared(world, checkpoints=True)
-    assert checkpoints_shared(marker)
-    marker.write_text('{"shared": 7}')
-    assert not checkpoints_shared(marker)
-
-
-def test_a_group_that_is_none_is_refused_before_anything_changes(world: World) -> None:
-    with pytest.raises(UserError, match="no group named no-such-group"):
-        share(world.store, find(world.store, "sweep"), "no-such-group", checkpoints=False)
-    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
-
-
-def test_stop_takes_no_group(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["share", "sweep", "--stop", "--checkpoints", "--dir", str(world.dir)]) == 2
-    assert "--stop takes everything back" in capsys.readouterr().err

@@ -50,26 +50,12 @@ def test_the_numbers_tell_whose_fault_it_was(text: str, expected: FailureClass) 
     assert kind(text) is expected
 
 
-def test_ranks_of_this_run_are_no_strangers() -> None:
-    text = now(ours=39.0, others="Process 4001 has 39.00 GiB memory in use. ")
-    assert kind(text) is FailureClass.FOREIGN_OOM
-    assert kind(text, 4000, 4001) is FailureClass.OOM
-
-
 def test_a_process_that_the_driver_cannot_see_has_what_torch_has() -> None:
     text = now(ours=17179869184.0, allocated=77, others="Process 7 has 17179869184.00 GiB memory in use. ")
     memory = cuda_oom.read(text)
     assert memory is not None
     assert (memory.ours, memory.others) == (77.5, ())
     assert memory.kind() is FailureClass.OOM
-
-
-def test_units() -> None:
-    memory = cuda_oom.read(
-        now(ours=78).replace("2.00 GiB", "20.00 MiB").replace("1.00 GiB is free", "512.00 KiB is free")
-    )
-    assert memory is not None
-    assert (memory.tried, memory.free) == (20 / 1024, 512 / 1024**2)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
 from dscampaign.jobs.agent.evidence import LogLine, RankEnd
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
-from dscampaign.tests.support.policy_world import NOW_S, job, log_lines, outcome, rank_error
-from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, judge_error, meaning, raised
+from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
+from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, meaning, raised
 
 # -- success and stop ------------------------------------------------------------------------------------------
 
@@ -34,14 +34,6 @@ def test_a_launcher_that_exits_0_after_a_signal_is_no_success() -> None:
     verdict = judge(dead, state="COMPLETED")
     assert verdict.kind == "crash"
     assert "rank 0" in verdict.reason
-
-
-def test_an_attempt_that_resumed_at_the_target_has_nothing_left_to_report() -> None:
-    assert judge(outcome(start_step=100, last_step=None)).kind == "completed"
-
-
-def test_what_becomes_of_the_interpreters_after_the_last_step_does_not_matter() -> None:
-    assert judge(outcome(launcher_exit=250)).kind == "completed"
 
 
 def test_a_script_of_one_s_own_decides_when_it_is_complete() -> None:
@@ -119,19 +111,10 @@ def test_host_memory_is_raised_where_no_smaller_micro_batch_can_be_tried() -> No
     assert unlimited.hint == "set slurm.mem (used 570M)"
 
 
-def test_an_epoch_that_the_script_counted_is_the_target() -> None:
-    assert judge(outcome(last_step=37, target_step=37), target_step=37).kind == "completed"
-    assert judge(outcome(last_step=37), target_step=None).kind == "crash"
-
-
 @pytest.mark.parametrize("target", [100, None])
 def test_an_orderly_stop_resumes_later(target: int | None) -> None:
     verdict = judge(outcome(last_step=40, ended_by="stop"), target_step=target, steps_decide=False)
     assert (verdict.kind, verdict.reason) == ("stopped", "stopped after a checkpoint at step 40")
-
-
-def test_a_stop_that_came_at_the_end_is_a_success() -> None:
-    assert judge(outcome(ended_by="stop")).kind == "completed"
 
 
 @pytest.mark.parametrize("ended_by", ["stop", "", "teardown", "peer"])
@@ -168,19 +151,6 @@ def test_a_job_without_an_outcome_is_what_slurm_says(state: str, kind: str) -> N
     assert judge(state=state).kind == kind
 
 
-@pytest.mark.parametrize("seen", [{"started_s": None, "nodes": "None assigned"}, {"started_s": NOW_S - 3000}])
-def test_a_deadline_that_passed_in_the_queue_is_no_time_limit(seen: dict[str, Any]) -> None:
-    """As sacct shows it, and squeue. A further job would only wait for its own deadline, or be refused."""
-    verdict = judge(state=job("DEADLINE", **seen))
-    assert (verdict.kind, verdict.reason) == ("refused", "its deadline passed in the queue")
-    began = judge(state=job("DEADLINE", nodes="n1"))
-    assert (began.kind, began.reason) == ("time_limit", "reached its deadline")
-
-
-def test_a_step_out_of_memory_counts_though_the_job_only_failed() -> None:
-    assert judge(state=job("FAILED", step_out_of_memory=True)).kind == "host_oom"
-
-
 def test_an_error_before_the_time_limit_is_the_cause_and_an_echo_is_not() -> None:
     assert meaning(judge(raised("builtins.TypeError", "no", ended_by="signal"), state="TIMEOUT")) == "deterministic"
     torn = raised("torch.distributed.DistBackendError", NCCL, ended_by="signal", last_step=40)
@@ -204,12 +174,6 @@ def test_an_error_just_before_the_end_of_a_job_at_its_limit_is_an_answer_to_slur
 
     assert left("TIMEOUT", 5) == "time_limit"
     assert left("TIMEOUT", 300) == left("FAILED", 5) == "deterministic"
-
-
-def test_a_collective_that_gave_up_before_the_limit_is_a_hang() -> None:
-    gave_up = rank_error(0, "builtins.RuntimeError", "Rank 2 failed to pass monitoredBarrier in 600000 ms")
-    late = outcome(gave_up, KILLED[1], ended_by="signal", ending_s=900.0, last_step=40)
-    assert judge(late, state="TIMEOUT").kind == "hang"
 
 
 def test_what_was_being_ended_did_not_die_by_itself() -> None:
@@ -254,11 +218,6 @@ def test_a_mistake_of_a_rank_that_another_had_left_alone_is_none() -> None:
     assert meaning(judge(torn_down)) == "deterministic"
 
 
-def test_a_folder_that_was_restored_under_an_attempt_is_no_fault_of_its_script() -> None:
-    found = judge_error("builtins.FileNotFoundError", "no such file: step-40", ended_by="restored")
-    assert (found.kind, found.rule) == ("storage", "restored")
-
-
 @pytest.mark.parametrize(("groups", "alone"), [((0, 0), True), ((1, 1), True), ((2, 2), False), ((None, 0), False)])
 def test_ranks_that_met_no_others_did_not_just_fail_in_their_clean_up(
     groups: tuple[int | None, ...], alone: bool
@@ -273,10 +232,6 @@ def test_ranks_that_met_no_others_did_not_just_fail_in_their_clean_up(
     ends = RankEnd(0, 0, None, group=groups[0]), RankEnd(1, 1, hung_up, group=groups[1])
     failed = judge(outcome(*ends, launcher_exit=1, last_step=100))
     assert (failed.kind == "completed") is (groups == (2, 2))
-
-
-def test_one_rank_is_never_alone() -> None:
-    assert judge(outcome(RankEnd(0, 0, None, group=0), last_step=100)).reason == ""
 
 
 # -- before anything ran ---------------------------------------------------------------------------------------
@@ -294,38 +249,12 @@ def test_a_failed_line_of_the_set_up_is_told_with_its_number_and_the_shell_s_wor
     assert judge(state="COMPLETED", set_up=replace(FAILED_LINE, status=0)).rule == "set-up"
 
 
-def test_a_set_up_that_has_worked_or_was_ended_is_no_mistake() -> None:
-    before = judge(set_up=FAILED_LINE, known_last_step=40)
-    assert (before.kind, before.host, before.place) == ("node", "n1", "")
-    assert judge(set_up=replace(FAILED_LINE, status=137)).place == ""
-    assert [judge(state=state, set_up=FAILED_LINE).kind for state in ("CANCELLED", "PREEMPTED", "TIMEOUT")] == [
-        "cancelled",
-        "preempted",
-        "time_limit",
-    ]
-
-
 def test_what_slurm_cannot_start_points_at_the_node_only_where_it_has_worked() -> None:
     first, later = (
         judge(state=job("FAILED", exit_code="0:53", nodes="n7"), known_last_step=step) for step in (None, 40)
     )
     assert [(each.kind, each.rule, each.host) for each in (first, later)] == [("node", "slurm-launch", "n7")] * 2
     assert (first.place, later.place) == ("slurm-launch", "")
-
-
-def test_a_limit_that_a_shell_hands_on_is_no_lack_of_host_memory() -> None:
-    limits = (("RLIMIT_AS", 5 * 2**29), ("RLIMIT_DATA", 2**34))
-    error = {"type": "builtins.MemoryError", "message": "", "ts": 5.0}
-    limited = outcome(RankEnd(0, 1, error, limits=limits), memory_peak_bytes=14 * 2**20)
-    verdict = judge(limited, resizable=False)
-    assert (verdict.kind, verdict.rule) == ("deterministic", "process-limit")
-    assert verdict.reason == "the process's own limit of 2.5 GiB, as `ulimit -v` sets it, was reached"
-    assert verdict.hint.startswith("`ulimit -v unlimited`")
-    smaller = judge(limited, resizable=True, on_cpu=True)
-    assert (smaller.kind, smaller.reason) == ("oom", verdict.reason)
-    for first in (replace(limited, oom_kills=1), replace(limited, memory_limit_bytes=2**30)):  # the job's own limit
-        assert judge(first, resizable=False).kind == "host_oom"
-    assert judge(outcome(RankEnd(0, 1, error)), resizable=False).kind == "host_oom"
 
 
 @pytest.mark.parametrize(

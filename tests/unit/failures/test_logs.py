@@ -19,28 +19,6 @@ from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 
 # -- logs, where nobody left a record --------------------------------------------------------------------------
 
-LOGS = [
-    ("/env/bin/python: No module named deepspeed", "deterministic"),
-    ("ModuleNotFoundError: No module named 'torch'", "deterministic"),
-    ("[rank0]: ImportError: cannot import name 'x' from 'y'", "deterministic"),
-    ("/env/bin/python: can't open file '/x/train.py': [Errno 2] No such file or directory", "deterministic"),
-    ("train.py: error: unrecognized arguments: --frobnicate", "deterministic"),
-    ("usage: train.py [-h] --depth DEPTH", "crash"),
-    ("launcher: 1: exec: /nope/python: not found", "deterministic"),
-    ("/bin/sh: 1: exec: /nope/python: not found", "deterministic"),
-    ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks", "host_oom"),
-    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=12.batch", "host_oom"),
-    ("slurmstepd: error: Exceeded job memory limit", "host_oom"),
-    ("[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", "hang"),
-    ("NVRM: Xid (PCI:0000:3b:00): 79, pid=12, GPU has fallen off the bus.", "gpu"),
-    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=12, Ch 00000008", "gpu_fault"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), LOGS)
-def test_a_line_of_a_log_where_no_rank_left_a_record(text: str, expected: str) -> None:
-    assert judge(outcome(*KILLED, lines=log_lines("step 0", text))).kind == expected
-
 
 OF_ALL_RANKS = """\
 [rank3]: Traceback (most recent call last):
@@ -56,26 +34,10 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """.splitlines()
 
 
-def test_a_launcher_only_reports_that_its_process_failed() -> None:
-    head, at = "Traceback (most recent call last):", '  File "/u/t.py", line 3, in f'
-    launcher = "subprocess.CalledProcessError: Command '['/env/bin/python', 't.py']' returned non-zero exit status 1."
-    verdict = judge(outcome(*KILLED, lines=log_lines(head, at, "RuntimeError: no data", head, at, launcher)))
-    assert verdict.reason == "RuntimeError: no data"
-
-
 def test_a_log_of_all_ranks_is_read_rank_by_rank() -> None:
     """The hook of torch marks lines of what nobody caught: that rank 0 goes on after rank 3 failed acquits nobody."""
     verdict = judge(outcome(*KILLED, lines=log_lines(*OF_ALL_RANKS)))
     assert (meaning(verdict), verdict.reason) == ("deterministic", "KeyError: 'labels'")
-
-
-def test_further_lines_of_a_message_belong_to_it() -> None:
-    lines = (
-        "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, invalid usage",
-        "[rank1]: Last error:",
-        "[rank1]: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
-    )
-    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "device-ordinal"
 
 
 WATCHDOG = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)"
@@ -91,49 +53,6 @@ WATCHDOG = "[rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(S
 )
 def test_the_abort_of_a_rank_that_waited_is_not_the_cause(said: str, expected: str) -> None:
     assert meaning(judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG)))) == expected
-
-
-def test_a_signal_that_nobody_explains_is_what_ended_it() -> None:
-    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines("[rank6]: KeyError: 'a'"))).kind == "crash"
-
-
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [
-        ("srun: error: Node failure on n7", "n7"),
-        ("srun: error: Task launch for StepId=12.0 failed on node n7: Job prolog failed", "n7"),
-        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 4/8 clients joined.", ""),
-    ],
-)
-def test_who_tells_of_another_node_is_not_blamed(text: str, host: str) -> None:
-    verdict = judge(outcome(*KILLED, lines=log_lines(text)))
-    assert (verdict.kind, verdict.host) == ("node", host)
-
-
-def test_who_lacks_an_extension_waited_for_one_who_could_not_build_it() -> None:
-    lines = (
-        "[rank1]: ImportError: /h/torch_extensions/cpu_adam.so: cannot open shared object file: No such file",
-        "[rank0]: RuntimeError: Error building extension 'cpu_adam'",
-    )
-    assert judge(outcome(*KILLED, lines=log_lines(*lines))).rule == "demand"
-    assert judge(outcome(*KILLED, lines=log_lines(*lines[:1]))).rule == "extension-race"
-
-
-INNOCENT = [
-    "[INFO] config: on_error=stop, error_file=errors.txt, skip_errors=true",
-    "WARNING: No module named 'apex', falling back to torch",
-    "flash_attn raised ImportError, using sdpa instead",
-    "retry after ValueError in worker 3 (attempt 2)",
-    "[2025-01-01] [INFO] [runner.py:630:main] cmd = /bin/python -u --note OutOfMemoryError",
-    "[2025-01-01] process 12 spawned with command: ['python', 'No module named x']",
-    "[launch.py:341] ['python', 'x', 'CUDA out of memory'] exits with return code = -9",
-    "Exception ignored in: <function Pool.__del__ at 0x7f>",
-]
-
-
-@pytest.mark.parametrize("text", INNOCENT)
-def test_a_line_that_only_sounds_like_an_error_stops_nothing(text: str) -> None:
-    assert judge(outcome(*KILLED, lines=log_lines(text))).kind == "crash"
 
 
 def test_a_rank_s_own_word_beats_any_log() -> None:
@@ -185,11 +104,6 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
         of_an_old_agent = judge(agent_lines=log_lines(text.removeprefix(f"{REFUSED} ")))
         assert (of_a_rank.kind, of_an_old_agent.kind) == ("crash", "crash")
     assert judge(outcome(*KILLED, lines=log_lines("not run: 3 of 7 evaluations"))).kind == "crash"
-
-
-def test_prepared_data_of_a_stranger_s_are_not_tried_again() -> None:
-    verdict = judge(raised("dscampaign.files.ownership.Distrusted", "/scratch/data belongs to user mallory"))
-    assert (verdict.kind, verdict.rule) == ("deterministic", "foreign-data")
 
 
 # -- the user's own rules --------------------------------------------------------------------------------------

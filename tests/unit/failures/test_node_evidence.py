@@ -74,19 +74,6 @@ def test_the_launcher_s_exit_tells_the_signal(code: int, word: str, kind: str) -
     assert verdict.reason.startswith(f"rank 3 was killed by {word}")
 
 
-def test_a_launcher_that_was_killed_itself() -> None:
-    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(3, None, None), launcher_exit=-9))
-    assert (verdict.kind, verdict.reason) == ("crash", "the launcher on n1 was killed by SIGKILL")
-    ended_by_us = outcome(*KILLED, launcher_exit=-9, ended_by="teardown")
-    assert "SIGKILL" not in judge(ended_by_us).reason
-
-
-def test_of_several_that_left_no_word_none_is_named_alone() -> None:
-    assert judge(outcome(*KILLED, launcher_exit=247)).reason.startswith("one of ranks 0, 1 was killed by SIGKILL")
-    first = RankEnd(0, None, None, gone_s=9.5), RankEnd(1, None, None, gone_s=9.0)
-    assert judge(outcome(*first, launcher_exit=247)).reason.startswith("rank 1 was killed by SIGKILL")
-
-
 def test_a_killed_agent_leaves_slurm_s_word_as_the_proof() -> None:
     verdict = judge(state=job("FAILED", exit_code="0:9"))
     assert verdict.kind == "crash"

@@ -71,12 +71,6 @@ def test_after_many_steps_a_script_s_error_may_be_the_machine_s_fault(kind: str,
     assert judge(raised(kind, message, last_step=5000)).kind == expected
 
 
-def test_memory_of_the_host_is_the_device_s_where_the_cpu_trains() -> None:
-    alloc = raised("builtins.RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried")
-    assert judge(alloc, on_cpu=True).kind == "oom"
-    assert judge(outcome(*KILLED, oom_kills=1), on_cpu=True).kind == "oom"
-
-
 # -- the root and its echoes -----------------------------------------------------------------------------------
 
 
@@ -98,23 +92,11 @@ def test_a_rank_killed_for_memory_is_the_cause_of_what_the_others_say() -> None:
     assert judge(echo, state=job("FAILED", step_out_of_memory=True)).kind == "host_oom"
 
 
-def test_a_loader_that_was_killed_for_memory_is_no_crash() -> None:
-    loader = raised("builtins.RuntimeError", "DataLoader worker (pid 12) is killed by signal: Killed.", oom_kills=1)
-    assert judge(loader).kind == "host_oom"
-
-
 def test_the_log_of_the_rank_that_died_says_more_than_the_echo_of_the_others() -> None:
     lines = log_lines("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB")
     assert (
         judge(outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), lines=lines)).kind == "oom"
     )
-
-
-def test_an_echo_alone_names_the_rank_that_left_no_word() -> None:
-    verdict = judge(outcome(rank_error(0, "builtins.RuntimeError", GLOO), RankEnd(1, None, None), last_step=40))
-    assert verdict.kind == "crash"
-    assert "Connection closed by peer" in verdict.reason
-    assert "rank 1 left no record of its end" in verdict.reason
 
 
 def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> None:
@@ -124,42 +106,12 @@ def test_what_looks_like_a_mistake_is_none_once_the_experiment_has_trained() -> 
     assert judge(raised(*error, start_step=5000)).kind == "crash"
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [("builtins.OSError", "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them"),
-     ("huggingface_hub.errors.LocalEntryNotFoundError", "An error happened while trying to locate the file")],
-)  # fmt: skip
-def test_a_hub_that_is_away_is_tried_again_and_the_hint_is_kept(kind: str, message: str) -> None:
-    verdict = judge(raised(kind, message))
-    assert (verdict.kind, verdict.hint) == ("crash", "fetch it on the login node first")
-    assert judge(raised("huggingface_hub.errors.OfflineModeIsEnabled", "Cannot reach")).kind == "deterministic"
-
-
-def test_killed_ranks_are_named() -> None:
-    verdict = judge(outcome(RankEnd(0, 0, None), RankEnd(1, None, None), launcher_exit=247))
-    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 was killed by SIGKILL (launcher exit 247)")
-
-
-def test_a_node_that_waited_in_vain_is_the_machine_s_fault() -> None:
-    lonely = outcome(*KILLED, launcher_exit=None, ended_by="rendezvous", host="n2", node_rank=1)
-    verdict = judge(lonely, nodes=2)
-    assert (verdict.kind, verdict.reason, verdict.host) == ("node", "n2 timed out waiting for the first node", "")
-
-
 def test_a_working_folder_that_is_away_is_no_mistake_of_the_script() -> None:
     """The file system that it lies on is away on the node, as a home folder may be."""
     away = outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2")
     verdict = judge(away)
     assert (verdict.kind, verdict.host) == ("node", "n2")
     assert verdict.reason == "n2 does not have the folder where the training starts"
-
-
-@pytest.mark.parametrize("workdir", ["/home/me/w 7", "/data/out of memory", "/x/No such file or directory"])
-def test_a_working_folder_that_is_away_is_named(workdir: str) -> None:
-    verdict = judge(outcome(*KILLED, launcher_exit=None, ended_by="no_workdir", host="n2", workdir=workdir))
-    assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n2", "no_workdir")
-    assert verdict.reason == f"n2 does not have {workdir}, where the training starts"
-    assert "`workdir:`" in verdict.hint
 
 
 # -- one node only ---------------------------------------------------------------------------------------------
@@ -178,14 +130,6 @@ def test_what_only_one_node_lacks_is_that_node_s_fault() -> None:
     assert (verdict.kind, verdict.host, verdict.rule) == ("node", "n1", "no-file")
     everywhere = judge(*nodes([rank_error(0, *MISSING)], [rank_error(1, *MISSING, ts=10.5)]))
     assert meaning(everywhere) == "deterministic"
-
-
-def test_what_one_node_lacks_is_its_fault_also_where_another_error_wraps_it() -> None:
-    wrapped = rank_error(2, "mylib.LoadFailed", "the loader gave up")
-    assert wrapped.error is not None
-    error = {**wrapped.error, "causes": [": ".join(MISSING)]}
-    verdict = judge(*nodes([RankEnd(0, None, None)], [replace(wrapped, error=error)]))
-    assert (verdict.kind, verdict.host) == ("node", "n1")
 
 
 def test_what_rank_0_does_for_all_is_not_its_node_s_fault() -> None:
@@ -239,12 +183,6 @@ def test_a_likely_mistake_of_one_rank_gets_another_try(
     for verdict in (one, all_of_them):
         assert meaning(verdict) == "deterministic"
         assert bool(verdict.place) == (verdict.kind == "crash")
-
-
-def test_ranks_with_other_errors_are_no_witnesses() -> None:
-    here, there = failed("builtins.ValueError", "no", OWN, 1), failed("builtins.ValueError", "no", READER, 2)
-    both = replace(here, ranks=(here.ranks[1], there.ranks[2]))
-    assert judge(both).kind == "crash"
 
 
 @pytest.mark.parametrize("begun", [True, False])
