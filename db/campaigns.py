@@ -189,11 +189,3 @@ def paces(conn: Connection, campaign_id: int) -> dict[int, tuple[int, float]]:
     query = select(run.id, step.step, step.ts_s).select_from(joined)
     running = and_(run.campaign_id == campaign_id, run.state == RunState.RUNNING, step.ts_s.is_not(None))
     return {row[0]: (row[1], row[2]) for row in conn.execute(query.where(running))}
-
-
-def spent(conn: Connection, campaign_id: int) -> dict[int, float]:
-    """Return, by run id, the seconds of its ended attempts with its present configuration."""
-    run, attempt = schema.run.c, schema.attempt.c
-    query = select(run.id, func.sum(attempt.ended_s - attempt.started_s)).join(schema.attempt, schema.PRESENT)
-    found = conn.execute(query.where(run.campaign_id == campaign_id).group_by(run.id))
-    return {row[0]: row[1] for row in found if row[1] is not None}

@@ -34,7 +34,7 @@ from dscampaign.orchestrator.user_paths import expanded
 from .code_copies import CodeCopies, has_code
 from .code_tree import git
 from .diff import SpecDiff, as_kept, merge
-from .stop_or_retry import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
+from .selection import Cancellation, Retry, cancellation_of, retry_of_all, retry_of_named, shown_to_user
 
 _KEPT = ("desired", "state", "reason", "retry_epoch", "not_before_s", "target_step", "config")
 """Columns of a stored run in the spec that submitting may change."""

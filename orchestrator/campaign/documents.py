@@ -32,9 +32,9 @@ from dscampaign.jobs.shared.rank_groups import ranks_per_sample
 from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
-from .code_text import codes_text
 from .selection import Selection
 from .status import CampaignStatus, read_status, with_final_figures
+from .titles import codes_text
 
 RECENT_EVENTS = 20
 

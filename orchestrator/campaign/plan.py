@@ -40,9 +40,9 @@ from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
 from .code_copies import Code, changed_files, has_code
-from .code_text import describe, shown
 from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
+from .titles import describe, shown
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.actions import Submit

@@ -3,33 +3,118 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from dscampaign.db import queries
 from dscampaign.db.campaigns import delete_campaign, delete_measurements
-from dscampaign.db.records import AttemptRow, CampaignRow
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
 from dscampaign.db.rows import pieces
 from dscampaign.db.states import ACTIVE_ATTEMPT, REMOVED, UNSETTLED_RUN
 from dscampaign.db.store import Store
-from dscampaign.files.ours import Kept, measure, sweep
+from dscampaign.files.ours import Kept, Part, measure, sweep
 from dscampaign.files.ownership import user_name
-from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.local import local_elsewhere
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
-from dscampaign.orchestrator.reconcile.lease import FencedWriter
+from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
 from dscampaign.orchestrator.reconcile.loop import make_executor
 from dscampaign.orchestrator.reconcile.observe import list_jobs
 
-from .parts import CampaignParts
-from .retention import acting_for
+_FILES: Final = (
+    r"claim(-\d+)?|re(started|size)\.json|started\.json|metrics\.jsonl|gpus-\d+\.jsonl|forward\.jsonl?|ds_config\.json"
+    r"|train\.json|stop|did-not-fit-\d+\.json|(heartbeat|outcome)-\d+\.json|(reserve|hostfile)-\d+"
+)
+_TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"
+"""The name that `files.atomic_files` gives a file until it is complete."""
+
+ATTEMPT_LEFT: Final = re.compile(rf"reserve-\d+|{_TEMPORARY.format(_FILES)}")
+"""Useless files of an attempt that was killed."""
+
+_ATTEMPT: Final = re.compile(rf"{_FILES}|{_TEMPORARY.format(_FILES)}")
+_CURRENT: Final = re.compile(rf"current|{_TEMPORARY.format('current')}")
+_MARKER: Final = re.compile(rf"{re.escape(MARKER)}|{_TEMPORARY.format(re.escape(MARKER))}")
+_SEARCH: Final = re.compile(rf"[^.]+\.json|{_TEMPORARY.format(r'[^.]+.json')}")
+_EVENTS: Final = re.compile(r"events\.out\.tfevents\..+")
+_ATTEMPT_TREES: Final = frozenset({"logs", "ranks", "search", "profile"})
+_FOLDERS: Final = frozenset({"runs", "batches", "searches", "tensorboard"})
+
+
+@dataclass(frozen=True)
+class CampaignParts:
+    """Classifies the places of a campaign's folder, see `files.ours.PartOf`.
+
+    Attributes:
+        runs: by the name of a run, the names of its checkpoints' folders and of its attempts'.
+        tokens: names of its job arrays.
+    """
+
+    runs: Mapping[str, Collection[str]]
+    tokens: Collection[str] = field(default=())
+
+    @classmethod
+    def of(cls, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
+        """Return the classifier of a campaign with these rows."""
+        names = {run.id: run.name for run in runs}
+        known: dict[str, set[str]] = defaultdict(set)
+        for run in runs:
+            known[run.name].add(f"checkpoints/{run.config_hash}")
+        for row in attempts:
+            known[names[row.run_id]] |= {f"checkpoints/{row.config_hash}", f"g{row.generation:04d}"}
+        return cls(known, {row.token for row in attempts})
+
+    def __call__(self, parts: tuple[str, ...]) -> Part | None:
+        """Return how much of the place with these names is ours."""
+        match parts:
+            case [name]:
+                return Part.FOLDER if name in _FOLDERS else _file(_MARKER, name)
+            case ["runs", run, *inner] if run in self.runs:
+                return _in_run(inner, self.runs[run]) if inner else Part.FOLDER
+            case ["batches", token] if token in self.tokens:
+                return Part.TREE
+            case ["searches", name]:
+                return _file(_SEARCH, name)
+            case ["tensorboard", run, *inner] if run in self.runs or run.rpartition("-")[0] in self.runs:
+                return _file(_EVENTS, inner[0]) if inner else Part.FOLDER
+        return None
+
+
+def _in_run(names: Sequence[str], known: Collection[str]) -> Part | None:
+    name, *inner = names
+    if name == "forward":
+        return Part.TREE
+    if name == "checkpoints":
+        return (Part.TREE if f"checkpoints/{inner[0]}" in known else None) if inner else Part.FOLDER
+    if name not in known:
+        return _file(_CURRENT, name)
+    if not inner:
+        return Part.FOLDER
+    return Part.TREE if inner[0] in _ATTEMPT_TREES else _file(_ATTEMPT, inner[0])
+
+
+def _file(pattern: re.Pattern[str], name: str) -> Part | None:
+    return Part.FILE if pattern.fullmatch(name) else None
+
+
+@contextmanager
+def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
+    """Hold the campaign's lease, so that no reconciler starts anything; raises LeaseHeld if one is at work."""
+    holder = LeaseHolder.me()
+    writer = take_lease(store, campaign, holder)
+    try:
+        yield writer
+    finally:
+        release_lease(store, campaign, holder)
+
 
 _SHOWN: Final = 10
 """Jobs that a hint names."""

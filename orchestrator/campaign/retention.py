@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,26 +29,15 @@ from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import attempt_paths, run_config
 from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
-from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHeld, LeaseHolder, release_lease, take_lease
+from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 
 from .code_copies import DRAFT
-from .parts import ATTEMPT_LEFT
+from .removal import ATTEMPT_LEFT, acting_for
 
 SURE_S: Final = 3600.0
 """Age from which nobody is about to use a file that no row names."""
 _DAY_S: Final = 86_400.0
 _DEFAULT_DAYS: Final = 30.0
-
-
-@contextmanager
-def acting_for(store: Store, campaign: CampaignRow) -> Iterator[FencedWriter]:
-    """Hold the campaign's lease, so that no reconciler starts anything; raises LeaseHeld if one is at work."""
-    holder = LeaseHolder.me()
-    writer = take_lease(store, campaign, holder)
-    try:
-        yield writer
-    finally:
-        release_lease(store, campaign, holder)
 
 
 # -- garbage -----------------------------------------------------------------------------------------------------------

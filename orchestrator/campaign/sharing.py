@@ -30,7 +30,7 @@ from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 
-from .parts import CampaignParts
+from .removal import CampaignParts
 
 _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from functools import cache, partial
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection
 
 from dscampaign.db import campaigns, queries
-from dscampaign.db.campaigns import MetricsSource
+from dscampaign.db.campaigns import CampaignTotals, MetricsSource, campaign_totals
 from dscampaign.db.records import AttemptRow, CampaignRow, Lease, RunStatus
 from dscampaign.db.series import final_losses, final_speeds
-from dscampaign.db.states import CANCELLING, UNSETTLED_RUN, RunState, Stage
+from dscampaign.db.states import CANCELLING, REMOVED, UNSETTLED_RUN, RunState, Stage
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count
-from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name
+from dscampaign.orchestrator.reconcile.lease import LeaseHolder, lease_name, looked_s
+from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 from .selection import RunCounts, Selection
 from .titles import titles_of
@@ -207,7 +209,7 @@ def read_status(store: Store, campaign: CampaignRow) -> CampaignStatus:
             paces = campaigns.paces(conn, campaign.id)
             estimates = {row.run_id: run_left_s(row, paces.get(row.run_id), now_s) for row in rows}
             left_s = {run_id: seconds for run_id, seconds in estimates.items() if seconds is not None}
-            all_left_s = campaign_left_s(rows, left_s, campaigns.spent(conn, campaign.id), now_s)
+            all_left_s = campaign_left_s(rows, left_s)
         return CampaignStatus(
             campaign=campaign,
             runs=tuple(rows),
@@ -250,7 +252,7 @@ QUIET_S, QUIET_STEPS = 120.0, 20.0
 """A run that has been silent for longer may not go on as it did."""
 
 ALIKE = 2.0
-"""If slow conditions take longer than so many times the fast ones, the time of another is unknown."""
+"""If slow runs take longer than so many times the fast ones, the time of another is unknown."""
 
 
 def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) -> float | None:
@@ -271,52 +273,85 @@ def run_left_s(run: RunStatus, since: tuple[int, float] | None, now_s: float) ->
     return max(0.0, (target - step) * pace_s - silent_s)
 
 
-def campaign_left_s(
-    runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
-) -> float | None:
+def campaign_left_s(runs: Sequence[RunStatus], left_s: Mapping[int, float]) -> float | None:
     """Return the seconds until all runs not being cancelled are over, as many at once as now; None if unknown.
 
     Args:
         runs: all of the campaign.
-        left_s: by run id, the estimates of running runs.
-        spent_s: by run id, the seconds of its ended attempts.
+        left_s: by run id, the estimates of running runs, whose pace the others take.
     """
     unsettled = [run for run in runs if run.state in UNSETTLED_RUN and run.shown != CANCELLING]
-    running = [run for run in unsettled if run.state is RunState.RUNNING]
-    if not running or not all(run.target_step for run in unsettled):
+    steps = {run.run_id: max(0, (run.target_step or 0) - (run.step or 0)) for run in unsettled}
+    paces = sorted(left_s[run_id] / number for run_id, number in steps.items() if run_id in left_s)
+    known = all(run.target_step and run.stage is not Stage.SCREENING for run in unsettled)
+    if not (paces and known and paces[-1] <= ALIKE * paces[0]):
         return None
-    if any(run.stage is Stage.SCREENING for run in unsettled):
-        return None  # which runs follow is not known
-    paces = _paces(runs, left_s, spent_s, now_s)
-    known = sorted(paces.values())
-    usual_s = statistics.median(known) if known and known[-1] <= ALIKE * known[0] else None
-    needed_s = [left_s.get(run.run_id, _needed_s(run, paces.get(run.condition, usual_s), now_s)) for run in unsettled]
-    if None in needed_s:
-        return None
-    return max(
-        sum(seconds or 0.0 for seconds in needed_s) / len(running), *(left_s.get(r.run_id, 0.0) for r in running)
-    )
+    needed_s = {run_id: left_s.get(run_id, number * statistics.median(paces)) for run_id, number in steps.items()}
+    running = sum(run.state is RunState.RUNNING for run in unsettled)
+    return max(sum(needed_s.values()) / running, *left_s.values())
 
 
-def _paces(
-    runs: Sequence[RunStatus], left_s: Mapping[int, float], spent_s: Mapping[int, float], now_s: float
-) -> dict[str, float]:
-    found = defaultdict(list)
-    for run in runs:
-        whole_s = None
-        if run.state is RunState.COMPLETED and not run.early:
-            whole_s = spent_s.get(run.run_id)
-        elif run.run_id in left_s and run.started_s:
-            whole_s = spent_s.get(run.run_id, 0.0) + max(0.0, now_s - run.started_s) + left_s[run.run_id]
-        if whole_s and run.target_step:
-            found[run.condition].append(whole_s / run.target_step)
-    return {condition: statistics.median(values) for condition, values in found.items()}
+# -- all campaigns ----------------------------------------------------------------------------------------------------
 
 
-def _needed_s(run: RunStatus, pace_s: float | None, now_s: float) -> float | None:
-    """Return the time of a run without an estimate of its own; None if it should have ended long ago."""
-    if pace_s is None:
-        return None
-    needed_s = pace_s * max(0, (run.target_step or 0) - (run.step or 0))
-    runs_s = now_s - run.started_s if run.state is RunState.RUNNING and run.started_s and needed_s else 0.0
-    return needed_s if runs_s <= max(QUIET_S, ALIKE * needed_s) else None
+@dataclass(frozen=True)
+class CampaignOverview:
+    """A campaign, and the time since its last activity."""
+
+    campaign: CampaignRow
+    totals: CampaignTotals
+    quiet_s: float
+
+    @property
+    def counts(self) -> RunCounts:
+        """Its runs by state."""
+        return RunCounts(self.totals.counts, self.totals.early)
+
+    @property
+    def user(self) -> str:
+        """The user who submitted it last; "" if an earlier version recorded it."""
+        return str(self.campaign.provenance.get("user", ""))
+
+    @property
+    def device_hours(self) -> float:
+        """The hours of its attempts until the last look at its jobs: of GPUs, or of ranks without any."""
+        used = self.totals.rank_seconds.items()
+        executor = self.campaign.executor
+        return sum(seconds * (gpus_per_rank(executor, *asked) or 1.0) for asked, seconds in used) / 3600
+
+    @property
+    def removed(self) -> bool:
+        """Whether a removal has begun."""
+        return self.campaign.desired == REMOVED
+
+
+def read_overview(store: Store) -> list[CampaignOverview]:
+    """Return all campaigns, the most recently active first."""
+    with store.read() as conn:
+        now_s = store.now(conn)
+        found, totals = queries.list_campaigns(conn), campaign_totals(conn, cache(partial(looked_s, conn, now_s)))
+    rows = []
+    for campaign in found:
+        own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))
+        rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
+    return sorted(rows, key=lambda row: row.quiet_s)
+
+
+def overview_document(rows: list[CampaignOverview]) -> dict[str, Any]:
+    """The list for `--json`."""
+    return {
+        "campaigns": [
+            {
+                "campaign": row.campaign.name,
+                "user": row.user,
+                "executor": row.campaign.executor,
+                "dir": row.campaign.dir,
+                "created_s": row.campaign.created_s,
+                "last_activity_s": row.totals.active_s,
+                "gpu_hours": row.device_hours,
+                **row.counts.document(),
+                "being_removed": row.removed,
+            }
+            for row in rows
+        ]
+    }

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from dscampaign.orchestrator.formatting import count, shorten_middle
+from dscampaign.orchestrator.formatting import count, shorten_middle, some
+
+if TYPE_CHECKING:
+    from .code_copies import Code
 
 LABELS: Final = ("label", "strategy")
 """Axes that name a point, and so the other settings of that point."""
@@ -85,3 +89,43 @@ def _value(value: Any) -> str:
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return shorten_middle(text.rstrip("/").rpartition("/")[2] or text, _LONGEST)
+
+
+_PATHS: Final = 5
+_RUNS: Final = 3
+
+
+def codes_text(codes: Iterable[str | None]) -> str:
+    """Return the codes of a run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
+    known = [code for code in codes if code]
+    return " → ".join(code for before, code in zip(["", *known], known, strict=False) if code != before)
+
+
+def mixed_code(runs: Iterable[tuple[str, str]]) -> str:
+    """Return a sentence about runs, by name and code, that ran different code; "" if all known codes are the same."""
+    names: dict[str, list[str]] = {}
+    for name, code in runs:
+        if code:
+            names.setdefault(code, []).append(name)
+    shown = "; ".join(f"{code} ({some(by, _RUNS)})" for code, by in names.items())
+    return f"Not all runs ran the same code: {shown}." if len(names) > 1 else ""
+
+
+def describe(codes: Iterable[Code]) -> list[str]:
+    """Return one line for each code: its files, those that are left out, or why it is used in place."""
+    lines = []
+    for code in codes:
+        if code.why:
+            lines.append(f"code: used in place, not copied: {code.why}")
+        elif code.tree:
+            kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
+            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
+            around = code.tree.narrowed_from
+            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
+            lines.append(kept + left + rest)
+    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
+
+
+def shown(paths: Sequence[str]) -> str:
+    """Return a few paths as text, in any encoding."""
+    return some([os.fsencode(path).decode(errors="replace") for path in paths], _PATHS)

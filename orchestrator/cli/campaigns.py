@@ -33,9 +33,9 @@ from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:
     from dscampaign.files.ours import Kept
-    from dscampaign.orchestrator.campaign.overview import CampaignOverview
     from dscampaign.orchestrator.campaign.retention import Garbage, Thinning
     from dscampaign.orchestrator.campaign.sharing import SharedCampaign, SharedPlace
+    from dscampaign.orchestrator.campaign.status import CampaignOverview
 
 
 @click.command("list", cls=Verb)
@@ -52,7 +52,7 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
       campaign list -o csv
       campaign list --store postgresql://me@db/campaigns
     """
-    from dscampaign.orchestrator.campaign.overview import overview_document, read_overview
+    from dscampaign.orchestrator.campaign.status import overview_document, read_overview
 
     rows = read_overview(locate(place).open())
     if form == TABLE:

@@ -13,7 +13,6 @@ from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
 from dscampaign.jobs.shared.rank_groups import ranks_per_sample
-from dscampaign.orchestrator.campaign.code_text import codes_text
 from dscampaign.orchestrator.campaign.documents import (
     CampaignDetails,
     RunDetails,
@@ -22,6 +21,7 @@ from dscampaign.orchestrator.campaign.documents import (
     speed_document,
 )
 from dscampaign.orchestrator.campaign.status import NO_METRICS
+from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.failures.verdict import HEADLINE_LIMIT
 from dscampaign.orchestrator.formatting import (

@@ -10,7 +10,6 @@ from statistics import median
 
 from dscampaign.db.records import RunStatus
 from dscampaign.db.states import CANCELLING, RunState
-from dscampaign.orchestrator.campaign.code_text import mixed_code
 from dscampaign.orchestrator.campaign.status import (
     TROUBLED,
     WORST_FIRST,
@@ -20,6 +19,7 @@ from dscampaign.orchestrator.campaign.status import (
     failures_of,
     no_metrics,
 )
+from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.failures.groups import alike
 from dscampaign.orchestrator.failures.policy import FailureClass

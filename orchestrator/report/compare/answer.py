@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from dscampaign.orchestrator.campaign.code_text import mixed_code
+from dscampaign.orchestrator.campaign.titles import mixed_code
 from dscampaign.orchestrator.formatting import count, duration, loss_number
 from dscampaign.orchestrator.report.measure.metrics import METRICS, Better, Metric, OverRepeats
 from dscampaign.orchestrator.spec.objective import Objective

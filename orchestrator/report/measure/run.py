@@ -13,7 +13,7 @@ from dscampaign.db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, 
 from dscampaign.db.series import Series
 from dscampaign.db.states import RunState, Stage
 from dscampaign.db.warm_up import untimed_steps
-from dscampaign.orchestrator.campaign.code_text import codes_text
+from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG
 from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dscampaign.db.records import RunStatus
-from dscampaign.db.states import RunState
+from dscampaign.db.states import RunState, Stage
 from dscampaign.orchestrator.campaign.status import campaign_left_s, run_left_s
 
 NOW_S = 10_000.0
@@ -46,39 +46,33 @@ def test_a_run_without_a_pace_has_no_estimate(values: dict[str, Any], since: tup
     assert run_left_s(run(**values), since, NOW_S) is None
 
 
-def test_runs_that_are_being_cancelled_take_no_time() -> None:
-    cancelled = [run(2, desired="cancel"), waiting(3, desired="cancel")]
-    assert campaign_left_s(cancelled, {}, {1: 2000.0}, NOW_S) is None
-    assert campaign_left_s([done(1), run(4), *cancelled], {4: 10.0}, {1: 2000.0}, NOW_S) == 10.0
-
-
 def waiting(run_id: int, **values: Any) -> RunStatus:
     return run(run_id, RunState.PENDING, **{"step": None, "ts_s": None, "started_s": None, **values})
 
 
-def done(run_id: int, **values: Any) -> RunStatus:
-    return run(run_id, RunState.COMPLETED, step=1000, **values)
+def test_runs_that_wait_take_the_pace_of_those_that_run_as_many_at_once() -> None:
+    runs = [run(1, RunState.COMPLETED, step=1000), run(2), run(3, step=700), waiting(4), waiting(5, step=600)]
+    left = {2: 1200.0, 3: 900.0}  # 2 and 3 s a step
+    assert campaign_left_s(runs, left) == pytest.approx((1200.0 + 900.0 + 1400 * 2.5) / 2)
+    assert campaign_left_s(runs[:3], left) == 1200.0
 
 
-def test_runs_that_wait_take_as_long_as_their_siblings_as_many_at_once() -> None:
-    repeats = [done(1), run(2), run(3), waiting(4), waiting(5), waiting(6)]
-    runs = [one._replace(name=f"lr-r{one.run_id}", repeat=one.run_id) for one in repeats]
-    left = {2: 100.0, 3: 300.0}  # 1.0 and 1.2 s a step from beginning to end; the one that is done took 2
-    assert campaign_left_s(runs, left, {1: 2000.0}, NOW_S) == pytest.approx((100.0 + 300.0 + 3 * 1200.0) / 2)
+def test_runs_that_are_being_cancelled_take_no_time() -> None:
+    cancelled = [run(2, desired="cancel"), waiting(3, desired="cancel")]
+    assert campaign_left_s(cancelled, {}) is None
+    assert campaign_left_s([run(4), *cancelled], {4: 10.0}) == 10.0
 
 
 @pytest.mark.parametrize(
-    ("runs", "left", "spent"),
+    ("runs", "left"),
     [
-        ([waiting(1), done(2)], {}, {2: 50.0}),  # nothing runs: Slurm knows when, if anybody
-        ([run(1), waiting(2, target_step=None)], {1: 10.0}, {}),
-        ([run(1), waiting(2)], {}, {}),  # none has a pace
-        ([run(1), waiting(2), done(3), done(4)], {1: 10.0}, {3: 100.0, 4: 1000.0}),  # which of them is 2 like?
-        ([done(1)], {}, {1: 50.0}),
-        ([done(1), run(2, step=None)], {}, {1: 50.0}),  # it should have been over long ago
+        ([waiting(1)], {}),  # nothing runs: Slurm knows when, if anybody
+        ([run(1), waiting(2, target_step=None)], {1: 10.0}),
+        ([run(1), waiting(2)], {}),  # none has a pace
+        ([run(1), run(2), waiting(3)], {1: 60.0, 2: 1200.0}),  # which of them is 3 like?
+        ([run(1, stage=Stage.SCREENING), waiting(2)], {1: 600.0}),
+        ([], {}),
     ],
 )
-def test_a_campaign_with_too_few_paces_has_no_estimate(
-    runs: list[RunStatus], left: dict[int, float], spent: dict[int, float]
-) -> None:
-    assert campaign_left_s(runs, left, spent, NOW_S) is None
+def test_a_campaign_with_too_few_paces_has_no_estimate(runs: list[RunStatus], left: dict[int, float]) -> None:
+    assert campaign_left_s(runs, left) is None

@@ -13,7 +13,7 @@ from dscampaign.db.leases import acquire_lease
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.overview import read_overview
+from dscampaign.orchestrator.campaign.status import read_overview
 from dscampaign.orchestrator.reconcile.lease import lease_name
 
 ON_CPUS = {"slurm": {"gpus_per_node": "0"}, "ranks_per_node": 2}
