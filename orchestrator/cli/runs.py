@@ -93,7 +93,7 @@ def _record(submission: Submission, where: Location, *, yes: bool) -> tuple[Stor
     from dscampaign.files.private_files import make_private
     from dscampaign.orchestrator.campaign.desired import record
     from dscampaign.orchestrator.campaign.plan import Sign, make_plan
-    from dscampaign.orchestrator.doctor.before_submit import Preflight
+    from dscampaign.orchestrator.doctor.check_slurm import Preflight
     from dscampaign.orchestrator.executors.storage import require_room
 
     from .pages.plan import plan_page

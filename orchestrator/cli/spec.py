@@ -195,7 +195,7 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
     """
     from dscampaign.orchestrator.campaign.plan import make_plan
-    from dscampaign.orchestrator.doctor.before_submit import Preflight
+    from dscampaign.orchestrator.doctor.check_slurm import Preflight
 
     from .pages.plan import config_page, plan_document, plan_page
 

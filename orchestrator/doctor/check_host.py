@@ -1,9 +1,11 @@
-"""Check the host that calls `campaign doctor`: shared folder, store, clocks."""
+"""Check the host that calls `campaign doctor`: shared folder, store, clocks, the Python of a spec."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from dscampaign.orchestrator.executors import storage
 from dscampaign.orchestrator.settings import Settings
 
 from .check import At, Check
+from .option_checks import answer
 from .requirements import GB, Requirements
 
 if TYPE_CHECKING:
@@ -38,12 +41,11 @@ def host_checks(where: Location, requirements: Sequence[Requirements], *, shared
         shared: a node has proved that it sees the same folder.
     """
     slurm = any(required.config.executor == "slurm" for required in requirements)
-    checkpoints_gb = sum(required.checkpoints_gb for required in requirements)
-    yield from folder_checks(where.settings.dir, checkpoints_gb, nodes_need_it=slurm and not shared)
+    yield from folder_checks(where.settings.dir, nodes_need_it=slurm and not shared)
     yield from store_checks(where, slurm=slurm)
 
 
-def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: bool = False) -> Iterator[Check]:
+def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Check]:
     """Return verdicts on a campaign's folder, or on the nearest existing folder above it.
 
     Args:
@@ -68,7 +70,11 @@ def folder_checks(folder: Path, checkpoints_gb: float = 0.0, *, nodes_need_it: b
         yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
     else:
         yield at.ok("folder.file_system", kind or "unknown file system")
-    yield _space(shutil.disk_usage(there).free / GB, checkpoints_gb, at)
+    free_gb = shutil.disk_usage(there).free / GB
+    if free_gb < LEAST_FREE_GB:
+        yield at.warning("folder.space", f"{free_gb:,.0f} GB free", "`campaign gc` deletes files that no result needs")
+    else:
+        yield at.ok("folder.space", f"{free_gb:,.0f} GB free")
 
 
 def _without_links(folder: Path) -> str:
@@ -80,14 +86,6 @@ def _without_links(folder: Path) -> str:
     finally:
         path.unlink(missing_ok=True)
     return "" if first and not second else "two processes could both create the same file"
-
-
-def _space(free_gb: float, needed_gb: float, at: At) -> Check:
-    free = f"{free_gb:,.0f} GB free"
-    seen = f"{free}, the checkpoints of all runs need about {needed_gb:,.0f} GB" if needed_gb >= 1 else free
-    if free_gb < max(needed_gb, LEAST_FREE_GB):
-        return at.warning("folder.space", seen, "keep fewer (train.keep_checkpoints), or free some space")
-    return at.ok("folder.space", seen)
 
 
 def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
@@ -157,3 +155,44 @@ def clock_check(about: str, least_s: float, most_s: float, clock: str, other: st
     if off_s > MUNGE_TOLERATES_S:
         return at.problem(about, seen, f"{hint}; Slurm's authentication fails above {MUNGE_TOLERATES_S:.0f} s")
     return at.warning(about, seen, hint)
+
+
+_OF_THE_TRAINER: Final = ("deepspeed", "transformers")
+_OF_LAUNCHERS: Final = {None: ("deepspeed",), "deepspeed": ("deepspeed",), "accelerate": ("accelerate",)}
+_ASK: Final = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if not find_spec(n)))"
+_WAIT_S: Final = 20.0
+_WRITE: Final = "write the path of an interpreter as `python`"
+_NODES: Final = "`campaign doctor SPEC --on-node` checks a node"
+
+
+def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
+    """Return verdicts on the interpreters as this host sees them; a cluster's nodes may have others."""
+    asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
+    for required in requirements:
+        config = required.config
+        if config.container:  # only a node can start it
+            continue
+        own = _OF_THE_TRAINER if config.command is None else _OF_LAUNCHERS.get(config.launcher, ())
+        asked.setdefault((config.python or sys.executable, ("torch", *own)), required)
+    yield from (_python(At(here), python, names, required) for (python, names), required in asked.items())
+
+
+def _python(at: At, python: str, names: Sequence[str], required: Requirements) -> Check:
+    config = required.config
+    local = config.executor == "local"
+    try:
+        done = answer([python, "-c", _ASK, *names], {**os.environ, **config.env}, _WAIT_S)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
+        return at.problem("host.packages", seen, _WRITE) if local else at.note("host.packages", seen, _NODES)
+    if done.returncode:
+        seen = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+        return at.problem("host.packages", seen, _WRITE)
+    missing = done.stdout.split()
+    if not missing:
+        return at.ok("host.packages", f"{python} has {', '.join(names)}")
+    seen = f"{python} has no {', no '.join(missing)}"
+    hint = f"`{python} -m pip install {' '.join(missing)}`, or name another interpreter as `python`"
+    if config.slurm.setup if not local else config.local.setup:
+        return at.note("host.packages", seen, f"unless `setup` provides them; {_NODES}")
+    return at.problem("host.packages", seen, hint) if local else at.warning("host.packages", seen, f"{hint}; {_NODES}")

@@ -1,20 +1,125 @@
-"""Verdicts on a spec's requests to a cluster, from Slurm's answers. Pure."""
+"""Ask Slurm about partitions, nodes and jobs, and judge a spec's requests by its answers, also before a submission."""
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
 
-from dscampaign.orchestrator.errors import did_you_mean
-from dscampaign.orchestrator.executors.base import SubmissionRefused
-from dscampaign.orchestrator.executors.slurm_commands import OtherCluster
+from dscampaign.orchestrator.errors import Unreachable, UserError, did_you_mean
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.job_listing import job_name
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.executors.slurm_commands import LOOK_S, NO_ACCOUNTING, OtherCluster, answering_within, ask
 from dscampaign.orchestrator.formatting import count
-from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
+from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig, parse_time_min
 
-from .check import At, Check
-from .cluster import Cluster, Nodes
-from .requirements import Requirements
+from .check import At, Check, Severity
+from .requirements import Requirements, requirements_of
+
+_SINFO: Final = "%P|%a|%l|%s|%D|%T|%G|%m|%c|%b"
+_OUT_OF_SERVICE: Final = ("down", "drain", "error", "fail", "inval", "maint", "unk")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Equal nodes of a partition: a line of sinfo.
+
+    Attributes:
+        state: the partition's: up, down, drain or inact.
+        max_time_min: longest time limit of a job; None for no limit.
+        max_nodes: most nodes of a job, "infinite" for no limit.
+        in_service: whether Slurm starts jobs there, now or later.
+        has: the resources that a job can request, in Slurm's terms: `gpu:h100:8, 1000000 MB, 96 cores, ib,nvlink`.
+    """
+
+    partition: str
+    default: bool = False
+    state: str = "up"
+    max_time_min: int | None = None
+    max_nodes: str = "infinite"
+    count: int = 0
+    in_service: bool = True
+    memory_mb: int = 0
+    has: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Slurm's answers.
+
+    Attributes:
+        trouble: why the controller did not answer, "" if it did.
+        version: such as `22.05.8`.
+        accounting: "kept", "none", or why it did not answer.
+    """
+
+    trouble: str = ""
+    version: str = ""
+    accounting: str = ""
+    nodes: tuple[Nodes, ...] = ()
+
+
+def inspect_cluster() -> Cluster:
+    """Ask Slurm; a failure is part of the answer."""
+    try:
+        version = _answer("sinfo", "--version").split()[-1]  # Debian calls it slurm-wlm
+        nodes = partitions()
+    except Unreachable as exc:
+        return Cluster(exc.message)
+    return Cluster("", version, _accounting(), nodes)
+
+
+def partitions() -> tuple[Nodes, ...]:
+    """Return the nodes of every partition. Raises `Unreachable` if Slurm does not answer."""
+    lines = _answer("sinfo", "--all", "--noheader", "--exact", "-o", _SINFO).splitlines()
+    return tuple(_nodes(line) for line in lines if line.count("|") == _SINFO.count("|"))
+
+
+def _answer(*command: str) -> str:
+    done = ask(list(command))
+    if done.returncode:
+        raise Unreachable(f"{command[0]}: {_last_line(done.stderr).removeprefix(f'{command[0]}: ')}")
+    return done.stdout
+
+
+def _accounting() -> str:
+    try:
+        done = ask(["sacct", "-nPX", "-S", "now-1minutes", "-o", "JobID"])
+    except Unreachable as exc:
+        return exc.message
+    if NO_ACCOUNTING.search(done.stderr):
+        return "none"
+    return f"sacct: {_last_line(done.stderr)}" if done.returncode else "kept"
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["failed"])[-1]
+
+
+def _nodes(line: str) -> Nodes:
+    partition, state, time, size, count, node_state, gres, memory_mb, cpus, features = line.split("|")
+    given = [re.sub(r"\([^)]*\)", "", gres), f"{memory_mb} MB", f"{cpus} cores", features.removesuffix("(null)")]
+    return Nodes(
+        partition.removesuffix("*"),
+        default=partition.endswith("*"),
+        state=state,
+        max_time_min=parse_time_min(time) if time[:1].isdigit() else None,
+        max_nodes=size.rpartition("-")[2],
+        count=int(count),
+        in_service=not node_state.endswith("*") and not node_state.startswith(_OUT_OF_SERVICE),
+        memory_mb=int(memory_mb) if memory_mb.isdigit() else 0,
+        has=", ".join(filter(None, given)),
+    )
+
 
 _AT: Final = At("slurm")
 _MIB_PER_GB: Final = 1e9 / 2**20
@@ -39,22 +144,22 @@ def slurm_checks(
         yield check if requirements else _AT.note(check.id, check.seen, hint)
         return
     yield _AT.ok("slurm.controller", f"responding, Slurm {cluster.version}")
-    yield _accounting(cluster)
-    for required, forecast in zip(requirements, forecasts, strict=True):
+    yield _accounting_check(cluster)
+    for required, answer in zip(requirements, forecasts, strict=True):
         slurm = required.config.slurm
-        if isinstance(forecast, OtherCluster):
-            yield _AT.problem("slurm.submit", forecast.message, forecast.hint or "")
+        if isinstance(answer, OtherCluster):
+            yield _AT.problem("slurm.submit", answer.message, answer.hint or "")
             continue
         names = (slurm.partition or next((n.partition for n in cluster.nodes if n.default), "")).split(",")
         nodes = [n for n in cluster.nodes if n.partition in names]
         yield from (_partition(name, cluster, slurm) for name in names if name)
         if nodes:
-            yield _nodes(nodes, required)
+            yield _nodes_check(nodes, required)
         if all(any(n.partition == name for n in cluster.nodes) for name in names if name):
-            yield _forecast(forecast, required, nodes)  # else sbatch would only say the same once more
+            yield _submission(answer, required, nodes)  # else sbatch would only say the same once more
 
 
-def _accounting(cluster: Cluster) -> Check:
+def _accounting_check(cluster: Cluster) -> Check:
     if cluster.accounting == "kept":
         return _AT.ok("slurm.accounting", "sacct responds")
     if cluster.accounting == "none":
@@ -83,7 +188,7 @@ def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
     return _AT.ok("slurm.partition", f"{name} is up")
 
 
-def _nodes(nodes: Sequence[Nodes], required: Requirements) -> Check:
+def _nodes_check(nodes: Sequence[Nodes], required: Requirements) -> Check:
     most_gb = max(group.memory_mb for group in nodes) / _MIB_PER_GB
     in_service = sum(group.count for group in nodes if group.in_service)
     if most_gb < required.host_gb:
@@ -104,7 +209,7 @@ def _described(nodes: Sequence[Nodes]) -> str:
     return "; ".join(f"{name}: {count(number, 'node')} ({has}){limit}" for (name, has, limit), number in counts.items())
 
 
-def _forecast(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
+def _submission(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
     if isinstance(forecast, SubmissionRefused) and _NOT_AVAILABLE in str(forecast) and _may_come_back(nodes, required):
         seen = f"{forecast} while nodes are out of service"
         return _AT.warning("slurm.submit", seen, "`sinfo -R` shows why; jobs wait until they come back")
@@ -124,3 +229,69 @@ def _may_come_back(nodes: Sequence[Nodes], required: Requirements) -> bool:
     away = [group for group in nodes if not group.in_service]
     needed = slurm.nodelist is not None or any(in_service[group.has] < slurm.nodes for group in away)
     return bool(away) and needed and sum(group.count for group in nodes) >= slurm.nodes
+
+
+_T = TypeVar("_T")
+_MOST_KINDS: Final = 8
+"""Kinds of jobs that are asked about: each costs an sbatch."""
+
+
+def forecast(required: Requirements, folder: Path) -> str | Exception:
+    """Return when Slurm would start one kind of job, or why not; `folder` takes its script."""
+    token = job_request.new_token("campaign-doctor", ())
+    try:
+        array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
+        return SlurmExecutor().forecast(array)
+    except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
+        return exc
+
+
+class Preflight:
+    """Ask in the background from its making on; with `executor: local` nothing.
+
+    A Slurm that does not answer in time refuses nothing: the pass after the submission reports that.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        shapes = job_request.Shapes()
+        kinds = {shapes.of(run.config)[0]: run for run in reversed(runs) if _on_slurm(run)}
+        self._asked = requirements_of(list(kinds.values())[:_MOST_KINDS])
+        self._pool = ThreadPoolExecutor(len(self._asked) + 1)
+        self._nodes: Future[tuple[Nodes, ...]] | None = self._start(partitions) if self._asked else None
+        self._forecasts = [self._start(partial(_forecast, required)) for required in self._asked]
+
+    def require_accepted(self, outcome: str = "nothing was submitted") -> None:
+        """Raise UserError with every job that Slurm would never run."""
+        try:
+            cluster = Cluster(nodes=self._nodes.result()) if self._nodes else Cluster()
+        except Unreachable:
+            return
+        if not cluster.nodes:
+            return
+        said = [future.result() for future in self._forecasts]
+        wrong = [check for check in slurm_checks(cluster, self._asked, said) if _refuses(check)]
+        if wrong:
+            seen = "; ".join(dict.fromkeys(check.seen for check in wrong))
+            hints = dict.fromkeys(check.next for check in wrong if check.next)
+            raise UserError(f"{outcome}: {seen}", "; ".join(hints))
+
+    def _start(self, ask: Callable[[], _T]) -> Future[_T]:
+        def briefly() -> _T:
+            with answering_within(LOOK_S):
+                return ask()
+
+        return self._pool.submit(briefly)
+
+
+def _on_slurm(run: Run) -> bool:
+    return run.config.executor == "slurm"
+
+
+def _forecast(required: Requirements) -> str | Exception:
+    with tempfile.TemporaryDirectory(prefix="campaign-submit-") as folder:
+        return forecast(required, Path(folder))
+
+
+def _refuses(check: Check) -> bool:
+    known = check.id in ("slurm.partition", "slurm.submit")
+    return known and check.verdict is Severity.PROBLEM and not check.away

@@ -16,11 +16,35 @@ from typing import Any, Final
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import Distrusted, distrust, trusted_bytes
 from dscampaign.files.private_files import make_private
+from dscampaign.jobs.shared.process_groups import signal_group
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.user_paths import cache_folder
 
-from .interpreter import answer
+_PIPE = subprocess.PIPE
+
+
+def answer(
+    command: Sequence[str], env: Mapping[str, str], wait_s: float, question: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return its output.
+
+    Ended with it are all processes that it has started: an interpreter may be a script around another.
+
+    Raises:
+        OSError: it cannot be run.
+        subprocess.TimeoutExpired: it did not end in time.
+    """
+    # Not in this folder, whose files could pass for packages.
+    with subprocess.Popen(
+        command, env=env, cwd="/", text=True, start_new_session=True, stdin=_PIPE, stdout=_PIPE, stderr=_PIPE
+    ) as child:
+        try:
+            out, err = child.communicate(question, timeout=wait_s)
+        finally:
+            signal_group(child.pid)
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
+
 
 _PROGRAM: Final = Path(__file__).parents[2] / "jobs" / "trainer" / "preflight.py"
 _VERSIONS_S: Final = 20.0

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.memory.feasibility import ModelNeeds, host_need_gb, needs_of
+from dscampaign.orchestrator.memory.feasibility import host_need_gb, needs_of
 from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig
 
 GB: Final = 1e9
-_BYTES_HALF: Final = 14
-_BYTES_FULL: Final = 12
-"""Of a parameter in a checkpoint with Adam: in half precision beside an fp32 copy, or in fp32 alone."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,6 @@ class Requirements:
         gpus: of a node.
         on_gpus: whether the training uses them.
         host_gb, gpu_gb, disk_gb: size of the model's states in a node's memory, on a GPU and on a node's disk.
-        checkpoints_gb: size of the kept checkpoints of all runs together.
         ops: DeepSpeed's operators that the training cannot do without.
         files: absolute paths that the runs name.
     """
@@ -44,7 +40,6 @@ class Requirements:
     host_gb: float = 0.0
     gpu_gb: float = 0.0
     disk_gb: float = 0.0
-    checkpoints_gb: float = 0.0
     ops: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -87,19 +82,9 @@ def _of_like_runs(runs: Sequence[Run]) -> Requirements:
         host_gb=max(host_need_gb(r.config, n, r.ranks_per_node) for r, n in zip(runs, needs, strict=True)),
         gpu_gb=max((state.gpu_gb for state in states), default=0.0),
         disk_gb=max((state.disk_gb for state in states), default=0.0),
-        checkpoints_gb=sum(_checkpoints_gb(r.config, n) for r, n in zip(runs, needs, strict=True)),
         ops=tuple(sorted({op for run in runs for op in needed_ops(run.config)})),
         files=tuple(sorted({path for run in runs for path in _files(run.config)})),
     )
-
-
-def _checkpoints_gb(config: RunConfig, needs: ModelNeeds) -> float:
-    train = config.train
-    if not needs.parameters or train.checkpoint_every is None:
-        return 0.0
-    size = _BYTES_HALF if train.precision in ("bf16", "fp16") and train.engine == "deepspeed" else _BYTES_FULL
-    kept = train.keep_checkpoints + train.keep_best + 1  # the next one is written before the oldest goes
-    return kept * size * needs.parameters / GB
 
 
 def needed_ops(config: RunConfig) -> Iterator[str]:

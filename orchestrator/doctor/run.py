@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dscampaign.jobs.probe.examine import missing_files
-from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors import job_request
-from dscampaign.orchestrator.executors.base import ArrayTooLarge, JobArray, SubmissionRefused, SubmissionUnclear
-from dscampaign.orchestrator.executors.job_listing import job_name
-from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 
 from .check import At, Check
-from .check_host import host_checks
+from .check_host import host_checks, python_checks
 from .check_node import files_check, node_checks
-from .check_python import python_checks
-from .check_slurm import slurm_checks
-from .cluster import Cluster, inspect_cluster
+from .check_slurm import Cluster, forecast, inspect_cluster, slurm_checks
 from .node_job import Examined, Tell, examine
 from .requirements import Requirements
 
@@ -59,16 +52,6 @@ def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[s
         return []
     with tempfile.TemporaryDirectory(prefix="campaign-doctor-") as folder:
         return [forecast(required, Path(folder)) for required in requirements]
-
-
-def forecast(required: Requirements, folder: Path) -> str | Exception:
-    """Return when Slurm would start one kind of job, or why not; `folder` takes its script."""
-    token = job_request.new_token("campaign-doctor", ())
-    try:
-        array = JobArray(token, job_name(token), folder, 1, job_request.resources(required.config))
-        return SlurmExecutor().forecast(array)
-    except (SubmissionRefused, ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
-        return exc
 
 
 def _files(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:

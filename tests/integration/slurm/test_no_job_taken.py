@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.doctor.before_submit import Preflight
+from dscampaign.orchestrator.doctor.check_slurm import Preflight
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.doctor import before_submit
-from dscampaign.orchestrator.doctor.before_submit import Preflight
+from dscampaign.orchestrator.doctor import check_slurm
+from dscampaign.orchestrator.doctor.check_slurm import Preflight
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors import slurm_commands as commands
 from dscampaign.orchestrator.spec.expand import Run, expand
@@ -104,7 +104,7 @@ def test_a_slurm_that_does_not_answer_refuses_nothing(slurm: FakeSlurm, monkeypa
         script.write_text("#!/bin/sh\nexec sleep 600\n")
         script.chmod(stat.S_IRWXU)
         script.replace(slurm.folder / name)  # not written in place: the one before may just be started
-    monkeypatch.setattr(before_submit, "LOOK_S", 0.2)
+    monkeypatch.setattr(check_slurm, "LOOK_S", 0.2)
     monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 600.0)
     Preflight(runs(slurm={"partition": "gpu"})).require_accepted()
 

@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,14 +111,9 @@ def test_a_local_disk_is_a_warning_until_a_node_has_seen_it(place: Location, mon
     assert by_id(host_checks(place, []))["folder.file_system"].verdict is Severity.OK
 
 
-def test_checkpoints_of_all_runs_must_fit(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_warning(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert by_id(host_checks(place, []))["folder.space"].verdict is Severity.OK
     usage = shutil.disk_usage(place.settings.dir)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=900 * 10**9))
-    half = replace(REQUIRED, checkpoints_gb=500.0)
-    found = by_id(host_checks(place, [half, half]))["folder.space"]
-    assert found.verdict is Severity.WARNING
-    assert found.seen == "900 GB free, the checkpoints of all runs need about 1,000 GB"
-    assert by_id(host_checks(place, [half]))["folder.space"].verdict is Severity.OK
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10**9))
     assert by_id(host_checks(place, []))["folder.space"].verdict is Severity.WARNING
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.doctor import check_python
+from dscampaign.orchestrator.doctor import check_host as check_python
 from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.spec.model import RunConfig

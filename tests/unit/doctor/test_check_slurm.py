@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dscampaign.orchestrator.doctor.check import Check, Severity, exit_code
-from dscampaign.orchestrator.doctor.check_slurm import slurm_checks
-from dscampaign.orchestrator.doctor.cluster import Cluster, Nodes, inspect_cluster
+from dscampaign.orchestrator.doctor.check_slurm import Cluster, Nodes, inspect_cluster, slurm_checks
 from dscampaign.orchestrator.doctor.requirements import Requirements
 from dscampaign.orchestrator.executors.base import SubmissionRefused, SubmissionUnclear
 from dscampaign.orchestrator.executors.slurm_commands import OtherCluster

@@ -348,7 +348,6 @@ def test_runs_on_like_machines_are_asked_about_together() -> None:
     assert two.files == ("/models/tokenizer",)
     gpt2_gb = 124.4e6 / 1e9
     assert one.host_gb == pytest.approx(8 * 4 * gpt2_gb, rel=0.02)  # at the start, each rank has the whole model
-    assert one.checkpoints_gb == pytest.approx(2 * 3 * 14 * gpt2_gb, rel=0.02)
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------
