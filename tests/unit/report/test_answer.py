@@ -102,28 +102,6 @@ def test_an_objective_leads(planted: Plant, by: Objective, sentence: str) -> Non
     assert found.sentence == sentence
 
 
-def test_identical_repeats_count_once(planted: Plant) -> None:
-    runs = planted(Planted("sgd", held_out=(3.031,) * 3), Planted("lion", held_out=(3.0,) * 3))
-    first = {run.params["label"]: run.curve for run in reversed(runs)}
-    found = answered([replace(run, curve=first[run.params["label"]]) for run in runs], Objective.LOSS)
-    assert (codes(found), found.proven) == ([Why.IDENTICAL], False)
-    assert found.sentence == "lion ranks first: lowest held-out loss; identical repeats count once."
-
-
-def test_a_baseline_that_a_retry_changed_is_no_reason_for_a_doubt(planted: Plant) -> None:
-    shrunk = (Try(last=10, ended="oom", micro_batch=4), Try(micro_batch=2))
-    found = answered(planted(Planted("large", tries=shrunk), Planted("slow", (0.2,) * 3), Planted("fast")))
-    assert (found.chosen and found.chosen.name, found.proven) == ("fast", True)
-    assert found.excluded["large"].text == "ran with micro-batch 2 instead of 4; not compared"
-
-
-def test_different_code_comes_first(planted: Plant) -> None:
-    runs = planted(Planted("base", (0.2, 0.2, 0.2)), Planted("fast"))
-    found = answered([replace(run, code=run.name[:4]) for run in runs])
-    assert found.sentence == "Code differs: fast: 2.00 × the baseline's speed, same loss."
-    assert (codes(found), found.proven) == ([Why.DIFFERENT_CODE], False)
-
-
 @pytest.mark.parametrize(
     ("conditions", "code", "end"),
     [
@@ -164,14 +142,6 @@ def test_reasons_are_grouped_by_their_codes_and_classes(planted: Plant) -> None:
         (("worse", "worst"), "held-out loss is higher by 0.065 to 0.190 nats"),
         (("c",), "failed: out of memory"),
     ]
-
-
-def test_no_run_and_no_end_give_no_choice(planted: Plant) -> None:
-    assert answer([]).sentence == "No run has results yet."
-    found = answered(planted(Planted("a", (0.1,), (3.0,), state=RunState.RUNNING, tries=(Try(ended=None),))))
-    assert found.sentence == "Nothing can be recommended: no condition is finished."
-    assert [row.verdict for row in found.rows] == [Standing.OUT]
-    assert not found.proven
 
 
 @pytest.mark.parametrize(
@@ -227,46 +197,6 @@ def test_of_those_that_learn_best_the_fastest_is_chosen(planted: Plant) -> None:
     assert found.sentence == "Use learner: fastest of 2 with equally low loss."
     assert shown(found) == [("learner", "best"), ("other", "slower"), ("middling", "worse"), ("quick", "worse")]
     assert found.proven
-
-
-def test_where_loss_leads_and_is_the_same_the_speed_is_the_claim(planted: Plant) -> None:
-    points = (Planted("base"), Planted("fused", (0.07,) * 3, (3.001, 3.002, 3.0)), Planted("eager", (0.1,) * 3))
-    found = answered(planted(*points), Objective.LOSS)
-    assert found.sentence == "Use fused: 1.43 × the baseline's speed, same loss."
-    assert shown(found) == [("fused", "best"), ("base", "slower"), ("eager", "slower")]
-
-
-@pytest.mark.parametrize(
-    ("quick", "slow", "chosen"), [(3.00001, 3.0, "quick"), (3.001, 3.0, "slow"), (9e-6, 3e-6, "slow")]
-)
-def test_by_loss_rounding_decides_nothing(planted: Plant, quick: float, slow: float, chosen: str) -> None:
-    """One repeat, the same loss as of two ways to add up the same numbers: the faster one. Losses may be small."""
-    runs = planted(Planted("quick", (0.1,), (quick,)), Planted("slow", (0.2,), (slow,)))
-    found = answered(runs, Objective.LOSS)
-    assert found.chosen
-    assert found.chosen.name == chosen
-
-
-def test_by_loss_no_speed_is_needed(planted: Plant) -> None:
-    runs = [replace(run, timing=None) for run in planted(QUICK, LEARNER)]
-    assert answered(runs).sentence == "Nothing can be recommended: speed was not measured."
-    found = answered(runs, Objective.LOSS)
-    assert (found.chosen and found.chosen.name, found.fastest, found.proven) == ("learner", None, True)
-
-
-def test_the_only_one_that_completed_is_named(planted: Plant) -> None:
-    runs = [replace(run, timing=None) for run in planted(Planted("good"), Planted("bad", held_out=(None,) * 3))]
-    found = answered([replace(run, state=RunState.FAILED) if run.params["label"] == "bad" else run for run in runs])
-    assert found.sentence == "good is the only one that completed; its speed was not measured."
-
-
-@pytest.mark.parametrize("unit", [1e-5, 0.001, 1000.0, 1e6])
-def test_a_script_s_own_losses_are_compared_in_any_unit(planted: Plant, unit: float) -> None:
-    points = [Planted("base", (0.1,) * 3, (3 * unit,) * 3), Planted("low", (0.2,) * 3, (2 * unit,) * 3)]
-    runs = planted(*(replace(one, config=SCRIPT) for one in points))
-    gap = {1e-5: "1e-05", 0.001: "0.001", 1000.0: "1000.000", 1e6: "1,000,000"}[unit]
-    assert answered(runs, baseline="low").excluded["base"].text == f"held-out loss is higher by {gap}"
-    assert answered(runs, Objective.LOSS).sentence == "Use low: lowest held-out loss."
 
 
 def test_energy_is_that_of_a_token(planted: Plant) -> None:
@@ -385,18 +315,6 @@ def test_the_spec_names_the_baseline_if_it_ran_as_asked(planted: Plant) -> None:
     chosen, why = baseline_of(conditions_of(failed), given={"zero_stage": 1})
     assert chosen.name == "zero_stage-0_precision-fp16"
     assert why == f"the first that ran as configured; {conditions[2].title} of the spec did not"
-
-
-def test_the_baseline_is_one_whose_loss_is_a_number(planted: Plant) -> None:
-    runs = planted(Planted("lost", held_out=(None,) * 3, nan_from=50), Planted("base", held_out=(None,) * 3))
-    assert baseline_of(conditions_of(runs))[0].name == "base"
-    assert answered(runs).excluded["lost"].code is Why.LOSS_NOT_FINITE
-
-
-def test_losses_of_other_points_of_the_training_are_remarked_upon(planted: Plant) -> None:
-    early = Planted("early", held_out=(None,) * 3, evaluated={50: 3.5})
-    [remark] = answered(planted(Planted("base"), early, Planted("never", held_out=(None,) * 3))).remarks
-    assert remark.text == "early evaluated last after 50% of the steps, others after 100%: compare equal steps"
 
 
 @pytest.mark.parametrize(("opened", "said"), [(None, "it is not known whether"), (False, "did not read"), (True, "")])

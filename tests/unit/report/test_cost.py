@@ -33,13 +33,6 @@ def test_the_energy_of_a_run_is_of_all_its_attempts_or_not_known(planted_url: Pl
     assert run.gpus.power_w is not None
 
 
-def test_what_a_stopped_attempt_saved_is_not_lost(planted_url: PlantStore) -> None:
-    tries = (Try(0, 60, "stopped", after_s=100.0), Try(60, 100))
-    cost = results_at(planted_url(Planted("paused", (0.1,), tries=tries))).cost
-    assert not cost.lost
-    assert cost.around == pytest.approx(2 * (10 + 100 + 10))
-
-
 def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: PlantStore) -> None:
     """The report of a store that nobody reconciles says the same tomorrow."""
     url = planted_url(Planted("left", (0.1,), tries=(Try(0, 60, None),), state=RunState.RUNNING))
@@ -51,15 +44,6 @@ def test_a_running_attempt_counts_until_it_was_last_looked_at(planted_url: Plant
     store.close()
     assert lease
     assert results_at(url).cost.total == pytest.approx(2 * (lease.expires_s - START_S - 5))
-
-
-def test_an_attempt_whose_step_times_nobody_knows_has_a_part_of_its_own(planted_url: PlantStore) -> None:
-    """That none of it was training would be as wrong as any other share."""
-    fast = Planted("fast", (0.05,), (None,), steps=20, tries=(Try(0, 20),), printed=True)
-    cost = results_at(planted_url(fast)).cost
-    assert (cost.training, cost.around) == (0, 0)
-    assert cost.untimed == pytest.approx(cost.total)
-    assert cost.untimed > 0
 
 
 @pytest.mark.parametrize(
@@ -80,15 +64,3 @@ def test_an_attempt_costs_the_gpus_that_it_holds(
     assert run.timing
     assert results.cost.training == pytest.approx(devices * run.timing.window_s)
     assert results.cost.around == pytest.approx(devices * 10.0)
-
-
-def test_a_running_attempt_has_not_run_for_longer_than_it_was_there(planted_url: PlantStore) -> None:
-    """Its node's clock may be days behind."""
-    url = planted_url(Planted("odd", (0.1,), tries=(Try(0, 60, None),), state=RunState.RUNNING))
-    store = Store.open(url)
-    with store.write() as conn:
-        now_s = store.now(conn)
-        times: dict[str, Any] = {"created_s": now_s - 100, "started_s": now_s - 3 * 86_400, "ended_s": None}
-        queries.update_attempt(conn, 1, state=AttemptState.RUNNING, **times)
-    store.close()
-    assert 200 <= results_at(url).cost.total < 400

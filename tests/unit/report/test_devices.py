@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
@@ -54,19 +52,6 @@ def test_other_gpus_for_the_same_request_are_no_pair_and_establish_nothing(plant
     assert f"Jobs that ask for the same ran on different devices: {A100} (a), {H100} (b)." in said
 
 
-def test_the_same_gpus_are_a_pair(planted: Plant) -> None:
-    found = compared(planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2)))
-    assert len(sensitivities(found)) == 1
-    assert found[1].order == Standing.FASTER
-    assert answer(found).proven
-
-
-@pytest.mark.parametrize("sampled", ["", "NVIDIA H100", H100])
-def test_a_gpu_is_as_the_trainer_calls_it_whoever_has_telemetry(planted: Plant, sampled: str) -> None:
-    found = compared(planted(on(H100, "a", 0.1, 1), replace(on(H100, "b", 0.05, 2), gpu=sampled)))
-    assert answer(found).proven
-
-
 def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     mixed = [
@@ -78,16 +63,6 @@ def test_nodes_with_other_gpus_in_one_job_are_other_devices(planted: Plant) -> N
     assert said.endswith(f": {H100} (a), {A100} and {H100} (b).")
 
 
-def test_gpus_that_were_asked_for_are_what_is_compared(planted: Plant) -> None:
-    kinds = (("a100", A100, 0.1), ("h100", H100, 0.05))
-    runs = planted(
-        *(replace(on(gpu, name, s, 1, partition=name), params={"partition": name}) for name, gpu, s in kinds)
-    )
-    found = compared(runs)
-    assert [change.field for change in sensitivities(found)] == ["partition"]
-    assert answer(found).proven
-
-
 def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
     found = compared(named(runs, {"b-r2": (A100,)}))
@@ -96,11 +71,3 @@ def test_repeats_on_other_gpus_establish_nothing(planted: Plant) -> None:
     advised = answer(found)
     assert not advised.proven
     assert advised.doubts[0].text.endswith(f"{H100} (b, b-r1 and 1 more), {A100} (b-r2)")
-
-
-@pytest.mark.parametrize("unknown", [("a", "a-r1", "a-r2"), ("a-r1",), ("a", "a-r1", "a-r2", "b", "b-r1", "b-r2")])
-def test_what_nobody_knows_differs_from_nothing(planted: Plant, unknown: tuple[str, ...]) -> None:
-    runs = planted(on(H100, "a", 0.1, 1), on(H100, "b", 0.05, 2))
-    found = compared(named(runs, dict.fromkeys(unknown, ())))
-    assert len(sensitivities(found)) == 1
-    assert answer(found).proven

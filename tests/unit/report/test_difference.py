@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dscampaign.db import queries
-from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.pages.report import comparison_page
 from dscampaign.orchestrator.cli.pages.text import Page
@@ -18,18 +17,9 @@ from dscampaign.orchestrator.report.compare.difference import (
     verdict,
 )
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.compare.wording import difference
 from dscampaign.orchestrator.report.measure.flags import UNTIMED, flags_of
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore, Try, results_at
-
-FLOORS = (("a", 0.1), ("b", 0.5))
-
-
-def test_what_a_retry_changed_is_said_to_be_left_out(planted: Plant) -> None:
-    tries = (Try(0, 10, "oom"), Try(0, 100, micro_batch=2))
-    base, changed = conditions_of(planted(Planted("base"), Planted("changed", (0.1,), (3.0,), tries=tries)))
-    assert "changed is not compared: a retry changed what completed." in verdict(compare(base, changed))
 
 
 def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: Plant) -> None:
@@ -41,30 +31,6 @@ def test_step_times_that_nobody_knows_are_not_told_and_it_is_said_why(planted: P
     one = compare(*conditions_of(runs))
     assert "step time" not in {name for name, *_ in figures(one)}
     assert f"a and b: {UNTIMED}." in verdict(one)
-
-
-def test_how_well_step_times_are_known_that_are_only_seen_is_said(planted: Plant) -> None:
-    slow = [Planted(name, (step_s,), (None,), printed=True) for name, step_s in (("a", 1.0), ("b", 2.0))]
-    one = compare(*conditions_of(planted(*slow)))
-    assert [left for name, left, _ in figures(one) if name == "step time"] in (["1001 ms"], ["1002 ms"])
-    said = [sentence for sentence in verdict(one) if "between two lines, to within" in sentence]
-    assert [sentence.partition(":")[0] for sentence in said] == ["a", "b"]
-
-
-def test_the_loss_of_a_script_of_ones_own_has_no_unit(planted: Plant) -> None:
-    runs = planted(*(Planted(name, (1.0,) * 3, (None,) * 3, printed=True, floor=floor) for name, floor in FLOORS))
-    one = compare(*conditions_of(runs))
-    assert not any("nats" in sentence for sentence in verdict(one))
-    assert verdict(one)[-1].startswith("Final training loss: b is higher by 0.")
-    assert [difference(gap, one.result.loss, "") for gap in (6e-5, 3e-4)] == ["+0.0001", "+0.0003"]
-    assert not any("nats" in remark for run in runs for remark in flags_of(run))
-
-
-def test_what_has_not_completed_is_said_to_be_left_out(planted: Plant) -> None:
-    failed = Planted("failed", (0.1,), (3.0,), state=RunState.FAILED, tries=(Try(0, 50, "crash"),))
-    base, other = conditions_of(planted(Planted("base"), failed))
-    assert "failed is not compared: none of its runs has completed." in verdict(compare(base, other))
-    assert not any("not compared" in sentence for sentence in verdict(compare(base, base)))
 
 
 def test_a_comparison_fits_a_narrow_screen(planted: Plant) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -46,21 +45,6 @@ def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> N
     assert any(line.startswith("overlap_comm off → on: 1.25 [1.25, 1.25] × the speed, ") for line in said)
 
 
-def test_axes_that_always_change_together_are_named(planted: Plant) -> None:
-    comparisons = compared(planted(point(False, "Ring", 0.1), point(True, "Tree", 0.05)))
-    assert confounded(comparisons, sensitivities(comparisons)) == (
-        "overlap_comm, NCCL_ALGO never change alone: no effect can be separated."
-    )
-
-
-def test_an_axis_that_never_changes_alone_is_named(planted: Plant) -> None:
-    runs = planted(point(False, "Ring", 0.1), point(True, "Tree", 0.05), point(True, "Ring", 0.08))
-    comparisons = compared(runs)
-    assert confounded(comparisons, sensitivities(comparisons)) == ""
-    left = compared([run for run in runs if not run.name.startswith("Ring-on")])
-    assert confounded(left, sensitivities(left))
-
-
 def test_axes_that_never_change_alone_are_one_sentence(planted: Plant) -> None:
     """Groups of ranks take the samples of their ranks together: a micro-batch twice as large comes with each."""
     axes: tuple[dict[str, int], ...] = (
@@ -72,14 +56,6 @@ def test_axes_that_never_change_alone_are_one_sentence(planted: Plant) -> None:
     assert confounded(comparisons, sensitivities(comparisons)) == (
         "tensor_parallel, sequence_parallel, micro_batch never change alone: no effect can be separated."
     )
-
-
-def test_a_default_that_one_condition_spells_out_is_no_change(planted: Plant) -> None:
-    axes: tuple[dict[str, Any], ...] = ({"lr": 1e-3}, {"lr": 2e-3, "compile": False})
-    conditions = [Planted(f"lr-{axis['lr']}", params=axis, train={"lr": axis["lr"], "compile": False}) for axis in axes]
-    runs = planted(*conditions)
-    comparisons = compared(runs)
-    assert confounded(comparisons, sensitivities(comparisons)) == ""
 
 
 def test_a_contrast_of_two_is_a_ratio(planted: Plant) -> None:

@@ -77,13 +77,6 @@ def test_energy_takes_samples_of_all_that_made_steps(
     assert found.j_per_token == pytest.approx(0.4)
 
 
-def test_a_longer_attempt_counts_more() -> None:
-    short = replace(TIMED, samples=3, util_pct=95.0, sampled_s=6.0)
-    found = gpus_of([AttemptGpus(1, (GPU,), None, (TIMED,)), AttemptGpus(2, (GPU,), None, (short,))])
-    assert found.util_pct == pytest.approx((55 * 24 + 95 * 6) / 30)
-    assert found.samples == 15
-
-
 def test_few_samples_or_none_are_told() -> None:
     assert gpus_of([AttemptGpus(1, (GPU,), None, (replace(TIMED, samples=9),))]).few
     none = gpus_of([AttemptGpus(1, (GPU,), None)])
@@ -97,11 +90,6 @@ def test_memory_is_compared_after_the_warm_up_and_has_to_fit_with_it() -> None:
     found = memory([], {"mem_allocated_gb": 5.5, "mem_reserved_gb": 8.0})
     assert (found.allocated, found.reserved, found.peak_allocated, found.peak_reserved) == (5.5, 8.0, 8.0, 9.0)
     assert found.share == 0.9
-
-
-def test_what_no_trainer_tells_apart_is_the_whole_peak() -> None:
-    found = memory([])
-    assert (found.allocated, found.reserved, found.device) == (8.0, 9.0, 40.0)
 
 
 def test_host_memory_is_only_what_is_known_to_be_the_attempt_s_own() -> None:

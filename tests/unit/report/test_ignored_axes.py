@@ -49,14 +49,5 @@ def test_an_axis_that_changes_only_how_a_step_is_computed_is_not_named(planted: 
     assert not list(ignored(measured(planted, *(point(FIRST, **params) for params in points))))
 
 
-def test_one_digit_is_enough_to_say_nothing(planted: Plant) -> None:
-    assert not list(ignored(measured(planted, point(FIRST, lr=0.1), point(SECOND, lr=0.2))))
-
-
-def test_too_few_losses_say_nothing(planted: Plant) -> None:
-    flat = [2.5] * 7 + [2.4]
-    assert not list(ignored(measured(planted, point(flat, lr=0.1), point(flat, lr=0.2))))
-
-
 def test_the_built_in_training_reads_everything(planted: Plant) -> None:
     assert not list(ignored(measured(planted, point(FIRST, {}, lr=0.1), point(FIRST, {}, lr=0.2))))

@@ -64,35 +64,6 @@ def test_repeats_are_one_condition_and_the_first_point_is_the_baseline(planted: 
     assert found["twice"].order == Standing.FASTER
 
 
-def test_without_deepspeed_s_engine_is_the_usual_baseline(planted: Plant) -> None:
-    found = judged(planted(BASE, Planted("ddp", train={"engine": "ddp"})))
-    assert found["ddp"].is_baseline
-
-
-def test_the_fastest_of_those_that_learn_as_well_is_chosen(planted: Plant) -> None:
-    found = advice(
-        planted(
-            BASE,
-            Planted("fast", (0.05, 0.051, 0.052), (3.001, 3.003, 2.999)),
-            Planted("careless", (0.01, 0.011, 0.012), (3.2, 3.21, 3.22)),
-        )
-    )
-    assert found.chosen
-    assert (found.chosen.name, found.proven, found.tied) == ("fast", True, ())
-    assert texts(found) == {"careless": "held-out loss is higher by 0.210 nats"}
-
-
-def test_a_tie_goes_to_what_takes_less_memory(planted: Plant) -> None:
-    found = advice(
-        planted(
-            BASE,
-            Planted("lean", (0.1005, 0.101, 0.1015), (3.0, 3.002, 2.998), reserved_gb=6.0, train={"zero_stage": 2}),
-        )
-    )
-    assert found.chosen
-    assert (found.chosen.name, found.tied) == ("lean", ("base",))
-
-
 def test_what_another_is_faster_than_is_not_chosen_though_it_ties_with_the_fastest(planted: Plant) -> None:
     found = advice(
         planted(
@@ -168,19 +139,6 @@ def test_a_price_says_what_the_repeats_show(planted: Plant, times: tuple[float, 
     assert effect_line(change) == sentence
 
 
-def test_what_a_retry_changed_is_not_compared(planted: Plant) -> None:
-    tries = (Try(last=0, ended="oom"), Try(micro_batch=2))
-    runs = planted(BASE, Planted("big", (0.01, 0.01, 0.01), tries=tries))
-    big = next(run for run in runs if run.name == "big")
-    assert big.changed
-    assert flags_of(big)[0] == "a retry changed the micro-batch from 4 to 2, global batch kept"
-    found = advice(runs)
-    assert found.chosen
-    assert found.chosen.name == "base"
-    assert texts(found)["big"] == "ran with micro-batch 2 instead of 4; not compared"
-    assert len(judged(runs)["big"].speeds) == 2
-
-
 def test_nearly_full_memory_is_not_recommended(planted: Plant) -> None:
     found = advice(planted(BASE, Planted("tight", (0.05, 0.05, 0.05), reserved_gb=78.0)))
     assert texts(found) == {"tight": "takes 98% of the GPU's memory, above 92%"}
@@ -203,28 +161,6 @@ def test_planted_divergence(planted: Plant) -> None:
     assert wild.quality.non_finite == 41
     assert "41 losses are not finite" in flags_of(wild)
     assert texts(advice(runs))["wild"] == "diverged: non-finite loss"
-
-
-def test_missing_points_are_counted_and_do_not_spoil_the_speed(planted: Plant) -> None:
-    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40)), tries=(Try(0, 35), Try(40, 100))))
-    assert run.quality.expected == 100
-    assert run.quality.received == 89
-    assert run.quality.gaps == 11
-    assert "89 of 100 steps reported" in flags_of(run)
-
-
-def test_lines_that_are_lost_within_an_attempt_are_missed(planted: Plant) -> None:
-    (run,) = planted(Planted("gappy", (0.1,), (3.0,), drop=frozenset(range(30, 40))))
-    assert (run.quality.received, run.quality.gaps) == (90, 10)
-    assert "90 of 100 steps reported" in flags_of(run)
-
-
-def test_a_line_may_stand_for_as_many_steps_as_the_configuration_says(planted: Plant) -> None:
-    silent = frozenset(step for step in range(1, 101) if step % 10)
-    (run,) = planted(Planted("seldom", (0.1,), (3.0,), drop=silent, train={"log_every": 10}))
-    assert (run.quality.received, run.quality.gaps) == (100, 0)
-    assert run.timing
-    assert run.timing.steps == 80
 
 
 def test_a_resumed_run_counts_each_step_once_and_its_losses_by_cause(planted: Plant) -> None:
@@ -277,15 +213,6 @@ def test_a_workload_goes_by_the_spec_s_words_where_they_name_it(planted: Plant) 
     )
     found = [one.name for one in workloads_of(conditions_of(digests))]
     assert found == ["model model_type=gpt2 n_layer=2", "model model_type=gpt2 n_layer=4"]
-
-
-def test_names_of_values_name_a_workload(planted: Plant) -> None:
-    models = [{"model_type": "gpt2", "n_layer": layers} for layers in (2, 4)]
-    named = planted(
-        Planted("a", params={"model": "tiny", "zero_stage": 1}, train={"model": models[0]}),
-        Planted("b", params={"model": "large", "zero_stage": 3}, train={"model": models[1]}),
-    )
-    assert [one.name for one in workloads_of(conditions_of(named))] == ["model tiny", "model large"]
 
 
 def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant) -> None:

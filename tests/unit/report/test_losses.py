@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.series import final_loss
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import read_status, with_final_figures
 from dscampaign.orchestrator.cli.main import main
@@ -60,13 +59,6 @@ def test_without_a_held_out_loss_the_training_loss_may_end_so_too(planted_url: P
     assert wild.condition.runs[0].loss.last is not None
 
 
-def test_a_loss_that_became_finite_again_counts(planted_url: PlantStore) -> None:
-    url = planted_url(BASE, Planted("fast", (0.05,) * 3, evaluated={50: NAN}))
-    (one,) = results_at(url).workloads
-    assert [run.loss.held_out for run in one.comparisons[1].condition.runs] == [3.0] * 3
-    assert one.comparisons[1].loss.verdict == Standing.EQUAL
-
-
 def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Path) -> None:
     url = planted_url(BASE, ENDINGS["evaluated"])
     assert main(["report", "sweep", "--store", url, "--output", str(tmp_path / "out")]) == 0
@@ -86,13 +78,6 @@ def test_a_report_names_what_is_not_finite(planted_url: PlantStore, tmp_path: Pa
     for words in (["recommend", "sweep"], ["compare", "sweep", "base", "wild"]):
         assert main([*words, "--store", url]) == 0
         assert main([*words, "--store", url, "--json"]) == 0
-
-
-def test_a_baseline_whose_losses_ended_so_is_not_recommended(planted_url: PlantStore) -> None:
-    base = Planted("base", (0.05,) * 3, (NAN,) * 3)
-    (one,) = results_at(planted_url(base, Planted("other", (0.1,) * 3))).workloads
-    assert one.comparisons[0].loss.verdict == Standing.WORSE
-    assert one.answer.chosen is None or one.answer.chosen.name == "other"
 
 
 @pytest.mark.parametrize(("first", "final", "reduction"), [(4.0, 3.0, 0.25), (-2.0, -3.0, 0.5), (-2.0, -1.0, -0.5)])
@@ -130,9 +115,3 @@ def test_a_completed_run_has_the_speed_of_its_attempt_everywhere(
         out = capsys.readouterr().out
         assert "6.5k" in out
         assert figure(told["loss"]) in out
-
-
-def test_a_final_loss_is_of_the_last_twentieth_of_the_steps() -> None:
-    assert final_loss([10, 94, 96, 100], [9.0, 8.0, 2.0, 1.0]) == 1.5
-    assert final_loss([50, 100], [3.0, math.nan]) == 3.0
-    assert final_loss([1], [math.nan]) is None

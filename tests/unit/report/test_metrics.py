@@ -8,12 +8,8 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.statistics import Estimate
-from dscampaign.orchestrator.report.measure.metrics import _ALL, METRICS, OverRepeats
+from dscampaign.orchestrator.report.measure.metrics import METRICS, OverRepeats
 from dscampaign.tests.support.planted import Plant, Planted
-
-
-def test_no_name_is_taken_twice() -> None:
-    assert [metric.name for metric in _ALL] == list(METRICS)
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,3 @@ def test_what_is_not_established_has_to_be_named(stages: Any, tmp_path: Path, ca
     assert "no condition named zero_stage-3" in capsys.readouterr().err
     assert main([*words, "--condition", "zero_stage-1"]) == 0
     assert "zero_stage: 1" in (tmp_path / "long.yaml").read_text()
-
-
-def test_a_shorter_run_is_noted(stages: Any, capsys: Output) -> None:
-    url = stages(3)
-    assert main(["promote", "sweep", "--steps", "20", "--store", url]) == 0
-    assert "length: 20 steps, not more than the " in capsys.readouterr().out

@@ -40,12 +40,6 @@ def test_pairs_of_a_round_find_what_drift_hides(planted: Plant) -> None:
     assert (fast.order, fast.rounds, fast.times_without_rounds) == (Standing.NOT_PROVEN, (), None)
 
 
-def test_rounds_that_do_not_differ_are_no_pairs(planted: Plant) -> None:
-    runs = in_rounds(planted(Planted("base", (0.1, 0.102, 0.101)), Planted("fast", (0.081, 0.08, 0.0805))))
-    conditions = conditions_of(runs)
-    assert [one.rounds for one in compare_to_baseline(conditions, conditions[0])] == [(), ()]
-
-
 @pytest.mark.parametrize(("drift", "truth"), [(0.0, 1.0), (0.2, 1.0), (0.0, 1.3), (0.2, 1.3)])
 @pytest.mark.parametrize("conditions", [2, 8])
 def test_errors_stay_rare_and_drift_hides_nothing(conditions: int, drift: float, truth: float) -> None:

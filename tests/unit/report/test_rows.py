@@ -24,17 +24,6 @@ def test_mean_and_deviation_of_a_step_stand_beside_the_median(planted: Plant) ->
     assert METRICS["step_mean_s"].of(run) == run.timing.mean_s
 
 
-def test_memory_at_the_end_is_what_the_trainer_says_and_no_peak(planted: Plant) -> None:
-    [run] = planted(Planted("a", (0.1,), (3.0,), speed={"mem_end_gb": 7.5}))
-    assert run.memory.end == 7.5
-    assert METRICS["mem_end_gb"].of(replace(run, memory=replace(run.memory, end=None))) is None
-
-
-def test_lines_are_counted_by_what_they_have(planted: Plant) -> None:
-    [run] = planted(Planted("a", (0.1,), (3.0,), nan_from=91))
-    assert (run.quality.losses, run.quality.times, run.quality.memories) == (90, 100, 100)
-
-
 def test_more_than_the_peak_is_impossible(planted: Plant) -> None:
     run = one(planted)
     assert run.timing is not None

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from dscampaign.db.records import METRIC_COLUMNS
-from dscampaign.db.series import Series
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.measure.timing import lines_of
 from dscampaign.tests.support.planted import Planted, Try, results_at
 
 PlantStore = Callable[..., str]
@@ -47,22 +42,3 @@ def test_an_attempt_that_went_on_between_two_lines_has_lost_none(planted_url: Pl
     assert run.timing
     assert run.timing.steps + run.timing.warm_up_steps == 200
     assert run.cost.training == pytest.approx(2 * run.timing.window_s)
-
-
-def test_a_line_that_was_lost_where_another_attempt_went_on_is_missed(planted_url: PlantStore) -> None:
-    tries = (Try(0, 155, "node"), Try(145, 200))
-    lost = SILENT | {150}
-    run = first_run(planted_url(Planted("seldom", steps=200, drop=lost, train=SELDOM, tries=tries)))
-    assert (run.quality.received, run.quality.gaps) == (190, 10)
-
-
-def test_a_lost_line_of_a_later_attempt_is_the_earlier_one_s() -> None:
-    """The second attempt began at step 30; its lines to step 50 are lost, the first one's are there."""
-    own = lines_of(series([10, 20, 30, 40, 50, 60], [1, 1, 1, 1, 1, 2]), {1: 0, 2: 30}, 20)
-    assert own.stands_for.tolist() == [10, 10, 10, 10, 10, 10]
-
-
-def series(steps: Sequence[int], generations: Sequence[int]) -> Series:
-    figures = {name: array("d", [math.nan] * len(steps)) for name in ("ts_s", *METRIC_COLUMNS.values())}
-    figures["step_time_s"] = array("d", [0.1] * len(steps))
-    return Series(array("q", steps), array("q", generations), figures, {})

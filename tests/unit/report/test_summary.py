@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dscampaign.db import queries
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.report.compare.results import Results, results_of
-from dscampaign.orchestrator.report.page.charts import along, losses
 from dscampaign.orchestrator.report.page.curves import POINTS, curves_of
 from dscampaign.orchestrator.report.page.elements import Section
-from dscampaign.orchestrator.report.page.looks import REST, looks_of
-from dscampaign.orchestrator.report.page.questions import axis_charts, problems, questions
+from dscampaign.orchestrator.report.page.looks import looks_of
+from dscampaign.orchestrator.report.page.questions import problems, questions
 from dscampaign.orchestrator.report.page.summary import summary
 from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
@@ -55,14 +52,6 @@ def test_of_several_workloads_the_table_has_their_sentences(planted_url: PlantSt
     assert [row[0].text for row in rows if row[0].mark != "group"] == ["fast", "large"]
 
 
-@pytest.mark.parametrize("number", [8, 9])
-def test_many_conditions_are_grey_but_for_the_answers(planted_url: PlantStore, number: int) -> None:
-    results = results_at(planted_url(*(Planted(f"c{n}", (0.1 - 0.001 * n,)) for n in range(number))))
-    colours = {name: look.colour for name, look in looks_of(results).items()}
-    coloured = {name for name, colour in colours.items() if colour != REST}
-    assert coloured == (set(colours) if number == 8 else {"c0", "c8"})
-
-
 def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantStore) -> None:
     rates = [
         Planted(f"lr-{lr}-{depth}", held_out=(loss,) * 3, params={"lr": lr, "depth": depth}, train={"lr": lr})
@@ -76,23 +65,6 @@ def test_the_loss_along_the_axis_that_decides_is_drawn_first(planted_url: PlantS
     assert len({row["line"] for row in rows}) == 2
 
 
-def test_losses_are_not_drawn_along_an_axis_that_changes_the_work(planted_url: PlantStore) -> None:
-    points = [Planted(f"{n}", params={"seq_len": n}, train={"seq_len": n}) for n in (128, 256, 512)]
-    results = results_at(planted_url(*points))
-    names = [chart.name for chart in axis_charts(results, looks_of(results))]
-    assert names == ["along_seq_len_tokens_per_s", "along_seq_len_mem_reserved_gb"]
-
-
-def test_points_on_other_gpus_are_on_lines_of_their_own(planted_url: PlantStore) -> None:
-    devices = ["NVIDIA H100"] * 3 + ["NVIDIA A100"]
-    points = [Planted(f"{n}", params={"n": n}, device=device) for n, device in enumerate(devices)]
-    results = results_at(planted_url(*points))
-    chart = along(results.comparisons, looks_of(results), "n", "tokens_per_s", "tokens/s")
-    assert chart
-    lines = [row["line"] for row in chart.spec["datasets"]["rows"]]
-    assert [lines.count(line) for line in dict.fromkeys(lines)] == [3, 1]
-
-
 def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) -> None:
     results = results_at(planted_url(Planted("long", steps=200, tries=(Try(last=200),)), FAST))
     looks = looks_of(results)
@@ -101,24 +73,6 @@ def test_curves_are_thinned_to_their_share_of_the_page(planted_url: PlantStore) 
         assert (curves.thinned_to, len({row["step"] for row in curves.rows if row["c"] == 0})) == (points, points)
     section = next(one for one in questions(results, looks, NO_SCREEN) if one.title == "Same learning?")
     assert "curves are thinned to 160 steps" in section.text
-
-
-@pytest.mark.parametrize(("held_out", "within"), [(5.0, True), (1e4, False)])
-def test_held_out_text_that_is_not_learned_is_within_the_axis(
-    planted_url: PlantStore, held_out: float, *, within: bool
-) -> None:
-    """A loss of 0 on memorised text looks good only without that on other text; a loss that diverged is cut off."""
-    results = results_at(planted_url(Planted("small text", (0.1,), (held_out,), floor=0.0)))
-    low, high = curves_of(results.workloads[0], looks_of(results), 1).domain()
-    assert low < min(results.runs[0].curve.smoothed) < 5
-    assert (high > held_out) is within
-
-
-def test_losses_that_are_the_same_have_no_chart_of_their_difference(planted_url: PlantStore) -> None:
-    same = (Planted("a", (1.0,), printed=True), Planted("b", (1.0,), printed=True))
-    results = results_at(planted_url(*same))
-    found = questions(results, looks_of(results), NO_SCREEN)
-    assert "loss_difference" not in [chart.name for section in found for chart in section.charts]
 
 
 def test_failures_exclusions_and_remarks_are_grouped(planted_url: PlantStore) -> None:
@@ -159,21 +113,6 @@ def test_remarks_are_shown_of_conditions_that_are_out(planted_url: PlantStore) -
     rows = cells(problems(results_at(planted_url(replace(BASE, usable_gb=10.0), replace(FAST, usable_gb=10.0)))))
     assert ("out", "2", "base, fast") in {row[:3] for row in rows}
     assert ("few steps timed", "6") in {row[:2] for row in rows}
-
-
-def test_without_failures_no_loss_of_time_is_reported(planted_url: PlantStore) -> None:
-    assert problems(results_at(planted_url(FAST))).text == "0 attempts failed."
-
-
-def test_curves_that_coincide_have_dashes_of_their_own(planted_url: PlantStore) -> None:
-    results = results_at(planted_url(BASE, FAST, Planted("same")))
-    looks = looks_of(results)
-    chart = losses(curves_of(results.workloads[0], looks, 1), looks, "")
-    assert chart
-    (lines,) = (layer for layer in chart.spec["layer"] if layer["mark"]["type"] == "line")
-    scale = lines["encoding"]["strokeDash"]["scale"]
-    assert scale["domain"] == ["base", "fast", "same"]
-    assert len(set(map(tuple, scale["range"]))) == 3
 
 
 def test_a_failed_condition_has_one_row_for_its_cause(planted_url: PlantStore) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.series import Series
-from dscampaign.jobs.trainer.speed import quartiles_of
-from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, smooth, timing
+from dscampaign.orchestrator.report.measure.timing import Lines, Timing, lines_of, quantiles, timing
 
 
 def series(steps: Sequence[int], step_s: Sequence[float], generation: int = 1) -> Series:
@@ -35,12 +33,6 @@ def test_quantiles_are_those_of_each_value_as_often_as_it_stands() -> None:
         assert quantiles(values, weights, shares) == pytest.approx(tuple(wanted))
 
 
-def test_a_report_and_the_trainer_have_the_same_quartiles() -> None:
-    step_s = np.random.default_rng(3).uniform(0.05, 0.11, 20)
-    found = quantiles(step_s, np.ones(20, np.int64), (0.25, 0.5, 0.75))
-    assert found == pytest.approx(quartiles_of(step_s.tolist()))
-
-
 @pytest.mark.parametrize(("untimed", "counted"), [(1, 9), (3, 7), (5, 5), (20, 5)])
 def test_the_spec_says_how_many_steps_do_not_count(untimed: int, counted: int) -> None:
     own = lines_of(series(range(1, 11), [1.0] * 10), {1: 0}, untimed=untimed)
@@ -53,37 +45,6 @@ def test_training_without_its_warm_up_is_told_apart_and_evened_out() -> None:
     assert own.seconds_of(1) == pytest.approx((3.0, 9.0 + 19 * 0.5))
     assert own.seconds_of(2) == (0.0, 0.0)
     assert float(own.steady_s().sum()) == pytest.approx(50 * 0.1)
-
-
-def test_the_step_of_an_attempt_that_made_only_one_is_its_warm_up() -> None:
-    found = results_of_two((0, 1), (1, 50))
-    assert (found.steps, found.warm_up_steps) == (29, 21)
-    found = results_of_two((0, 49), (49, 50))
-    assert (found.steps, found.warm_up_steps) == (29, 21)
-
-
-def results_of_two(*spans: tuple[int, int]) -> Timing:
-    """Attempts that made these steps; the first of each took long."""
-    step_s = [9.0 if step == first + 1 else 0.1 for first, last in spans for step in range(first + 1, last + 1)]
-    both = series(range(1, len(step_s) + 1), step_s)
-    both = replace(
-        both, generation=array("q", [n for n, (first, last) in enumerate(spans, 1) for _ in range(last - first)])
-    )
-    found = timing(both, lines_of(both, {n: first for n, (first, _) in enumerate(spans, 1)}))
-    assert found
-    assert found.mean_s == pytest.approx(0.1)
-    return found
-
-
-def test_a_step_counts_where_there_is_no_other() -> None:
-    own = lines([1], [9.0])
-    found = timing(series([1], [9.0]), own)
-    assert found
-    assert (found.step_s, found.steps) == (9.0, 1)
-
-
-def test_a_run_of_one_step_has_no_steady_time() -> None:
-    assert lines([1], [math.nan]).steady_s().tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("steps", "step_s", "short"), [(119, 1.0, True), (120, 0.19, True), (120, 0.21, False)])
@@ -107,11 +68,6 @@ def test_the_warm_up_goes_by_the_steps_that_the_attempt_made_not_by_those_that_a
     assert found
     assert (found.step_s, found.p99_s) == pytest.approx((0.1, 0.1))
     assert found.warm_up_steps == 30
-
-
-def test_lost_lines_do_not_make_the_warm_up_longer() -> None:
-    steps = [step for step in range(1, 101) if not 5 <= step <= 15]
-    assert lines(steps, [0.1] * len(steps)).timed.sum() == 80
 
 
 def test_a_line_that_reaches_back_into_the_warm_up_is_left_out() -> None:
@@ -145,21 +101,6 @@ def test_the_time_of_a_step_is_that_between_lines_far_apart_by_the_steps_between
     assert found.by_clock
 
 
-def test_steps_of_minutes_need_no_sharper_clock() -> None:
-    found = printed([60.0 * step for step in range(41)], 0.25)
-    assert found
-    assert found.step_s == pytest.approx(60.0)
-    assert found.clock_error == pytest.approx(0.25 / 60)
-
-
-def test_over_a_longer_time_it_is_known_better() -> None:
-    """4000 steps of 50 ms: 20 parts of 10 s."""
-    found = printed([0.05 * step for step in range(4000)], 0.25)
-    assert found
-    assert found.step_s == pytest.approx(0.05)
-    assert 0.02 < found.clock_error <= 0.0255
-
-
 def test_the_emptying_of_a_buffer_at_the_end_tells_no_time() -> None:
     """Blocks of 50 lines of 0.1 s; the last one comes when the script ends, a minute after its last step."""
     seen = [0.1 * step if step % 50 == 49 else math.nan for step in range(500)] + [math.nan] * 20 + [110.0]
@@ -167,20 +108,6 @@ def test_the_emptying_of_a_buffer_at_the_end_tells_no_time() -> None:
     assert found
     assert found.window_s < 50
     assert found.quantiles_s == pytest.approx((0.1,) * 5)
-
-
-def test_a_slow_warm_up_is_not_in_the_time_of_the_steps_after_it() -> None:
-    seen = [2.0 * step for step in range(20)] + [38.0 + 0.5 * step for step in range(1, 81)]
-    found = printed(seen, 0.25)
-    assert found
-    assert found.quantiles_s == pytest.approx((0.5,) * 5)
-
-
-def test_an_attempt_whose_steps_have_no_times_is_told_apart() -> None:
-    own = lines(range(1, 21), [math.nan] * 20)
-    assert own.untimed(1)
-    assert not own.untimed(2)
-    assert not lines([1], [1.0]).untimed(1)
 
 
 def test_a_line_left_of_an_earlier_attempt_takes_no_time_of_the_later_one() -> None:
@@ -191,21 +118,3 @@ def test_a_line_left_of_an_earlier_attempt_takes_no_time_of_the_later_one() -> N
     found = lines_of(own, {1: 0, 2: 10}).step_s
     assert found[30] == pytest.approx(1.0)
     assert np.nanmax(found) == pytest.approx(1.0)
-
-
-def test_a_huge_value_is_in_the_means_over_it_and_in_no_other() -> None:
-    random = np.random.default_rng(3)
-    values = random.uniform(1, 2, 333)
-    values[random.integers(0, 333, 30)] = math.nan
-    values[60] = 1e25
-    wanted = [np.nanmean(values[max(0, place - 5) : place + 1]) for place in range(333)]
-    assert smooth(values, np.arange(333)) == pytest.approx(np.array(wanted))
-    assert smooth(values, np.array([0, 65, 332])) == pytest.approx(np.array(wanted)[[0, 65, 332]])
-
-
-def test_steps_that_took_no_time_have_no_speed() -> None:
-    instant = series(range(1, 51), [0.0] * 50)
-    instant.figures["tokens_per_s"] = array("d", [1e6] * 50)
-    found = timing(instant, lines_of(instant, {1: 0}))
-    assert found
-    assert (found.step_s, found.window_s, found.tokens_per_s) == (0.0, 0.0, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,13 +10,11 @@ import pytest
 from dscampaign.orchestrator.report.compare.answer import answer
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.results import results_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
-from dscampaign.orchestrator.report.page.data import condition_rows, document_of, run_rows
 from dscampaign.tests.support.effects import effect_line
-from dscampaign.tests.support.planted import Plant, Planted, results_at
+from dscampaign.tests.support.planted import Plant, Planted
 
 
 def silent(runs: Sequence[MeasuredRun], *names: str) -> list[MeasuredRun]:
@@ -57,12 +55,6 @@ def test_steps_per_second_are_those_of_the_whole_window(planted: Plant, by_clock
     assert list(found.speeds) == [pytest.approx(speed)]
 
 
-def test_where_all_say_tokens_they_are_the_unit(planted: Plant) -> None:
-    found = judged(planted(Planted("a"), Planted("b", (0.08,) * 3)))
-    assert [one.in_tokens for one in found] == [True, True]
-    assert [one.speed.value for one in found if one.speed] == pytest.approx([10_240, 12_800], rel=0.01)
-
-
 def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted: Plant) -> None:
     runs = silent(planted(Planted("a"), Planted("b", (0.08,) * 3)), "b-r2")
     unknown = runs[-1]
@@ -71,19 +63,3 @@ def test_a_repeat_whose_speed_nobody_knows_leaves_the_unit_to_the_others(planted
     found = judged(runs)
     assert found[1].in_tokens
     assert len(found[1].speeds) == 2
-
-
-def test_files_say_the_unit(planted_url: Callable[..., str]) -> None:
-    whole = results_at(planted_url(Planted("a"), Planted("b")))
-    mixed = results_of(whole.campaign, silent(whole.runs, "b-r2"))
-    for results, unit in ((whole, "tokens/s"), (mixed, "steps/s")):
-        columns, rows = condition_rows(document_of(results))
-        assert [dict(zip(columns, row, strict=True))["speed_unit"] for row in rows] == [unit] * 2
-
-
-def test_parameters_have_the_columns_of_an_export(planted_url: Callable[..., str]) -> None:
-    results = results_at(planted_url(Planted("a"), Planted("b")))
-    document = document_of(results)
-    for columns, _ in (condition_rows(document), run_rows(document)):
-        assert "param.label" in columns
-        assert not [name for name in columns if name.startswith("params")]

@@ -23,12 +23,6 @@ def workloads(runs: Sequence[MeasuredRun]) -> list[list[str]]:
     return [[one.name for one in workload.conditions] for workload in workloads_of(conditions_of(runs))]
 
 
-def own_script(runs: Sequence[MeasuredRun], *tokens_per_step: int | None) -> list[MeasuredRun]:
-    """The same, of a script of one's own that says so many tokens per step."""
-    config = {"command": ["python", "train.py"]}
-    return [replace(run, config=config, tokens_per_step=said) for run, said in zip(runs, tokens_per_step, strict=True)]
-
-
 def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) -> None:
     waits = Planted("waits", (0.1,), (3.0,), tries=(), state=RunState.PENDING)
     runs = planted(Planted("base"), Planted("fast", (0.05,) * 3), waits)
@@ -37,18 +31,6 @@ def test_what_has_yet_to_begin_is_on_the_ranks_that_it_asks_for(planted: Plant) 
     found = answer(compare_to_baseline(workload.conditions, workload.baseline))
     assert not found.proven
     assert found.doubts[0].text == "provisional: waits not finished"
-
-
-def test_a_script_s_own_tokens_per_step_may_be_rounded(planted: Plant) -> None:
-    runs = planted(Planted("base"), Planted("fast", (0.08,) * 3))
-    assert workloads(own_script(runs, 1024, 1024, 1025, 1025, 1024, 1026)) == [["base", "fast"]]
-    assert workloads(own_script(runs, 1024, 1024, 1024, 2048, 2048, 2048)) == [["base"], ["fast"]]
-
-
-def test_a_script_s_run_without_a_line_is_compared_with_the_others(planted: Plant) -> None:
-    runs = planted(Planted("base"), Planted("crashed", (0.08,) * 3))
-    assert workloads(own_script(runs, 1024, 1024, 1024, 1024, 1024, None)) == [["base", "crashed"]]
-    assert workloads(own_script(runs, 1024, 1024, 1024, None, None, None)) == [["base", "crashed"]]
 
 
 @pytest.mark.parametrize(("field", "one", "other"), [("global_batch", 8, 64), ("steps", 100, 1000), ("seq_len", 9, 99)])
@@ -68,11 +50,6 @@ def test_a_script_s_run_without_a_line_is_like_those_of_which_the_spec_says_the_
         for run, (*_, tokens) in zip(runs, asked, strict=True)
     ]
     assert workloads(own) == [["small"], ["large", "crashed"]]
-
-
-def test_where_several_do_other_work_the_unknown_is_apart(planted: Plant) -> None:
-    runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.1,), (3.0,)), Planted("new", (0.1,), (3.0,)))
-    assert workloads(own_script(runs, 1024, 4096, None)) == [["small"], ["large"], ["new"]]
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(None, Standing.WORSE), (0.4, Standing.EQUAL)])
