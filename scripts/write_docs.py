@@ -4,7 +4,6 @@
   docs/cli.md       all of it, from the help of every command
   docs/spec.md      the reference of all fields, from their docstrings
   docs/failures.md  the table of failure classes, from their policies
-  docs/training.md  the table of what of DeepSpeed the trainer does not serve, from the checks of a spec
 
 `--check` writes nothing, and fails where a page says something else than the code; `make lint` runs it.
 """
@@ -36,7 +35,6 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
-from dscampaign.orchestrator.spec.conflicts import UNSERVED
 from dscampaign.orchestrator.spec.container_section import ContainerConfig
 from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
@@ -251,12 +249,6 @@ def _strike(policy: Policy) -> str:
     return f"excluded{hours}" if policy.strike.weight >= 1 else "excluded the second time"
 
 
-def unserved_table() -> str:
-    """A row for each key of DeepSpeed's configuration that the built-in trainer does not serve."""
-    rows = (f"| `{key}` | {why} | {hint} |" for key, (why, hint) in UNSERVED.items())
-    return "\n".join(["| key | why | what to do |", "|---|---|---|", *rows])
-
-
 def package_table() -> str:
     """A row for each package: the first paragraph of its docstring."""
     rows = (f"| `{package}/` | {_first_paragraph(_ROOT / package / '__init__.py')} |" for package in _PACKAGES)
@@ -276,7 +268,6 @@ def pages() -> Iterator[tuple[Path, str]]:
         "architecture.md": package_table(),
         "spec.md": reference(),
         "failures.md": failure_table(),
-        "training.md": unserved_table(),
     }
     for name, part in parts.items():
         page = docs / name
