@@ -61,7 +61,9 @@ def wrapped(
         return list(argv), dict(env)
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
     places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
-    places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *filter(_is_data, _named(payload))]
+    given = [_parsed(text).target for text in payload.container.get("mounts", ())]
+    data = (path for path in filter(_is_data, _named(payload)) if not any(_within(path, target) for target in given))
+    places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *data]
     inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
     asked = _write(inside, payload.env, Path(memory), str(paths.dir))
     gpus = bool(payload.gpus_per_node) and env.get("DS_ACCELERATOR") != "cpu"

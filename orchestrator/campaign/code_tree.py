@@ -31,9 +31,13 @@ _DOCUMENTS: Final = (".md", ".rst", ".ipynb")
 """How files end that no run depends on: to edit them is no change of code, even if git tracks them."""
 _UNSEEN: Final = frozenset({".git", "__pycache__"})
 """Neither copied nor linked."""
-_TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs"})
+_TOOLS: Final = frozenset({"node_modules", "wandb", "mlruns", "lightning_logs", "torch_compile_debug"}) | frozenset(
+    {"autotuning_results", "autotuning_exps", "unsloth_compiled_cache"}
+)
 _RESULTS: Final = frozenset({"outputs", "output", "out", "results", "multirun", "checkpoints", "artifacts", "logs"})
 """Folders that runs write to; modules in them are code all the same."""
+_WEIGHTS: Final = (".safetensors", ".bin", ".index.json")
+"""How files end that make a folder with a `config.json` a model: Transformers saves `modeling_*.py` beside them."""
 _ENVIRONMENT: Final = ("pyvenv.cfg", "conda-meta", Beside.STORE)
 """Only the folder of a Python environment, or of a campaign, holds these."""
 _IN_CAMPAIGN: Final = frozenset({MARKER, "batches", "runs", "searches", "by-hand"})
@@ -115,6 +119,7 @@ def _within_limits(
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     own = Beside.CODE if dir.resolve() == root.resolve() else os.path.relpath(dir, root)
     tracked = set(listing.tracked)
+    models = {os.path.dirname(path) for path in listing.untracked if path.endswith(_WEIGHTS)} - {""}  # noqa: PTH120
 
     @cache
     def is_campaign_s(path: str) -> bool:
@@ -128,7 +133,8 @@ def _within_limits(
             return False
         if path.endswith(_DOCUMENTS) or is_campaign_s(path) or (path not in named and _is_a_spec(place)):
             return False
-        return path in tracked or (_is_named_like_code(path) and not _is_printed(place))
+        of_model = os.path.dirname(path) in models and (place.parent / "config.json").exists()  # noqa: PTH120
+        return path in tracked or not (of_model or not _is_named_like_code(path) or _is_printed(place))
 
     for path in {*tracked, *listing.untracked}:
         place = root / path

@@ -39,9 +39,10 @@ dscampaign_check() {
   dscampaign_failed= dscampaign_line=
 }
 dscampaign_failed=
-trap dscampaign_note EXIT
-trap 'dscampaign_failed=1' ERR
+trap '{ dscampaign_note; } 2>/dev/null' EXIT
+trap '{ dscampaign_failed=1; } 2>/dev/null' ERR
 """.strip()
+"""Without error output, as all that is added to the lines: `set -x` shows the lines alone."""
 
 _LOGIN: Final = r"""
 if [ -z "${dscampaign_read-}" ] && ! type "$dscampaign_name" >/dev/null 2>&1; then
@@ -65,7 +66,7 @@ for dscampaign_python in "$(command -v python)" "$(command -v python3)"; do
     *":$dscampaign_python:"*) ;;
     *) if [ -x "$dscampaign_python" ]; then export {SETUP_PYTHON}="$dscampaign_python"; break; fi ;;
   esac
-done
+done 2>/dev/null
 """.strip()
 
 _BEFORE: Final = 'dscampaign_before=":$(command -v python):$(command -v python3):"'
@@ -105,7 +106,7 @@ def guarded(lines: Sequence[str], batch: Path, index: str) -> list[str]:
     folder = shlex.quote(str(batch))
     begin = [f"dscampaign_record={folder}/setup-{index}.json", f"dscampaign_login={shlex.quote(_LOGIN)}", _BEGIN]
     before, after = python_chosen(lines)
-    return [before, *begin, *_checked(lines), after, "trap - ERR"]
+    return [before, *begin, *_checked(lines), after, "{ trap - ERR; } 2>/dev/null"]
 
 
 def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
@@ -116,8 +117,8 @@ def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
 def _checked(lines: Sequence[str]) -> Iterator[str]:
     for number, text in statements(tuple(lines)):
         head = json.dumps({"line": number, "text": text.strip()[:_SHOWN]})[:-1]
-        yield "dscampaign_line=" + shlex.quote(head + ', "status": ')
+        yield "{ dscampaign_line=" + shlex.quote(head + ', "status": ') + "; } 2>/dev/null"
         if command := _COMMAND.match(text):
-            yield f'dscampaign_name={shlex.quote(command[1])}; eval "$dscampaign_login"'
+            yield f'{{ dscampaign_name={shlex.quote(command[1])}; eval "$dscampaign_login"; }} 2>/dev/null'
         yield text
-        yield "dscampaign_check"
+        yield "{ dscampaign_check; } 2>/dev/null"

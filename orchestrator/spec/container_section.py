@@ -44,6 +44,8 @@ class ContainerConfig(SpecSection):
     def _of_its_runtime(self) -> ContainerConfig:
         if self.runtime == "charliecloud" and "://" in self.image:
             raise Hint(f"{self.image} is not an image of Charliecloud", "`ch-image pull` it, and name the folder")
+        if self.runtime == "charliecloud" and any(mount.endswith(":ro") for mount in self.mounts):
+            raise Hint("Charliecloud mounts no folder read-only", "leave out `:ro`")
         if self.runtime == "apptainer" and "#" in self.image:
             hint = f"write `docker://{self.image.replace('#', '/', 1)}`"
             raise Hint(f"{self.image} is not an image of Apptainer", hint)

@@ -18,6 +18,7 @@ from dscampaign.tests.faults.trial import SLURM
 from dscampaign.tests.support.campaigns import Observed, batch_of, open_store, run_to_end, submit
 from dscampaign.tests.support.image import MARKER, make_image
 from dscampaign.tests.support.slurm_cluster import SlurmCluster
+from dscampaign.tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -116,6 +117,75 @@ def test_runs_inside_shrink_after_an_out_of_memory_and_resume_after_a_preemption
         "HOME": str(Path.home()),
         "SLURM_PROCID": "1",
     }
+    store.close()
+
+
+LONG = f"""
+import os, time
+from pathlib import Path
+from dscampaign import report
+kept, generation = Path(os.environ["CAMPAIGN_CHECKPOINT_DIR"], "step"), int(os.environ["CAMPAIGN_GENERATION"])
+beats = Path(os.environ["CAMPAIGN_WORKDIR"], "beats-" + os.environ["RANK"])
+def beat(word):
+    with beats.open("a") as file:
+        print(generation, word, file=file)
+done = int(kept.read_text()) if kept.exists() else 0
+beat("after " + str(done) + " of " + os.environ["WORLD_SIZE"] + str(os.path.exists("/{MARKER}")))
+for step in range(done + 1, 5):
+    report(step, loss=1.0 / step)
+    if os.environ["RANK"] == "0":
+        kept.with_suffix(".new").write_text(str(step))
+        kept.with_suffix(".new").replace(kept)
+    until_s = time.monotonic() + 60
+    while step == generation + 1 and generation < 3 and time.monotonic() < until_s:
+        beat("beats")
+        time.sleep(0.1)
+"""
+
+
+class TakeAway:
+    """Takes the nodes from the first attempt by a requeue, and from the second by a job that preempts it."""
+
+    def __init__(self, slurm: SlurmCluster) -> None:
+        self._slurm, self._taken = slurm, 0
+
+    def __call__(self, seen: Observed) -> None:
+        ([name],) = [seen.runs]
+        newest = seen.attempts[name][-1:]
+        if self._taken == 2 or len(seen.attempts[name]) != self._taken + 1:
+            return
+        if seen.steps(name)[-1:] != [self._taken + 2]:
+            return
+        self._taken += 1
+        job = newest[0].job_id or ""
+        if self._taken == 1:
+            self._slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+            self._slurm.run("scontrol", "requeue", job)
+            wait_until(lambda: "PENDING" in self._slurm.run("squeue", "--jobs", job, "--format=%T"), "the queue")
+            self._slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        else:
+            everything = (f"--nodes={len(self._slurm.nodes)}", "--exclusive", "--mem=0", "--partition=h100")
+            self._slurm.run("sbatch", *everything, "--output=/dev/null", "--wrap=sleep 2")
+
+
+def test_two_nodes_of_containers_go_on_after_a_requeue_and_a_preemption(
+    slurm: SlurmCluster, tmp_path: Path, image: Path
+) -> None:
+    shape = {**SLURM, "partition": "scavenge", "nodes": 2}
+    spec = spec_in(tmp_path, image, slurm=shape, ranks_per_node=1, train={"steps": 4, "global_batch": 4})
+    (tmp_path / "train.py").write_text(LONG)
+    store = open_store(f"sqlite:///{tmp_path}/campaign.db")
+    seen = run_to_end(store, submit(spec, tmp_path, store), each_pass=TakeAway(slurm))
+    ([name],) = [seen.runs]
+    assert seen.runs[name].state is RunState.COMPLETED, seen.runs[name].reason
+    assert [attempt.failure_class for attempt in seen.attempts[name]] == ["preempted", "preempted", "completed"]
+    assert seen.steps(name) == [1, 2, 3, 4]
+    for rank in (0, 1):
+        beats = (tmp_path / f"beats-{rank}").read_text().splitlines()
+        begun = [line for line in beats if line.endswith("of 2True")]
+        assert [line[0] for line in begun] == ["1", "2", "3"]
+        assert rank or begun == ["1 after 0 of 2True", "2 after 2 of 2True", "3 after 3 of 2True"]
+        assert beats == sorted(beats, key=lambda line: line[0]), "two attempts at once"
     store.close()
 
 

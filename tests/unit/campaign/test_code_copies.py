@@ -276,3 +276,18 @@ def test_a_script_that_others_may_write_is_not_submitted(tmp_path: Path, code: s
         world.record(command=command, code=code)
     world.store.close()
     assert "chmod go-w" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("with_git", [True, False])
+def test_scripts_that_libraries_write_into_folders_of_a_run_are_no_code(project: Project, *, with_git: bool) -> None:
+    if with_git:
+        project.git("init", "-q")
+    before = project.code().hash
+    of_deepspeed = ("out/step5/zero_to_fp32.py", "runs/zero_to_torch.py", "autotuning_exps/z0/train.py")
+    of_transformers = [f"m/checkpoint-5/{name}" for name in ("config.json", "model.safetensors", "modeling_own.py")]
+    of_others = ("unsloth_compiled_cache/UnslothSFTTrainer.py", "torch_compile_debug/run/output_code.py")
+    for place in (*of_deepspeed, *of_transformers, *of_others):
+        project.write(place)
+    assert project.code().hash == before
+    project.write("out/step5/helper.py")
+    assert project.code().hash != before

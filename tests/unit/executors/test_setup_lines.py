@@ -92,6 +92,8 @@ def run(folder: Path, *lines: str) -> tuple[int, str, SetUpFailure | None]:
         ["set -euo pipefail", "A=1", "# a comment", "", "shopt -s extglob", "ls !(none) >/dev/null"],
         ["A=1; export B='a \"b\" \\ c'"],
         ["trap 'true' EXIT", "A=1"],
+        ["set -x", "A=1"],
+        ["mkdir below; cd below", "[ $(basename $PWD) = below ] && A=1"],
     ],
 )
 def test_working_lines_work_as_in_one_shell(tmp_path: Path, lines: list[str]) -> None:
@@ -122,6 +124,14 @@ def test_a_line_that_fails_ends_the_job_and_is_recorded(
     assert record
     assert (record.line, record.text, record.status) == (line, text, status)
     assert record.host
+
+
+def test_a_trace_shows_the_lines_alone_and_ends_with_the_message(tmp_path: Path) -> None:
+    done = shell(tmp_path, ["set -x", "A=1", "modul load cuda"])
+    trace = done.stderr.splitlines()
+    assert trace[:2] == ["+ A=1", "+ modul load cuda"]
+    assert trace[-1].endswith("modul: command not found")
+    assert "dscampaign" not in done.stderr
 
 
 def test_nothing_is_added_where_there_is_no_set_up(tmp_path: Path) -> None:

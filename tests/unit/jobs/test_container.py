@@ -151,3 +151,14 @@ def test_a_path_is_mounted_once_and_nothing_over_the_image_s_own_folders(host: P
     binds = [word.removeprefix("--bind=") for word in line if word.startswith("--bind=")]
     linked = f"{host / 'link'}:{host / 'link'}"
     assert binds == ["/venv/dscampaign:/venv/dscampaign:ro", *sorted([*own_mounts(host), linked])]
+
+
+def test_a_folder_that_the_spec_mounts_read_only_stays_so(host: Path) -> None:
+    """Also if the command names a place in it; the campaign's own folders are written to all the same."""
+    section = {"mounts": (f"{host / 'data'}:{host / 'data'}:ro", f"{host}:{host}:ro")}
+    (host / "data" / "below").mkdir()
+    line, _ = wrapped(host, "apptainer", section=section, command=("train.py", str(host / "data" / "below")))
+    binds = [word.removeprefix("--bind=") for word in line if word.startswith("--bind=")]
+    own = [mount for mount in own_mounts(host) if "data" not in mount]
+    assert [bind for bind in binds if not bind.endswith(":ro")] == own
+    assert f"{host / 'data'}:{host / 'data'}:ro" in binds
