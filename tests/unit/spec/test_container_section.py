@@ -41,7 +41,7 @@ def payload(folder: Path, run: Run) -> Payload:
         ("{image: image.sif, runtime: apptainer}", "{folder}/image.sif"),
         ("{image: 'docker://pytorch/pytorch:2.9', runtime: apptainer}", "docker://pytorch/pytorch:2.9"),
         ("{image: 'nvcr.io#nvidia/pytorch:25.01-py3', runtime: pyxis}", "nvcr.io#nvidia/pytorch:25.01-py3"),
-        ("{image: '{folder}', runtime: charliecloud, mounts: ['~/data', '/a:/b:ro']}", "{folder}"),
+        ("{image: '{folder}', runtime: charliecloud, mounts: ['~/data', '/a:/b']}", "{folder}"),
     ],
 )
 def test_an_image_is_a_file_or_a_reference(folder: Path, text: str, image: str) -> None:
@@ -56,6 +56,7 @@ def test_an_image_is_a_file_or_a_reference(folder: Path, text: str, image: str) 
         ("{image: /no/such.sqsh, runtime: pyxis}", "no such file or folder: /no/such.sqsh"),
         ("{image: other.sif, runtime: apptainer}", "no such file or folder: {folder}/other.sif"),
         ("{image: 'nvcr.io#nvidia/pytorch', runtime: apptainer}", "is not an image of Apptainer"),
+        ("{image: /a, runtime: charliecloud, mounts: ['/a:/b:ro']}", "mounts no folder read-only"),
         ("{image: 'docker://debian', runtime: charliecloud}", "is not an image of Charliecloud"),
         ("{image: image.sif, runtime: docker}", "runtime"),
         ("{image: image.sif, runtime: apptainer, mounts: [data]}", "is not a mount"),
