@@ -56,7 +56,7 @@ def test_an_image_is_a_file_or_a_reference(folder: Path, text: str, image: str) 
         ("{image: /no/such.sqsh, runtime: pyxis}", "no such file or folder: /no/such.sqsh"),
         ("{image: other.sif, runtime: apptainer}", "no such file or folder: {folder}/other.sif"),
         ("{image: 'nvcr.io#nvidia/pytorch', runtime: apptainer}", "is not an image of Apptainer"),
-        ("{image: /a, runtime: charliecloud, mounts: ['/a:/b:ro']}", "mounts no folder read-only"),
+        ("{image: image.sif, runtime: charliecloud, mounts: ['/a:/b:ro']}", "mounts no folder read-only"),
         ("{image: 'docker://debian', runtime: charliecloud}", "is not an image of Charliecloud"),
         ("{image: image.sif, runtime: docker}", "runtime"),
         ("{image: image.sif, runtime: apptainer, mounts: [data]}", "is not a mount"),
