@@ -27,6 +27,7 @@ MESSAGE_LIMIT = 4000
 TRACE_LIMIT = 30
 TRACE_LINE_LIMIT = 1000
 CAUSE_LIMIT = 5
+LIBRARIES = ("torch", "deepspeed", "transformers", "accelerate")
 EXIT_LIMIT, OUT_OF_RANGE = 2**31, 255  # beyond, Python exits with this
 BASES_LIMIT = 12
 OUTER_FRAMES, INNER_FRAMES = 6, 14
@@ -95,6 +96,7 @@ class _Record:
         how = {
             "read_config": self.config_was_read(),
             "group": self._groups.largest(),
+            "software": _software(),
             "state": "ended",
             "ended": time.time(),
         }
@@ -145,6 +147,12 @@ class _Groups:
             return formed
 
         module.init_process_group = init_process_group
+
+
+def _software() -> Dict[str, str]:
+    """Return the versions of the libraries that this process has loaded."""
+    versions = ((name, getattr(sys.modules.get(name), "__version__", None)) for name in LIBRARIES)
+    return {name: str(version)[:80] for name, version in versions if version}
 
 
 def _run(argv: List[str]) -> None:

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
+from pathlib import PurePath
 from typing import Any, Final
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
@@ -18,6 +19,9 @@ _CONTROL: Final = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # these show text in another order than it is in
 )
+
+
+_IN_ENVIRONMENT: Final = re.compile(r"(?<=[^/])/bin/python[\d.]*$")
 
 
 def shorten(text: str, width: int | None) -> str:
@@ -83,6 +87,11 @@ def _is_formula(text: str) -> bool:
 def words(name: str) -> str:
     """A name of this program as people read it: `completed early` for `completed_early`."""
     return name.replace("_", " ")
+
+
+def last_part(path: str) -> str:
+    """The last part of a path; of an environment's Python the name of the environment."""
+    return PurePath(_IN_ENVIRONMENT.sub("", path)).name
 
 
 def clock_time(seconds: float) -> str:

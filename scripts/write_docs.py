@@ -30,6 +30,7 @@ from dscampaign.orchestrator.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_OK,
+    EXIT_UNDECIDED,
     EXIT_UNREACHABLE,
     EXIT_UNSETTLED,
     EXIT_USAGE,
@@ -60,9 +61,10 @@ _PACKAGES: Final = [
 
 _EXIT_CODES = {
     EXIT_OK: "Done.",
-    EXIT_FAILED: "A run or an operation failed.",
+    EXIT_FAILED: "A run or an operation failed, or `compare --fail-if` shows a regression.",
     EXIT_USAGE: "Wrong usage or a wrong spec: something has to be changed first.",
     EXIT_UNREACHABLE: "Slurm or the store did not answer. Nothing is lost; trying again is safe.",
+    EXIT_UNDECIDED: "`compare --fail-if` shows neither a regression nor its absence: the repeats are too few.",
     EXIT_UNSETTLED: "`reconcile` did its pass, and something is left to do.",
     EXIT_BUG: "A bug of this program, with its traceback.",
     EXIT_INTERRUPTED: "Interrupted. Jobs go on.",

@@ -107,6 +107,7 @@ class RankRecord(Document):
     error: Annotated[dict[str, Any], RankError] | None = None
     read_config: bool | None = None
     group: Number | None = None
+    software: dict[str, str] | None = None
     limits: tuple[tuple[str, Whole], ...] = ()
 
 
@@ -125,6 +126,7 @@ class RankEnd:
         read_config: whether it opened the DeepSpeed configuration made for it, None if it left no record of an end.
         limits: `RLIMIT_AS` and `RLIMIT_DATA` in bytes, if they were set.
         group: ranks in the largest group that it has formed, 0 for none; None if unknown.
+        software: versions of the libraries that it had loaded at its end.
     """
 
     rank: Number
@@ -136,6 +138,7 @@ class RankEnd:
     phase: str = ""
     read_config: bool | None = None
     group: Number | None = None
+    software: dict[str, str] | None = None
     limits: tuple[tuple[str, Whole], ...] = ()
 
 
@@ -215,7 +218,7 @@ def rank_ends(
     def end(rank: int) -> RankEnd:
         own = kept.get(rank) or RankRecord.read(paths.rank_record(rank)) or RankRecord()
         how = RankEnd(rank, own.exit, own.error, own.pid, gone.get(rank) if own.exit is None else None)
-        return replace(how, read_config=own.read_config, group=own.group, limits=own.limits)
+        return replace(how, **{name: getattr(own, name) for name in ("read_config", "group", "software", "limits")})
 
     return tuple(map(end, ranks))
 

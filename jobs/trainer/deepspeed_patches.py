@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, wraps
 from itertools import chain
 from typing import Any, Final
@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.compile.passes import zero_1_and_2_compile
-from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 from deepspeed.runtime import compiler
 from deepspeed.runtime.zero import (
     parameter_offload,
@@ -27,7 +26,6 @@ from deepspeed.utils import nvtx
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import swap_space
 from .config import TrainerConfig
 
 _NOT_FINITE = "mask_nan_or_inf_with_val_inplace"
@@ -39,24 +37,6 @@ _NUMBER_OF_STREAM: Final[Any] = getattr(torch._C, "_cuda_getCurrentStream", None
 _UNDER_NSIGHT: Final = "NSYS_PROFILING_SESSION_ID"
 _MUON: Final = "deepspeed.runtime.zero.muon.original_muon"
 _OF_ZERO_3: Final = (stage3, parameter_offload, partition_parameters, partitioned_param_coordinator)
-
-
-def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
-    """Build the compiled operators that the configurations need, or wait until another process of this node has.
-
-    Raises:
-        ValueError: something is missing on the node that the operator needs.
-    """
-    if swap_space.in_use(ds_config):
-        _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
-    if config.deepcompile:
-        _build(DeepCompileBuilder(), "train.deepcompile needs CUDA's compiler")
-
-
-def _build(builder: Any, needs: str) -> None:
-    if not builder.is_compatible(verbose=False):
-        raise ValueError(f"{needs}, which this node does not have (Debian: libaio-dev, cuda-toolkit)")
-    builder.load(verbose=False)
 
 
 def keep_reduce_buckets(config: TrainerConfig) -> None:

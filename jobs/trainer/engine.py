@@ -14,15 +14,15 @@ import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
+from deepspeed.ops.op_builder.dc import DeepCompileBuilder
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from torch import Tensor
 
 from dscampaign.jobs.shared.state_layout import joins_parameters
 
-from . import patches
+from . import patches, swap_space
 from .config import Job, TrainerConfig
 from .ddp_engine import DdpEngine
-from .deepspeed_patches import compile_plain_linear
 from .flat_parameters import FlatModel
 from .fsdp_engine import FsdpEngine
 from .model import NextTokenLoss, parameter_groups
@@ -52,6 +52,24 @@ def start_process_group(job: Job) -> torch.device:
         torch.cuda.set_per_process_memory_fraction(min(1.0, job.gpu_mem_bytes / total), job.local_rank)
     deepspeed.init_distributed(verbose=False)
     return torch.device(accelerator.current_device_name())
+
+
+def build_operators(config: TrainerConfig, ds_config: Mapping[str, Any]) -> None:
+    """Build the compiled operators that the configurations need, or wait until another process of this node has.
+
+    Raises:
+        ValueError: something is missing on the node that the operator needs.
+    """
+    if swap_space.in_use(ds_config):
+        _build(get_accelerator().create_op_builder("AsyncIOBuilder"), "train.offload nvme needs libaio and its headers")
+    if config.deepcompile:
+        _build(DeepCompileBuilder(), "train.deepcompile needs CUDA's compiler")
+
+
+def _build(builder: Any, needs: str) -> None:
+    if not builder.is_compatible(verbose=False):
+        raise ValueError(f"{needs}, which this node does not have (Debian: libaio-dev, cuda-toolkit)")
+    builder.load(verbose=False)
 
 
 def from_first_rank(names: list[str]) -> list[str]:
@@ -104,7 +122,7 @@ def _compile(engine: Any, config: TrainerConfig) -> None:
     """
     blocks = gathered_blocks(engine.module) if config.zero_stage == 3 and not config.deepcompile else []
     if blocks:
-        compile_plain_linear()
+        patches.patch_linear()
         engine.module.compile_parts(blocks)
     elif config.cuda_graphs and config.search is None:
         engine.compile(compile_kwargs=_REPLAYED)

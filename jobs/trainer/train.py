@@ -19,10 +19,10 @@ from dscampaign.jobs.shared.nvml import driver_version
 from . import patches, swap_space
 from .config import Job, TrainerConfig
 from .data import Data, load
-from .deepspeed_patches import build_operators
 from .engine import (
     Engine,
     advance,
+    build_operators,
     create_engine,
     from_first_rank,
     loss_scaling,

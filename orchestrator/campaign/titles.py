@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from dscampaign.orchestrator.formatting import count, shorten_middle, some
+from dscampaign.orchestrator.formatting import count, last_part, shorten_middle, some
 
 if TYPE_CHECKING:
     from .code_copies import Code
@@ -40,6 +40,8 @@ _VALUES: Final[Mapping[tuple[str, str], str]] = {
     ("offload", "none"): "no offload",
 }
 _LONGEST: Final = 24
+SEPARATOR: Final = " · "
+"""Between the parts of a title."""
 
 
 def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -49,7 +51,9 @@ def titles_of(params: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         params: of each condition of a campaign, by its name. A name is its own title if its axes give no other.
     """
     axes = _axes(list(params.values()))
-    titles = {name: " · ".join(_part(axis, own[axis]) for axis in axes if axis in own) for name, own in params.items()}
+    titles = {
+        name: SEPARATOR.join(_part(axis, own[axis]) for axis in axes if axis in own) for name, own in params.items()
+    }
     used = Counter([*titles.values(), *params])
     return {name: title if title and used[title] == 1 else name for name, title in titles.items()}
 
@@ -88,7 +92,7 @@ def _value(value: Any) -> str:
         digits, _, exponent = f"{value:.3e}".partition("e")
         return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return shorten_middle(text.rstrip("/").rpartition("/")[2] or text, _LONGEST)
+    return shorten_middle(last_part(text) or text, _LONGEST)
 
 
 _PATHS: Final = 5

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.errors import EXIT_OK, UserError
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, UserError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
@@ -143,34 +143,45 @@ def recommend(
 
 @verb
 @click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=names)
+@click.option("--fail-if", metavar="LIMIT,...", help="Exit with 1 if B is worse than A by more: slower=3%,loss=0.01.")
 @store_options
 @format_options
-def compare(words: Sequence[str], place: PlaceOptions, form: str) -> int:
+def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, form: str) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
     A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows the
     differences of the configurations, then the figures and their meaning. For two campaigns, compares the conditions
-    with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign.
+    with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign. If A and B are parts of titles,
+    such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
+
+    With --fail-if, B may be slower than A by a part of the step time, and its loss higher by a number. A limit fails if
+    the whole interval is above it (exit code 1), and passes if none of the interval is (0). Otherwise the repeats do
+    not decide (4).
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2
       campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
-      campaign compare sweep-before sweep-after
+      campaign compare sweep-before sweep-after --fail-if slower=3%,loss=0.01
       campaign compare zero_stage-1 zero_stage-2 -o csv
     """
     with needs_the_extra():
         from dscampaign.orchestrator.report.compare.difference import compare_operands
+        from dscampaign.orchestrator.report.compare.limits import Outcome, checks, limits_of
         from dscampaign.orchestrator.report.page.data import comparison_document
 
         from .pages.report import comparison_page
 
+        limits = limits_of(fail_if) if fail_if is not None else []
         where = locate(place, words)
         compared = compare_operands(where.open(), where.words)
         if form == TABLE:
-            echo_page(comparison_page(compared, page_for(sys.stdout)))
+            echo_page(comparison_page(compared, page_for(sys.stdout), limits))
         else:
-            echo_rows(form, comparison_document(compared), _compared_figures)
-    return EXIT_OK
+            echo_rows(form, comparison_document(compared, limits), _compared_figures)
+        outcomes = {check.outcome for one in compared.comparisons for check in checks(one, limits)}
+    if Outcome.FAILED in outcomes:
+        return EXIT_FAILED
+    return EXIT_UNDECIDED if Outcome.UNDECIDED in outcomes else EXIT_OK
 
 
 def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

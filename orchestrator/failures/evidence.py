@@ -30,6 +30,9 @@ GROUP = "group"
 READ_CONFIG = "read_config"
 """Where an attempt's evidence keeps whether its script opened the DeepSpeed configuration."""
 
+SOFTWARE = "software"
+"""Where an attempt's evidence keeps the versions of the libraries that its first rank had loaded."""
+
 _FATAL = (
     *(signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
     *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),

@@ -24,7 +24,7 @@ from dscampaign.jobs.agent.progress import QUIET_START
 from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, Ended, frames_of
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, Ended, frames_of
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
@@ -227,6 +227,7 @@ def _node_list(row: AttemptRow, ended: Ended) -> str:
 
 def _evidence(action: Finish) -> dict[str, Any]:
     verdict, job = action.verdict, action.ended.job
+    first = next((rank for rank in action.ended.ranks if rank.rank == 0), None)
     return {
         "reason": verdict.reason,
         "hint": verdict.hint,
@@ -240,9 +241,8 @@ def _evidence(action: Finish) -> dict[str, Any]:
         "frames": [asdict(frame) for frame in frames_of(verdict.line, action.ended)],
         "job": {"state": job.state, "exit_code": job.exit_code, "nodes": job.nodes} if job else None,
         GROUP: action.ended.group,
-        READ_CONFIG: next(
-            (rank.read_config for o in action.ended.outcomes for rank in o.ranks if rank.rank == 0), None
-        ),
+        READ_CONFIG: first.read_config if first else None,
+        SOFTWARE: first.software if first else None,
         "nodes": [
             {
                 "host": o.host,

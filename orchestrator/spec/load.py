@@ -260,12 +260,14 @@ class _Prepared:
         return prepared
 
     def _axes(self, matrix: Mapping[str, Any]) -> dict[str, Any]:
+        points = ("include", "exclude")  # the latter is also a field of Slurm's
+        paths = {name: None if name in points else field_path(name) for name in matrix}
         return {
-            name: [self._choice(item, field_path(name), ("matrix", name, index)) for index, item in enumerate(values)]
+            name: [self._choice(item, paths[name], ("matrix", name, index)) for index, item in enumerate(values)]
             if isinstance(values, list)
             else values
             for name, values in matrix.items()
-            if values is not None or name not in ("include", "exclude")
+            if values is not None or name not in points
         }
 
     def _choice(self, value: Any, path: tuple[str, ...] | None, place: FieldPath) -> Any:
@@ -316,6 +318,8 @@ class _Prepared:
             return str(known)
         if place == ("workdir",) and path.is_file():
             self.findings.append(Finding((place,), f"is not a folder: {path}", "name its folder"))
+        if field == ("python",) and (program := path / "bin/python").exists():
+            path = program
         if path.exists() or elsewhere:
             return _absolute(path)
         if text.startswith(("/", "~", "./", "../")) or text.endswith(_FILES) or place == ("workdir",):

@@ -282,9 +282,9 @@ class RunConfig(SpecSection):
     copied once per content, and every attempt runs from its copy
     ([details](cluster.md#the-same-attempt-every-time)). `live`: an attempt runs the files as they are."""
     python: Name | None = None
-    """Python that runs the training, such as `/envs/train/bin/python`. Default: the one that the lines
-    of `setup` choose, such as `source env/bin/activate`, or else the one that runs this program; in a container,
-    `python3`."""
+    """Python that runs the training: `/envs/train/bin/python`, or the folder of its environment; an axis of them
+    [compares versions](is-it-slower.md). Default: the one that the lines of `setup` choose, such as
+    `source env/bin/activate`, or else the one that runs this program; in a container, `python3`."""
     container: ContainerConfig | None = None
     """Image in which the training runs. Default: none."""
     env: dict[Variable, EnvText] = Field(default={})

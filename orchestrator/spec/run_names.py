@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 from hashlib import sha256
-from pathlib import PurePath
 from typing import Final
+
+from dscampaign.orchestrator.formatting import last_part
 
 from .field_types import Scalar
 
@@ -37,7 +38,7 @@ def value_slug(value: Scalar | None) -> str:
     """Return a value for a name; if it is long or has other characters, it ends in a digest of itself."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    text = PurePath(value).name if isinstance(value, str) and value.startswith("/") else str(value)
+    text = last_part(value) if isinstance(value, str) and value.startswith("/") else str(value)
     safe = _safe(text.replace("/", "-"))
     return _fit(safe if safe == text.replace("/", "-") else f"{safe}-{_digest(text)}", _MAX_VALUE)
 

@@ -87,6 +87,7 @@ class Planted:
         host_limits_gb: of the nodes that an attempt was on, 0 for no limit.
         gpu: name of the GPU that is sampled; none is without it.
         device: what the trainer calls it.
+        software: versions that the trainer reports beside the usual ones.
         printed: a script of one's own prints steps and losses, and nothing else is known of them.
     """
 
@@ -109,6 +110,7 @@ class Planted:
     host_limits_gb: Mapping[str, float] = field(default_factory=lambda: {"n0": 64.0})
     gpu: str = ""
     device: str = SOFTWARE["device"]
+    software: Mapping[str, str] = field(default_factory=dict)
     printed: bool = False
     state: RunState = RunState.COMPLETED
     reason: str = ""
@@ -268,7 +270,7 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     if condition.printed:
         source = {"message": "they are read from what it prints", "source": "printed", "within_s": 0.25}
         yield {"event": "metrics_source", "ts": start_s, **source}
-    yield {"event": "start", "ts": start_s, "step": one.first, **MODEL, **SOFTWARE, "device": condition.device}
+    yield {"event": "start", "ts": start_s, "step": one.first, **_start(condition)}
     yield {"event": "memory", "ts": start_s, "micro_batch": one.micro_batch, "usable_gb": condition.usable_gb}
     ts_s = start_s
     for step in range(one.first + 1, one.last + 1):
@@ -296,6 +298,10 @@ def _lines(condition: Planted, run: RunRow, one: Try, start_s: float) -> Iterato
     peak = tokens / condition.ranks * flops / MFU_S
     work = {"flops_per_token": flops, "peak_flops": peak, "device": condition.device}
     yield {"event": "speed", "ts": ts_s, "tokens_per_s": tokens / step_s, **work, **condition.speed}
+
+
+def _start(condition: Planted) -> dict[str, Any]:
+    return {**MODEL, **SOFTWARE, "device": condition.device, **condition.software}
 
 
 PlantStore = Callable[..., str]

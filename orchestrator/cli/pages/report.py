@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dscampaign.orchestrator.commands import typed
@@ -10,6 +10,7 @@ from dscampaign.orchestrator.formatting import clean, count, words
 from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
+from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.compare.wording import difference, times
@@ -30,10 +31,10 @@ def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None
     return "\n\n".join(parts)
 
 
-def comparison_page(compared: ComparedOperands, page: Page) -> str:
+def comparison_page(compared: ComparedOperands, page: Page, limits: Sequence[Limit] = ()) -> str:
     """Each comparison: the differences, the figures, the verdict; then conditions without a counterpart."""
     alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in compared.alone]
-    return "\n\n".join([*("\n".join(_comparison(one, page)) for one in compared.comparisons), *alone])
+    return "\n\n".join([*("\n".join(_comparison(one, page, limits)) for one in compared.comparisons), *alone])
 
 
 def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
@@ -87,7 +88,7 @@ def _speed(row: Row) -> str:
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 
-def _comparison(one: Comparison, page: Page) -> Iterator[str]:
+def _comparison(one: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:
     left, right = map(clean, one.titles)
     if left == right:
         left, right = f"{left} (A)", f"{right} (B)"
@@ -97,3 +98,5 @@ def _comparison(one: Comparison, page: Page) -> Iterator[str]:
             yield from table(page, (name, left, right), cells, "-rr" if name == "figure" else "", capitals=False)
             yield ""
     yield from verdict(one)
+    for check in checks(one, limits):
+        yield page.paint(f"{check.limit.text} {check.outcome}: {check.reason}.", Style.BOLD)

@@ -28,6 +28,12 @@ ALIKE: Final = 0.02
 LEAST_LOSSES: Final = 5
 """Different losses of a run: fewer may be equal by chance, like those of a script that prints two digits."""
 
+LIBRARIES: Final = ("deepspeed", "torch", "transformers", "accelerate")
+"""Software whose versions may name a condition."""
+
+_BY_PATH: Final = ("python", "container.image")
+"""Axes that name software by its path."""
+
 _ENVIRONMENT: Final = ("command", "deepspeed", "env", "python", "executor", "local", "ranks_per_node")
 """Sections of a configuration that may change the speed, beside the trainer's and Slurm's."""
 
@@ -105,6 +111,11 @@ class Condition:
     def inherited(self) -> dict[str, Mapping[str, str]]:
         """The distinct environments that counted repeats inherited, see `MeasuredRun.variables`, by their text."""
         return {key_of(each): each for run in self.counted for each in run.variables}
+
+    @cached_property
+    def software(self) -> dict[str, str]:
+        """The versions of its software, as far as known; several if repeats differ."""
+        return _software(self.runs)
 
     @property
     def heeds_config(self) -> bool:
@@ -306,8 +317,31 @@ def conditions_of(runs: Sequence[MeasuredRun]) -> list[Condition]:
         first = repeats[0]
         name = first.name.removesuffix(f"-r{first.repeat}") if first.repeat else first.name
         groups[name] = tuple(repeats)
-    titles = titles_of({name: repeats[0].params for name, repeats in groups.items()})
+    titles = _titles(groups)
     return [Condition(name, repeats[0].params, repeats, titles[name]) for name, repeats in groups.items()]
+
+
+def _software(runs: Iterable[MeasuredRun]) -> dict[str, str]:
+    found: dict[str, dict[str, None]] = {}
+    for name, version in (item for run in runs for item in run.software.items()):
+        found.setdefault(name, {})[version] = None
+    return {name: "/".join(versions) for name, versions in found.items()}
+
+
+def _titles(groups: Mapping[str, Sequence[MeasuredRun]]) -> dict[str, str]:
+    """Return the title of each condition: versions that differ stand in place of the paths of environments."""
+    software = {name: _software(runs) for name, runs in groups.items()}
+    known = {library: {own[library] for own in software.values() if library in own} for library in LIBRARIES}
+    differing = [library for library, versions in known.items() if len(versions) > 1]
+    params = {
+        name: {
+            **runs[0].params,
+            **{library: software[name][library] for library in differing if library in software[name]},
+        }
+        for name, runs in groups.items()
+    }
+    plain = {name: {axis: own[axis] for axis in own if axis not in _BY_PATH} for name, own in params.items()}
+    return titles_of(plain if len(set(map(key_of, plain.values()))) == len(plain) else params)
 
 
 def baseline_of(

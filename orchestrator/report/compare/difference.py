@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from dscampaign.db import queries
@@ -13,7 +14,7 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.selection import RunCounts
-from dscampaign.orchestrator.campaign.titles import mixed_code
+from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
 from dscampaign.orchestrator.formatting import some, words
@@ -22,8 +23,9 @@ from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline
-from .conditions import Condition, circumstances, conditions_of
-from .wording import difference, intervals, loss_verdict, times
+from .conditions import ALIKE, Condition, circumstances, conditions_of
+from .statistics import Estimate
+from .wording import change, difference, interval, intervals, loss_verdict
 
 MISSING: Final = "–"
 
@@ -34,6 +36,9 @@ _COMPARED: Final = (
 """Figures that a comparison shows."""
 
 _USAGE: Final = "`campaign compare [NAME] A B`"
+
+_Conditions = Callable[[str], list[Condition]]
+"""Reads the conditions of a campaign."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,21 @@ class Comparison:
         """Names of both for people; their technical names if the others are equal."""
         left, right = self.left, self.right
         return (left.title, right.title) if left.title != right.title else (left.name, right.name)
+
+    @property
+    def step_time(self) -> Estimate | None:
+        """The right side's time of a step, of a token if steps are unequal, as a multiple of the left side's."""
+        speed = self.result.times_baseline
+        if speed is None:
+            return None
+        low, high = (bound and 1 / bound for bound in (speed.high, speed.low))
+        return replace(speed, value=1 / speed.value, low=low, high=high)
+
+    @property
+    def time_name(self) -> str:
+        """The name of that time."""
+        less, more = sorted(side.tokens_per_step or 0 for side in (self.left, self.right))
+        return "time per token" if self.result.in_tokens and more > (1 + ALIKE) * less else "step time"
 
 
 @dataclass(frozen=True)
@@ -71,12 +91,16 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
         raise UserError(f"{words[-1]} is compared with itself", _USAGE)
     with store.read() as conn:
         campaigns = {row.name: row for row in queries.list_campaigns(conn)}
+    conditions = cache(lambda name: conditions_of(read_runs(store, campaigns[name])))
     if len(words) == 2 and set(words) <= campaigns.keys():
-        return _compare_campaigns(store, campaigns[words[0]], campaigns[words[1]])
+        return _compare_campaigns(conditions, campaigns[words[0]], campaigns[words[1]])
     if len(words) == 2 and words[0] in campaigns and "/" not in words[1]:
-        raise _lacks_the_other(store, campaigns, words)
-    named = find(store, words[0]) if len(words) == 3 else None
-    (home, left), (abroad, right) = (_condition(store, word, campaigns, named) for word in words[-2:])
+        raise _lacks_the_other(conditions, campaigns, words)
+    named = find(store, words[0] if len(words) == 3 else None) if len(words) == 3 or len(campaigns) == 1 else None
+    if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
+        margin = named.provenance.get("loss_margin")
+        return ComparedOperands(tuple(compare(*pair, margin=margin, among=len(pairs)) for pair in pairs))
+    (home, left), (abroad, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
     shared = {run.name for run in left.runs} & {run.name for run in right.runs}
     if home == abroad and shared and len(left.runs) != len(right.runs):
         whole, part = sorted((left, right), key=lambda one: -len(one.runs))
@@ -87,13 +111,24 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
 
 
-def _lacks_the_other(store: Store, campaigns: Mapping[str, CampaignRow], words: Sequence[str]) -> UserError:
+def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> list[tuple[Condition, Condition]]:
+    """Return the pairs whose titles differ only in these two parts: `deepspeed 0.19.5` and `deepspeed 0.19.8`."""
+    sides: list[dict[tuple[str, ...], Condition]] = [{}, {}]
+    for one in conditions:
+        parts = one.title.split(SEPARATOR)
+        for value, side in zip(values, sides, strict=True):
+            if value in parts:
+                side[tuple(part for part in parts if part != value)] = one
+    left, right = sides
+    return [(one, right[rest]) for rest, one in left.items() if rest in right]
+
+
+def _lacks_the_other(conditions: _Conditions, campaigns: Iterable[str], words: Sequence[str]) -> UserError:
     """Return the error for a campaign and a name: the second operand is missing, or the name is misspelt."""
     first, word = words
-    conditions = _conditions(store, campaigns[first])
-    if _found(word, conditions):
+    if _found(word, conditions(first)):
         return UserError(f"compare {word} of {first} with what?", f"`{typed('compare', *words, 'OTHER')}`")
-    known = [name for name in campaigns if name != first] + [condition.name for condition in conditions]
+    known = [name for name in campaigns if name != first] + [condition.name for condition in conditions(first)]
     return UserError(f"no campaign or run named {word}", did_you_mean(word, known, f"one of: {some(known, 8)}"))
 
 
@@ -107,7 +142,8 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
     if len(left.runs) == len(right.runs) == 1 and left is not right:
         right = replace(right, runs=(replace(right.runs[0], repeat=left.runs[0].repeat),))
     _, result = compare_to_baseline([left, right], left, margin, among)
-    return Comparison(left, right, tuple(differences(left.runs[0].config, right.runs[0].config)), result)
+    versions = differences(left.software, right.software)
+    return Comparison(left, right, (*differences(left.runs[0].config, right.runs[0].config), *versions), result)
 
 
 def differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
@@ -132,9 +168,9 @@ def verdict(one: Comparison) -> list[str]:
     shown = list(_left_out(one))
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
         shown.append(f"{mixed} This may explain what differs.")
-    if result.times_baseline:
-        shown.append(f"Speed: {right} runs at {times(result.times_baseline)} × {left}: {words(result.order)}.")
-        shown += [f"{intervals(result.among)}."] if result.times_baseline.low is not None else []
+    if found := one.step_time:
+        shown.append(f"{one.time_name.capitalize()}: {right} {change(found)} beside {left}: {words(result.order)}.")
+        shown += [f"{intervals(result.among)}."] if found.low is not None else []
     shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
     shown += _clock_remarks(one)
     apart = ""
@@ -143,6 +179,15 @@ def verdict(one: Comparison) -> list[str]:
         apart = f"{right} is {'lower' if gap.value < 0 else 'higher'} by {by}{result.loss_unit}: "
     shown.append(f"{result.loss_is.capitalize()} loss: {apart}{loss_verdict(result.loss)}.")
     return shown
+
+
+def loss_change(one: Comparison) -> str:
+    """Return the difference of the losses with its interval; "" if unknown."""
+    test, unit = one.result.loss, one.result.loss_unit
+    if test.difference is None:
+        return ""
+    gap = difference(test.difference.value, test, unit)
+    return f"{one.result.loss_is} loss {gap}{interval(test.difference, lambda v: difference(v, test, unit, '-'))}{unit}"
 
 
 def _figures(condition: Condition) -> list[tuple[str, str]]:
@@ -188,9 +233,9 @@ def _text(value: object) -> str:
     return MISSING if value is _ABSENT else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
-    both = [_conditions(store, row) for row in (left, right)]
-    keys = [{one.key: one for one in conditions} for conditions in both]
+def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: CampaignRow) -> ComparedOperands:
+    both = [conditions(row.name) for row in (left, right)]
+    keys = [{one.key: one for one in each} for each in both]
     shared = [key for key in keys[0] if key in keys[1]]
     if not shared:
         raise UserError(f"{left.name} and {right.name} have no condition with the same parameters")
@@ -200,8 +245,8 @@ def _compare_campaigns(store: Store, left: CampaignRow, right: CampaignRow) -> C
         for key in shared
     )
     alone = []
-    for row, conditions in zip((left, right), both, strict=True):
-        if names := tuple(one.name for one in conditions if one.key not in shared):
+    for row, each in zip((left, right), both, strict=True):
+        if names := tuple(one.name for one in each if one.key not in shared):
             alone.append((row.name, names))
     return ComparedOperands(compared, tuple(alone))
 
@@ -210,12 +255,8 @@ def _titled(condition: Condition, campaign: str) -> Condition:
     return replace(condition, name=f"{campaign}/{condition.name}", title=f"{condition.title} ({campaign})")
 
 
-def _conditions(store: Store, campaign: CampaignRow) -> list[Condition]:
-    return conditions_of(read_runs(store, campaign))
-
-
 def _condition(
-    store: Store, word: str, campaigns: Mapping[str, CampaignRow], named: CampaignRow | None
+    store: Store, word: str, conditions: _Conditions, campaigns: Container[str], named: CampaignRow | None
 ) -> tuple[str, Condition]:
     """Return the campaign, and its condition of that name, else a single run; raise UserError if neither exists.
 
@@ -223,9 +264,9 @@ def _condition(
     """
     campaign, _, rest = word.partition("/")
     if rest and campaign in campaigns:
-        return campaign, _titled(_named(rest, _conditions(store, campaigns[campaign]), campaign), campaign)
+        return campaign, _titled(_named(rest, conditions(campaign), campaign), campaign)
     row = named or find(store, None)
-    return row.name, _named(word, _conditions(store, row), row.name)
+    return row.name, _named(word, conditions(row.name), row.name)
 
 
 def _named(name: str, conditions: Sequence[Condition], campaign: str) -> Condition:

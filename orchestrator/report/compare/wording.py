@@ -7,12 +7,17 @@ from collections.abc import Callable
 
 from dscampaign.orchestrator.formatting import LARGE_LOSS, figure, short_number, words
 
-from .statistics import Estimate, LossTest
+from .statistics import Estimate, LossTest, Standing
 
 
 def times(found: Estimate) -> str:
     """Return a ratio, with its interval if known."""
     return f"{found.value:.2f}{interval(found, '{:.2f}'.format)}"
+
+
+def change(found: Estimate) -> str:
+    """Return a ratio as a change in percent, with its interval if known: `+4.1 % [3.2, 5.0]`."""
+    return f"{found.value - 1:+.1%}".replace("%", " %") + interval(found, lambda ratio: f"{100 * (ratio - 1):.1f}")
 
 
 def interval(found: Estimate, number: Callable[[float], str]) -> str:
@@ -63,4 +68,12 @@ def loss_gap(value: float, unit: str, sign: str = "+", decimals: int | None = No
 
 def loss_verdict(test: LossTest) -> str:
     """Return the result of a comparison of losses, with its margin or the reason for no result."""
-    return f"{words(test.verdict)}: {test.reason}" if test.reason else f"{test.verdict} (± {loss_margin(test.margin)})"
+    if test.reason:
+        return f"{words(test.verdict)}: {test.reason}"
+    within = f" within {loss_margin(most)}" if test.verdict is Standing.EQUAL and (most := _farthest(test)) else ""
+    return f"{test.verdict}{within} (± {loss_margin(test.margin)})"
+
+
+def _farthest(test: LossTest) -> float:
+    found = test.difference
+    return 0.0 if found is None or found.low is None or found.high is None else max(-found.low, found.high)

@@ -14,7 +14,7 @@ from dscampaign.db.series import Series
 from dscampaign.db.states import RunState, Stage
 from dscampaign.db.warm_up import untimed_steps
 from dscampaign.orchestrator.campaign.titles import codes_text
-from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG
+from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE
 from dscampaign.orchestrator.formatting import clean
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_of_node, gpus_per_rank
 
@@ -24,7 +24,17 @@ from .hardware import GpuSummary, Memory, gpus_of, memory_of
 from .losses import Curve, Loss, curve_of, loss_of
 from .timing import Lines, Timing, lines_of, timing
 
-_SOFTWARE: Final = ("device", "driver", "cuda", "torch", "deepspeed", "patches", "transformers", "allocator")
+_SOFTWARE: Final = (
+    "device",
+    "driver",
+    "cuda",
+    "torch",
+    "deepspeed",
+    "patches",
+    "transformers",
+    "accelerate",
+    "allocator",
+)
 _CPU: Final = ("cpu",)
 """Names of the devices of a run on CPUs."""
 
@@ -197,7 +207,7 @@ class MeasuredRun:
 
     @property
     def software(self) -> dict[str, str]:
-        """The device, the versions of its software and its allocator, as far as the trainer reports them."""
+        """The device, the versions of its software and its allocator, as far as trainer and ranks report them."""
         return {name: str(self.start[name]) for name in _SOFTWARE if self.start.get(name)}
 
     @property
@@ -268,7 +278,7 @@ def measured_run(data: RunData) -> MeasuredRun:
         quality=_quality(data, lines),
         cost=cost_of(data.attempts, lines, run.config_hash, data.until_s, data.searched_s, per_rank),
         curve=curve_of(data.series, lines, tokens),
-        start=data.start,
+        start={**_loaded(mine), **data.start},
         speed=data.speed,
         hosts=tuple(dict.fromkeys(str(node["host"]) for node in nodes if node.get("host"))),
         machines={str(node["host"]): node["machine"] for node in nodes if node.get("host") and node.get("machine")},
@@ -359,6 +369,11 @@ def _variables(attempts: Sequence[AttemptRow]) -> Iterator[Mapping[str, str]]:
         known = first.get("variables")
         if isinstance(known, Mapping) and (attempt.last_step or 0) > (attempt.start_step or 0):
             yield known
+
+
+def _loaded(attempts: Sequence[AttemptRow]) -> Mapping[str, str]:
+    """Return the versions that the newest attempt's first rank had loaded; attempts of earlier versions have none."""
+    return next((loaded for each in attempts[::-1] if (loaded := each.evidence.get(SOFTWARE))), {})
 
 
 def _quality(data: RunData, lines: Lines) -> Quality:

@@ -11,6 +11,7 @@ from dscampaign.orchestrator.campaign.selection import RunCounts
 from dscampaign.orchestrator.report.compare.answer import Row
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
 from dscampaign.orchestrator.report.compare.difference import ComparedOperands, Comparison, figures, verdict
+from dscampaign.orchestrator.report.compare.limits import Limit, checks
 from dscampaign.orchestrator.report.compare.reasons import Reason
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import effect_document, sensitivities
@@ -65,24 +66,26 @@ def recommendation_document(results: Results) -> dict[str, Any]:
     return {**document, "workloads": strict(workloads)}
 
 
-def comparison_document(compared: ComparedOperands) -> dict[str, Any]:
+def comparison_document(compared: ComparedOperands, limits: Sequence[Limit] = ()) -> dict[str, Any]:
     """Conditions beside each other, and those that have none, for `campaign compare --json`."""
     alone = [{"campaign": name, "conditions": list(names)} for name, names in compared.alone]
-    return {"comparisons": [_comparison(one) for one in compared.comparisons], "only_in": alone}
+    return {"comparisons": [_comparison(one, limits) for one in compared.comparisons], "only_in": alone}
 
 
-def _comparison(one: Comparison) -> dict[str, Any]:
+def _comparison(one: Comparison, limits: Sequence[Limit]) -> dict[str, Any]:
     loss = one.result.loss
     return {
         "left": one.left.name,
         "right": one.right.name,
         "configuration": [{"field": name, "left": a, "right": b} for name, a, b in one.differences],
+        "step_time": _estimate(one.step_time),
         "times_left": one.result.times_baseline.value if one.result.times_baseline else None,
         "order": one.result.order,
         "among": one.result.among,
         "loss": {**asdict(loss), "difference": loss.difference and loss.difference.value},
         "figures": {name: [a, b] for name, a, b in figures(one)},
         "verdict": verdict(one),
+        "checks": [asdict(check) for check in checks(one, limits)],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,4 @@ def test_the_report_shows_their_losses(done: Observed, tmp_path: Path) -> None:
     runs = json.loads((tmp_path / "report" / "report.json").read_text())["runs"]
     assert any("they are read from the Trainer's output" in remark for run in runs for remark in run["remarks"])
     assert all(0 < run["loss"]["final"] < 4.2 for run in runs)
+    assert {run["software"].get("transformers") for run in runs} == {None, version("transformers")}

@@ -12,7 +12,7 @@ from pathlib import Path
 from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
 from dscampaign.jobs.agent import cleanup
-from dscampaign.jobs.trainer import deepspeed_patches
+from dscampaign.jobs.trainer import engine
 from dscampaign.tests.integration.trainer.attempts import train_config
 
 if __name__ == "__main__":
@@ -21,4 +21,4 @@ if __name__ == "__main__":
     ShareMemCommBuilder().load(verbose=False)
     if "nvme" in sys.argv[1:]:
         on_disk = {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "unused"}}}
-        deepspeed_patches.build_operators(train_config(zero_stage=3, offload="nvme", nvme_path="unused"), on_disk)
+        engine.build_operators(train_config(zero_stage=3, offload="nvme", nvme_path="unused"), on_disk)

@@ -5,6 +5,7 @@ Buckets stay where DeepSpeed would miss them, and Muon is compiled as it is by D
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -236,3 +237,10 @@ def test_only_verified_versions_are_patched(
 ) -> None:
     monkeypatch.setattr(patches, "version", lambda _package: installed)
     assert patches.state(train_config(deepspeed_patches=wanted)) == state
+
+
+def test_the_trainer_loads_patches_only_to_apply_them() -> None:
+    """Another version of DeepSpeed may lack the parts that their modules import."""
+    names = ("trainer.deepspeed_patches", "trainer.gathers", "trainer.reductions")
+    code = f"import sys, dscampaign.jobs.trainer.train; sys.exit(any(m.endswith({names}) for m in sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -136,6 +136,13 @@ def test_it_is_recorded_whether_the_script_opened_its_deepspeed_configuration(
     assert place.record["read_config"] is was_read
 
 
+def test_versions_of_loaded_libraries_are_recorded(place: Place) -> None:
+    place.write("deepspeed.py", "__version__ = '0.19.5+local'\n")
+    place.write("transformers.py", "")
+    place.run(place.write("train.py", "import deepspeed, transformers; raise SystemExit(3)"))
+    assert place.record["software"] == {"deepspeed": "0.19.5+local"}
+
+
 def test_the_local_rank_may_be_an_argument(place: Place) -> None:
     path = place.write("train.py", "import sys; print(sys.argv[1:])\n")
     assert place.run(path, "--local_rank={local_rank}").stdout == "['--local_rank=1']\n"

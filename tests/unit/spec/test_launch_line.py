@@ -52,6 +52,18 @@ def test_each_part_goes_to_its_field(tmp_path: Path) -> None:
     assert (config.python, run.ranks_per_node) == (f"{tmp_path}/bin/python", 2)
 
 
+def test_a_python_may_be_the_folder_of_its_environment(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / "envs" / name / "bin").mkdir(parents=True)
+        (tmp_path / "envs" / name / "bin" / "python").touch()
+    matrix = "matrix: {lr: [1, 2], python: [envs/old, envs/new/bin/python], exclude: [{lr: 2, python: envs/new}]}"
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"{OWN}command: train.py\n{matrix}\n")
+    runs = load_runs(path)[1]
+    assert [run.name for run in runs] == ["lr-1_python-old", "lr-1_python-new", "lr-2_python-old"]
+    assert {run.config.python for run in runs} == {f"{tmp_path}/envs/{name}/bin/python" for name in ("old", "new")}
+
+
 def test_only_a_launcher_that_is_named_changes_the_experiment(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     hashes = []

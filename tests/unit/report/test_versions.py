@@ -1,0 +1,121 @@
+"""Versions as conditions: their names, the pairs that differ in them, and the limits of a regression."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.main import main
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, UserError
+from dscampaign.orchestrator.report.compare.conditions import conditions_of
+from dscampaign.orchestrator.report.compare.difference import compare_operands
+from dscampaign.orchestrator.report.compare.limits import limits_of
+from dscampaign.tests.support.planted import Plant, Planted, PlantStore
+
+OLD, NEW = "deepspeed 0.19.5", "deepspeed 0.19.8"
+
+
+def planted_version(name: str, version: str, stage: int = 1, step_s: float = 0.1, spread: float = 0.001) -> Planted:
+    return Planted(
+        name,
+        (step_s - spread, step_s, step_s + spread),
+        (3.0, 3.01, 3.02),
+        {"label": None, "zero_stage": stage, "python": f"/envs/{name}/bin/python"},
+        software={"deepspeed": version},
+    )
+
+
+def test_versions_that_differ_name_the_conditions_in_place_of_paths(planted: Plant) -> None:
+    runs = planted(*(planted_version(f"z{stage}-{at}", at, stage) for stage in (1, 2) for at in ("0.19.5", "0.19.8")))
+    titles = [f"ZeRO {stage} · {version}" for stage in (1, 2) for version in (OLD, NEW)]
+    assert [one.title for one in conditions_of(runs)] == titles
+
+
+def test_environments_with_the_same_versions_keep_their_names(planted: Plant) -> None:
+    runs = planted(planted_version("one", "0.19.8"), planted_version("other", "0.19.8"))
+    assert [one.title for one in conditions_of(runs)] == ["python one", "python other"]
+
+
+def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted_url: PlantStore) -> None:
+    url = planted_url(
+        planted_version("a", "0.19.5", 1),
+        planted_version("b", "0.19.8", 1, 0.11),
+        planted_version("c", "0.19.5", 2),
+        planted_version("d", "0.19.8", 2),
+        planted_version("e", "0.19.8", 3),
+    )
+    store = Store.open(url)
+    found = compare_operands(store, [OLD, NEW]).comparisons
+    store.close()
+    assert [(one.left.name, one.right.name, one.result.among) for one in found] == [("a", "b", 2), ("c", "d", 2)]
+    assert ("deepspeed", "0.19.5", "0.19.8") in found[0].differences
+    assert found[0].step_time
+    assert found[0].step_time.value == pytest.approx(1.1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "spread", "limits", "code"),
+    [
+        (0.110, 0.0005, "slower=3%", EXIT_FAILED),
+        (0.110, 0.0005, "slower=15%", EXIT_OK),
+        (0.090, 0.0005, "slower=0%,loss=0.01", EXIT_OK),
+        (0.110, 0.0500, "slower=3%", EXIT_UNDECIDED),
+        (0.110, 0.0500, "slower=3%,loss=0.01", EXIT_UNDECIDED),
+    ],
+)
+def test_the_whole_interval_decides_on_a_limit(
+    step_s: float, spread: float, limits: str, code: int, planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = planted_url(
+        planted_version("old", "0.19.5", spread=0.0005), planted_version("new", "0.19.8", 1, step_s, spread)
+    )
+    command = ["compare", OLD, NEW, "--store", url, "--fail-if", limits]
+    assert main(command) == code
+    page = capsys.readouterr().out
+    word = {EXIT_OK: "passed", EXIT_FAILED: "failed", EXIT_UNDECIDED: "undecided"}[code]
+    assert f"{limits.partition(',')[0]} {word}: step time " in page
+    assert main([*command, "--json"]) == code
+    (one,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert [check["limit"]["text"] for check in one["checks"]] == limits.split(",")
+    low, high, most = one["step_time"]["low"], one["step_time"]["high"], one["checks"][0]["limit"]["most"]
+    assert code == (EXIT_FAILED if low - 1 > most else EXIT_OK if high - 1 <= most else EXIT_UNDECIDED)
+
+
+def test_losses_have_a_limit_of_their_own(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
+    worse = Planted("worse", held_out=(3.05, 3.051, 3.052))
+    nan = Planted("nan", held_out=(3.0, float("nan"), 3.0))
+    url = planted_url(Planted("base", held_out=(3.0, 3.001, 3.002)), worse, nan, Planted("single", (0.1,), (3.0,)))
+    cases = [("worse", "0.04", EXIT_FAILED), ("worse", "0.06", EXIT_OK), ("nan", "1", EXIT_FAILED)]
+    for name, most, code in [*cases, ("single", "1", EXIT_UNDECIDED)]:
+        assert main(["compare", "base", name, "--store", url, "--fail-if", f"loss={most}"]) == code
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("loss=")]
+    assert said == [
+        "loss=0.04 failed: held-out loss +0.0500 [0.0500, 0.0500] nats.",
+        "loss=0.06 passed: held-out loss +0.0500 [0.0500, 0.0500] nats.",
+        "loss=1 failed: a loss is not finite.",
+        "loss=1 undecided: only 1 run each; set `repeats: 3`.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slower", 'slower: "" is not a number'),
+        ("slower=fast", '"fast" is not a number'),
+        ("slower=-1%", '"-1%" is not a number from 0 up'),
+        ("loss=nan", '"nan" is not a number'),
+        ("slower=0.03", "a percentage of the step time"),
+        ("loss=1%", "a difference of losses"),
+        ("speed=3%", 'no limit named "speed"'),
+        ("slower=3%,", 'no limit named ""'),
+        ("slower=3%,slower=4%", "two limits for slower"),
+    ],
+)
+def test_a_mistake_in_a_limit_is_named(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        limits_of(text)
+    assert error.value.hint
+    assert main(["compare", "a", "b", "--fail-if", text]) == EXIT_USAGE
+    assert message in capsys.readouterr().err
