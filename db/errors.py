@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
 
 class StoreError(Exception):
     """The store cannot do its work.
@@ -68,3 +74,82 @@ class StaleWrite(StoreError):
 
 class StaleLease(StaleWrite):
     """The lease was taken over by another holder."""
+
+
+_BUSY_SQLSTATES: Final = frozenset({"55P03", "40001", "40P01"})  # lock time-out, serialization, deadlock
+_AWAY_SQLSTATES: Final = ("08", "25006", "25P03", "25P04", "53", "57P", "58")
+"""The server is there and refuses for now, in any class of error of the driver: the connection broke, it is
+read-only, as a standby is, it ended a transaction for its age, is short of connections, memory or disk, shuts down or
+starts, has trouble with its files."""
+TRY_AGAIN: Final = "nothing is lost: try again"
+_FULL: Final = "free space on its disk: metrics wait in files and are not lost"
+_FULL_BYTES: Final = 1 << 20
+"""With less free space than this SQLite's `disk I/O error` is a full disk: it gets no room for its log."""
+
+_WRONG_ADDRESS: Final = {
+    r"database .* does not exist": "check the database's name in the store's address, or create it: `createdb NAME`",
+    r"role .* does not exist|authentication failed|no password supplied|no pg_hba.conf entry": (
+        "check the user in the store's address, and the password in ~/.pgpass or CAMPAIGN_STORE"
+    ),
+}
+"""By PostgreSQL's message: lasting faults of an address, with a remedy."""
+
+_HINTS: Final = {
+    **_WRONG_ADDRESS,
+    r"translate host name|resolve host|[Nn]ame or service not known|nodename nor servname": (
+        "no host has this name: check the store's address"
+    ),
+    r"full|No space left|quota": _FULL,
+}
+"""By a driver's message: the remedy, if trying again is not enough."""
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return the message of an error in one line."""
+    return (str(error).strip().splitlines() or ["unknown error"])[0]
+
+
+def refused_for_now(error: BaseException | None, driver: Any) -> bool:
+    """Return whether the server or the file has trouble, rather than the rows to be written."""
+    trouble = isinstance(error, (driver.OperationalError, driver.InterfaceError))
+    return trouble or _sqlstate(error).startswith(_AWAY_SQLSTATES)
+
+
+def lacks_grant(error: BaseException | None) -> bool:
+    """Return whether PostgreSQL keeps the login from a table or a column, whichever the row.
+
+    A policy of a row, and a trigger of roles.sql, have the same SQLSTATE; texts are in the server's language.
+    """
+    said_by = getattr(getattr(error, "diag", None), "source_function", None) or ""
+    return _sqlstate(error) == "42501" and said_by.startswith("aclcheck_error")
+
+
+def lacks_table(error: BaseException | None) -> bool:
+    """Return whether a table is missing, or its schema."""
+    return _sqlstate(error) in ("42P01", "3F000") or str(error).startswith("no such table: ")
+
+
+def what_next(message: str, folder: Path | None = None) -> str:
+    """Return the remedy for a database that did not answer: to try again helps only if its address is right.
+
+    A `disk I/O error` of SQLite's file in ``folder`` may be a full disk: it found no room for its log.
+    """
+    if folder is not None and "disk I/O error" in message:
+        with suppress(OSError):
+            if shutil.disk_usage(folder).free < _FULL_BYTES:
+                return _FULL
+    return next((hint for words, hint in _HINTS.items() if re.search(words, message)), TRY_AGAIN)
+
+
+def is_wrong_address(message: str) -> bool:
+    """Return whether PostgreSQL rejects the address or the login."""
+    return any(re.search(words, message) for words in _WRONG_ADDRESS)
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Return whether another process held a lock for too long."""
+    return _sqlstate(error) in _BUSY_SQLSTATES
+
+
+def _sqlstate(error: BaseException | None) -> str:
+    return getattr(error, "sqlstate", None) or ""

@@ -27,10 +27,9 @@ from sqlalchemy import (
 )
 
 from .gpu_records import POWER_CAPPED, SLOWED, AttemptGpus, GpuDevice, GpuSample, GpuUse, TokenEnergy
-from .records import thinning_of
+from .records import thinning_of, untimed_steps, warm_up_steps
 from .rows import pieces
 from .schema import PRESENT, attempt, gpu, gpu_sample, node_spool, run, step_metric
-from .warm_up import untimed_steps, warm_up_steps
 
 MIN_WINDOW_S: Final = 10.0
 """A shorter time is unreliable: power is sampled once a second."""

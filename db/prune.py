@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select, update
 
-from .events import add_event
 from .gpu_queries import attempt_gpus
+from .queries import add_event
 from .records import THINNED, thinning_of
 from .rows import pieces
 from .schema import attempt, gpu_sample, metric_extra, run, step_metric

@@ -28,18 +28,9 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dscampaign.files.private_files import make_private, open_private
 
-from .driver_errors import (
-    TRY_AGAIN,
-    first_line,
-    is_busy,
-    is_wrong_address,
-    lacks_grant,
-    lacks_table,
-    refused_for_now,
-    what_next,
-)
 from .engine import BEGIN, make_engine, one_writer, parse_url, without_password
 from .errors import (
+    TRY_AGAIN,
     SchemaMismatch,
     StaleWrite,
     StoreBusy,
@@ -48,6 +39,13 @@ from .errors import (
     StoreMissing,
     StoreReadOnly,
     StoreUnreachable,
+    first_line,
+    is_busy,
+    is_wrong_address,
+    lacks_grant,
+    lacks_table,
+    refused_for_now,
+    what_next,
 )
 from .read_only import ReadOnlyFile, read_only, store_doubt
 from .schema import HEAD, metadata

@@ -14,9 +14,7 @@ from dscampaign.db import schema
 from dscampaign.db.errors import StaleWrite, StoreError, StoreUnreachable
 from dscampaign.db.store import Store, insert_into
 
-from . import gpu_lines
-from .gpu_lines import GpuBatch
-from .lines import MetricBatch, parse
+from .lines import GpuBatch, MetricBatch, parse, parse_gpus
 from .metrics import MetricSpool
 from .spool import Source, Spool, drain
 from .upsert import insert_gpu_samples
@@ -46,7 +44,7 @@ class GpuSpool(Spool[GpuBatch]):
 
     def parse(self, chunk: bytes, offset: int) -> GpuBatch:
         """Devices, samples and events."""
-        return gpu_lines.parse(chunk, offset)
+        return parse_gpus(chunk, offset)
 
     def insert(self, conn: Connection, source: Source, batch: GpuBatch) -> None:
         """A row for each GPU that is new and for each sample, and the events."""

@@ -7,13 +7,15 @@ with anything else in it is read again line by line, which locates the fault.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from dscampaign.db.storable import MAX_TIME_S, MAX_WHOLE, is_time
+from dscampaign.db.gpu_records import GPU_FIGURES, WHOLE_FIGURES, GpuDevice
+from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED
+from dscampaign.db.storable import MAX_TIME_S, MAX_WHOLE, is_time, is_whole
 
 _BLOCK: Final = 1 << 16  # bytes read at once: a few hundred lines, which share the memory of their names
 PREFIX: Final = 200  # characters of a bad line that its event keeps
@@ -199,3 +201,143 @@ def _has_no_wrong_time(row: dict[str, float]) -> bool:
 @lru_cache(maxsize=4096)
 def _is_name(name: str) -> bool:
     return 0 < len(name) <= _MAX_NAME and name.isprintable()
+
+
+# -- which lines count as steps: decided by the file alone, however it is cut into stretches ---------------------------
+
+_LEAST_TARGET: Final = 10
+
+
+def highest_step(target: int | None) -> float:
+    """Return the highest plausible step of a run with this target: higher numbers count something else than steps."""
+    return float("inf") if target is None else 2 * max(target, _LEAST_TARGET)
+
+
+@dataclass
+class StepOrder:
+    """The order of the lines so far.
+
+    Attributes:
+        target: steps that the run is to make, None if that is not known.
+        newest: the highest step, -1 before the first.
+        found: by kind of event, the place of the first line that does not count among the others.
+    """
+
+    target: int | None = None
+    newest: int = -1
+    found: dict[str, dict[str, int]] = field(default_factory=dict)
+    _repeated_until: int = -1
+    _marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, row: Mapping[str, float]) -> bool:
+        """Return whether a line counts.
+
+        A line may add to an earlier step, as an evaluation does, with values that were not reported there and later. A
+        single line that was ahead proves nothing.
+        """
+        step = int(row["step"])
+        if self.target is not None and step > highest_step(self.target):
+            self.found.setdefault(STEPS_BEYOND, {"step": step, "target": self.target})
+            return False
+        names = row.keys() - {"step", "ts"}
+        if step <= self._repeated_until:
+            return False
+        if step < self.newest and (not names or any(self._mark(name)[1] >= step for name in names)):
+            self.found.setdefault(STEPS_RESTARTED, {"step": step, "newest": self.newest})
+            self._repeated_until = self.newest
+            return False
+        self.newest = max(self.newest, step)
+        for name in names:
+            highest, next_to_it = self._mark(name)
+            if step > highest:
+                self._marks[name] = step, highest
+            elif next_to_it < step < highest:
+                self._marks[name] = highest, step
+        return True
+
+    def _mark(self, name: str) -> tuple[int, int]:
+        return self._marks.get(name, (-1, -1))
+
+
+# -- the telemetry of a node ------------------------------------------------------------------------------------------
+
+_MAX_GPU: Final = 2**15 - 1
+_TEXTS: Final = ("node", "name", "uuid")
+_DEVICE_FIGURES: Final = tuple(f.name for f in fields(GpuDevice) if f.name.endswith(("_gb", "_w", "_mhz")))
+
+SampleRow = tuple[int | float | None, ...]
+"""GPU, time, span, then the figures in the order of ``GPU_FIGURES``."""
+
+
+@dataclass
+class GpuBatch(Batch):
+    """The rows of a stretch of a node's telemetry.
+
+    Attributes:
+        devices: the known properties of each GPU, by the names of ``GpuDevice``.
+        samples: by GPU and time, so that none comes twice.
+    """
+
+    devices: dict[int, dict[str, Any]] = field(default_factory=dict)
+    samples: dict[tuple[int, float], SampleRow] = field(default_factory=dict)
+
+
+def parse_gpus(chunk: bytes, offset: int) -> GpuBatch:
+    """Read the complete lines of a stretch at an offset; a last line without its newline is left for later."""
+    batch = GpuBatch()
+    take_lines(chunk, offset, batch, _take_gpus)
+    return batch
+
+
+def _take_gpus(line: bytes, batch: GpuBatch) -> str | None:
+    if not line:  # the writer closed a line that had broken off
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return "not JSON"
+    if type(row) is not dict:
+        return "not a JSON object"
+    if "event" in row:
+        return take_event(row, batch)
+    if "devices" in row:
+        return _take_devices(row, batch)
+    return _take_sample(row, batch)
+
+
+def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
+    devices = row["devices"]
+    if not (isinstance(devices, list) and all(isinstance(one, dict) and _is_gpu(one.get("gpu")) for one in devices)):
+        return "not a list of GPUs"
+    for one in devices:
+        given = {"node": row.get("node"), **one}
+        texts = {name: said if isinstance(said := given.get(name), str) else "" for name in _TEXTS}
+        figures = {name: given[name] if _is_number(given.get(name)) else None for name in _DEVICE_FIGURES}
+        batch.devices.setdefault(one["gpu"], {**texts, **figures})
+    return None
+
+
+def _take_sample(row: dict[str, Any], batch: GpuBatch) -> str | None:
+    gpus, ts_s, span_s = row.pop("gpu", None), row.pop("ts", None), row.pop("span_s", None)
+    if not (isinstance(gpus, list) and all(map(_is_gpu, gpus)) and is_time(ts_s) and _is_number(span_s)):
+        return "not a sample"
+    wrong = [name for name, column in row.items() if not _is_column(name, column, len(gpus))]
+    columns = [row[name] if name in row and name not in wrong else [None] * len(gpus) for name in GPU_FIGURES]
+    for index, gpu in enumerate(gpus):
+        batch.samples.setdefault((gpu, ts_s), (gpu, ts_s, span_s, *(column[index] for column in columns)))
+    return f"not a figure for each GPU: {', '.join(wrong)}"[:PREFIX] if wrong else None
+
+
+def _is_column(name: str, column: object, length: int) -> bool:
+    if name not in GPU_FIGURES or not isinstance(column, list) or len(column) != length:
+        return False
+    fits = is_whole if name in WHOLE_FIGURES else _is_number
+    return all(value is None or fits(value) for value in column)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_WHOLE
+
+
+def _is_gpu(value: object) -> bool:
+    return is_whole(value, most=_MAX_GPU)

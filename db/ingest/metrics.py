@@ -25,10 +25,9 @@ from dscampaign.db.records import (
 )
 from dscampaign.db.storable import MAX_INT, MAX_WHOLE, is_whole
 
-from .lines import MetricBatch, SpoolEvent, parse
+from .lines import MetricBatch, SpoolEvent, StepOrder, highest_step, parse
 from .reader import read_on
 from .spool import MAX_BYTES, Source, Spool
-from .step_order import StepOrder, highest_step
 from .upsert import insert_extras, insert_steps, upsert_latest
 
 METRICS: Final = -2

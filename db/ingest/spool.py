@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Generic
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
 
 from dscampaign.db import schema
-from dscampaign.db.driver_errors import first_line
+from dscampaign.db.errors import first_line
 from dscampaign.db.queries import add_event
 from dscampaign.db.states import ACTIVE_ATTEMPT
 from dscampaign.db.storable import MAX_TEXT, text, to_json

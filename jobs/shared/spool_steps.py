@@ -10,8 +10,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from dscampaign.db.ingest.lines import highest_step
 from dscampaign.db.ingest.reader import read_on
-from dscampaign.db.ingest.step_order import highest_step
 from dscampaign.db.storable import is_whole
 from dscampaign.files.regular_files import open_regular
 

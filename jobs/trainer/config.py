@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from dscampaign.db.warm_up import WARM_UP_STEPS
+from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.shared.documents import decode
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dscampaign.db.warm_up import warm_up_steps
+from dscampaign.db.records import warm_up_steps
 from dscampaign.jobs import report
 
 from . import memory

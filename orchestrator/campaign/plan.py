@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dscampaign.db import queries
-from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
+from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow, untimed_steps
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
-from dscampaign.db.warm_up import untimed_steps
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import Unreachable

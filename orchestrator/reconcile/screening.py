@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dscampaign.db.metrics import StepFigures
-from dscampaign.db.records import AttemptRow, RunRow
+from dscampaign.db.records import AttemptRow, RunRow, warm_up_steps
 from dscampaign.db.series import final_loss
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage
-from dscampaign.db.warm_up import warm_up_steps
 from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.spec.effects import WORK
 from dscampaign.orchestrator.spec.objective import Objective

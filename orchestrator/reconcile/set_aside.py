@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.db import queries
-from dscampaign.db.driver_errors import first_line
-from dscampaign.db.errors import StoreIncomplete
+from dscampaign.db.errors import StoreIncomplete, first_line
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import CauseCode, RunState
 from dscampaign.files.regular_files import concerns_one_file

@@ -13,10 +13,9 @@ from sqlalchemy import Connection
 
 from dscampaign.db import campaigns, open_runs, queries
 from dscampaign.db.open_runs import WaitingAttempt
-from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.records import AttemptRow, CampaignRow, RunRow, untimed_steps
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT, WANTED, AttemptState, RunState, Stage
 from dscampaign.db.store import Store
-from dscampaign.db.warm_up import untimed_steps
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import read_ledgers

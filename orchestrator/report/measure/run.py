@@ -9,10 +9,17 @@ from typing import Any, Final
 import numpy as np
 
 from dscampaign.db.gpu_records import AttemptGpus
-from dscampaign.db.records import COMPLETED_EARLY, STEPS_RESTARTED, AttemptRow, RunRow, kept_every, thinning_of
+from dscampaign.db.records import (
+    COMPLETED_EARLY,
+    STEPS_RESTARTED,
+    AttemptRow,
+    RunRow,
+    kept_every,
+    thinning_of,
+    untimed_steps,
+)
 from dscampaign.db.series import Series
 from dscampaign.db.states import RunState, Stage
-from dscampaign.db.warm_up import untimed_steps
 from dscampaign.orchestrator.campaign.titles import codes_text
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE
 from dscampaign.orchestrator.formatting import clean

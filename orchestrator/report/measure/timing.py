@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dscampaign.db.records import WARM_UP_STEPS, warm_up_steps
 from dscampaign.db.series import Series
-from dscampaign.db.warm_up import WARM_UP_STEPS, warm_up_steps
 
 LEAST_STEPS: Final = 100
 LEAST_S: Final = 20.0

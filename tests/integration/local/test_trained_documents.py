@@ -17,9 +17,8 @@ from typing import Any, Final
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.records import CampaignRow, MetricRow
+from dscampaign.db.records import WARM_UP_STEPS, CampaignRow, MetricRow, warm_up_steps
 from dscampaign.db.store import Store
-from dscampaign.db.warm_up import WARM_UP_STEPS, warm_up_steps
 from dscampaign.tests.support.report_documents import NEEDS_GPUS, ON_GPUS, PER_WORKLOAD, SECTIONS, TEMPLATES
 from dscampaign.tests.support.report_page import Page
 

@@ -12,7 +12,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
 from dscampaign.db.ingest import attempt
 from dscampaign.db.ingest.attempt import GpuSpool
-from dscampaign.db.ingest.gpu_lines import parse
+from dscampaign.db.ingest.lines import parse_gpus
 from dscampaign.db.ingest.spool import IngestResult, ingest
 from dscampaign.db.states import AttemptState
 from dscampaign.tests.support.worlds import World, as_bytes
@@ -143,7 +143,7 @@ def test_a_figure_that_is_wrong_does_not_take_the_others_with_it(world: World) -
 
 
 def test_an_empty_line_closes_a_broken_one_in_silence() -> None:
-    batch = parse(b"\n" + as_bytes(sample(1.0)), 0)
+    batch = parse_gpus(b"\n" + as_bytes(sample(1.0)), 0)
     assert (batch.bad, len(batch.samples), batch.lines) == ([], 2, 2)
 
 

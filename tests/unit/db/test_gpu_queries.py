@@ -10,8 +10,8 @@ from dscampaign.db import queries
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_token, total
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
+from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.db.schema import run
-from dscampaign.db.warm_up import WARM_UP_STEPS
 from dscampaign.tests.support.worlds import World, as_bytes
 
 TOKENS = 1000.0

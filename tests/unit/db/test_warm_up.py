@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.db.warm_up import untimed_steps, warm_up_steps
+from dscampaign.db.records import untimed_steps, warm_up_steps
 
 
 @pytest.mark.parametrize(("made", "left_out"), [(1, 1), (2, 1), (3, 1), (30, 15), (40, 20), (1000, 20)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dscampaign.db.warm_up import WARM_UP_STEPS
+from dscampaign.db.records import WARM_UP_STEPS
 from dscampaign.jobs.trainer.speed import Speed, Work, peak_flops, quartiles_of
 
 WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
