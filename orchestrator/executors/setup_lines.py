@@ -20,7 +20,7 @@ from typing import Final
 
 from dscampaign.jobs.shared.documents import Document, Number
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
-from dscampaign.orchestrator.spec.shell_lines import statements
+from dscampaign.orchestrator.spec.shell import whole_lines
 
 _SHOWN: Final = 300
 """Characters of a line that the record holds."""
@@ -115,7 +115,7 @@ def python_chosen(lines: Sequence[str]) -> tuple[str, str]:
 
 
 def _checked(lines: Sequence[str]) -> Iterator[str]:
-    for number, text in statements(tuple(lines)):
+    for number, text in whole_lines(tuple(lines)):
         head = json.dumps({"line": number, "text": text.strip()[:_SHOWN]})[:-1]
         yield "{ dscampaign_line=" + shlex.quote(head + ', "status": ') + "; } 2>/dev/null"
         if command := _COMMAND.match(text):

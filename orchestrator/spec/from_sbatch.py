@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from dscampaign.jobs.shared.placeholders import AT_LAUNCH
+
 from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
-from .sbatch_script import ASSIGNMENT, TASK, WORD, Statement, Variables, options_of, statements, words_of
+from .model import Spec
+from .sbatch_options import MOST_POINTS, Made, count, name_from, number_at_end, options_of, take_container, take_option
 from .secrets import findings as secrets_in
-from .slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
-from .slurm_syntax import gpus_of_node
+from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, statements, words_of
+from .slurm_section import SlurmConfig
 
-_FIELDS: Final = PASSED_OPTIONS | SlurmConfig.model_fields.keys()
-_SIZES: Final = ("ntasks", "ntasks_per_node", "gpus", "gpus_per_task", "cpus_per_task")
-_SETUP: Final = "module ml source . conda mamba micromamba spack ulimit unset eval umask".split()  # noqa: SIM905
+_SETUP: Final = "module ml source . conda mamba micromamba virtualenv pip spack ulimit unset eval umask".split()  # noqa: SIM905
 _NEEDLESS: Final = {
     word: reason
     for words, reason in {
@@ -32,47 +35,36 @@ _NEEDLESS: Final = {
     for word in words.split()
 }
 _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your shell before `submit`"
-_LOOP: Final = "; for a loop over values of the training, write an axis in `matrix`"
 _RANKS: Final = "ranks find each other without it"
+_OTHER_FILE: Final = "this file may start the training: read it with --from-sbatch, below the #SBATCH lines of this one"
+_BEFORE: Final = "run it before `submit`, or as a line of `slurm.setup`"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
     r"|(?:HEAD|MASTER|MAIN)_?\w*(?:NODE|ADDR|PORT|IP|HOST)\w*|NODES(?:_?ARRAY|_?LIST)?",
     re.IGNORECASE,
 )
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
+_TAKEN: Final = frozenset({*Spec.model_fields, *SlurmConfig.model_fields, *AT_LAUNCH, "run", "repeat"})
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
+_REFERENCE: Final = re.compile(r"\$\{?(\w+)")
+_FOR: Final = re.compile(
+    r"for\s+(?P<name>\w+)\s+in\s+(?P<words>[^;\n]+?)\s*(?:;|\n)\s*do\b(?P<body>.*)\bdone.*", re.DOTALL
+)
+_COUNT: Final = re.compile(
+    r"for\s*\(\(\s*(?P<name>\w+)\s*=\s*(?P<first>\d+)\s*;[^;<]*<(?P<with>=?)\s*(?P<end>[^;]+?)\s*;[^;)]*\+\+[^;)]*\)\)"
+    r"\s*(?:;|\n)?\s*do\b(?P<body>.*)\bdone.*",
+    re.DOTALL,
+)
+_DEFAULT: Final = re.compile(
+    r"""if\s+\[+\s+(?:-z\s+)?"?\$\{?(?P<name>\w+)\}?"?(?:\s+==?\s+"")?\s+\]+\s*;?\s*then\b"""
+    r"(?P<body>(?:\s*\w+=[^;\n]*[;\n])+)\s*fi"
+)
+"""A condition that sets variables which are empty."""
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}|\$\(seq\s+(\d+)\s+(\d+)\)")
 _WRAPPERS: Final = {"singularity": "apptainer", "apptainer": "apptainer", "ch-run": "charliecloud"}
 _VALUED: Final = frozenset(
     """-B -b --bind --pwd --cwd --cd --env --env-file -H --home -W --workdir -S --scratch -o --overlay""".split()  # noqa: SIM905
 )
-
-
-@dataclass
-class Made:
-    """The fields of a spec made from a script.
-
-    Attributes:
-        at: place of the launch line.
-        taken: places of the lines that were taken over.
-        needless, unclear: place of a line, with a note.
-    """
-
-    name: str
-    variables: Variables
-    environment: Mapping[str, str]
-    fields: dict[str, str] = field(default_factory=dict)
-    slurm: dict[str, str] = field(default_factory=dict)
-    setup: list[str] = field(default_factory=list)
-    container: dict[str, str] = field(default_factory=dict)
-    mounts: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, str] = field(default_factory=dict)
-    tasks: list[int] = field(default_factory=list)
-    line: LaunchLine | None = None
-    at: str = ""
-    taken: list[str] = field(default_factory=list)
-    needless: list[tuple[str, str]] = field(default_factory=list)
-    unclear: list[tuple[str, str]] = field(default_factory=list)
 
 
 def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Made:
@@ -83,108 +75,33 @@ def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Made:
         environment: the user's variables, to which the launch line may refer.
     """
     known = {name: environment[name] for name in ("HOME", "USER") if name in environment}
-    made = Made(_name(stem), Variables(known), environment)
+    made = Made(name_from(stem), Variables(known, taken=_TAKEN), environment)
     for place, options in options_of(text):
         for name, value in options.items():
-            _take_option(made, place, name, value)
-    _count(made)
-    parts = list(statements(text))
-    for at, statement in enumerate(parts):
-        _take(made, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
+            take_option(made, place, name, value)
+    count(made)
+    _take_all(made, list(statements(text)))
     if made.line is None:
-        made.unclear.append(("end", "no line starts a training script"))
-    if made.tasks and not made.variables.axes:
-        made.unclear.append(("options", "--array: write an axis in `matrix`, or `repeats`"))
+        made.unclear.append(("end", "no line starts a training script: its Python script, module or launcher"))
+    elif made.variables.columns and not made.columns:
+        made.unclear.append(("end", "the runs of the array, or loop, do not differ: write an axis, or `repeats`"))
     return made
 
 
-def _name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "campaign"
-
-
-def _take_option(made: Made, place: str, name: str, value: str) -> None:
-    text = f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
-    if name == "array" and _tasks(value):
-        made.tasks, made.slurm["array_parallelism"] = _tasks(value), value.partition("%")[2]
-    elif name == "signal":
-        made.slurm["signal_delay_s"] = value.partition("@")[2]
-    elif name in _SIZES:
-        made.sizes[name] = value
-    elif name == "job_name":
-        made.name = _name(value)
-    elif name == "chdir":
-        made.fields["workdir"] = value
-    elif name.startswith("container_"):
-        _take_container(made, name, value)
-    elif name in _FIELDS:
-        made.slurm[name] = value or "true"
-    elif name in OWNED_OPTIONS and name not in ("array", "dependency", "clusters", "wrap"):
-        made.needless.append((place, f"{text}: {OWNED_OPTIONS[name]}"))
-        return
-    else:
-        made.unclear.append((place, text + (f": {OWNED_OPTIONS[name]}" if name in OWNED_OPTIONS else "")))
-        return
-    made.slurm = {key: value for key, value in made.slurm.items() if value}
-    made.taken.append(place)
-
-
-def _tasks(text: str) -> list[int]:
-    """Return the tasks of `0-3`, `1,4`, `0-8:2` or `0-3%2`."""
-    spans = re.findall(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,4}))?)?", text.partition("%")[0])
-    return [task for first, last, by in spans for task in range(int(first), int(last or first) + 1, int(by or 1) or 1)]
-
-
-def _take_container(made: Made, name: str, value: str) -> None:
-    made.container.setdefault("runtime", "pyxis")
-    key = name.removeprefix("container_")
-    if key == "mounts":
-        here = made.environment.get("PWD", ".")
-        made.mounts += [re.sub(r"^\.(?=[:/])", here, mount) for mount in made.variables.filled(value).split(",")]
-    elif key in ("image", "workdir", "writable"):
-        made.container[key] = made.variables.filled(value) or "true"
-    else:
-        made.unclear.append((made.at or "options", f"--container-{key.replace('_', '-')}"))
-
-
-def _number(text: str) -> int:
-    return int(match[0]) if (match := re.search(r"\d+$", text)) else 0
-
-
-def _count(made: Made) -> None:
-    """Turn tasks, GPUs and cores into numbers of a node, and define Slurm's variables."""
-    sizes = {name: _number(value) for name, value in made.sizes.items()}
-    if "nodes" not in made.slurm and sizes.get("ntasks") and sizes.get("ntasks_per_node"):
-        made.slurm["nodes"] = str(-(-sizes["ntasks"] // sizes["ntasks_per_node"]))
-    nodes = _number(made.slurm.get("nodes", "")) or 1
-    tasks = sizes.get("ntasks_per_node") or -(-sizes.get("ntasks", 1) // nodes) or 1
-    if not {"gres", "gpus_per_node"} & made.slurm.keys():
-        asked = made.sizes.get("gpus") or made.sizes.get("gpus_per_task") or ""
-        gpus = sizes.get("gpus", 0) // nodes or sizes.get("gpus_per_task", 0) * tasks
-        made.slurm["gpus_per_node"] = re.sub(r"[^:]*$", str(gpus), asked, count=1)
-        if not gpus:
-            made.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
-    if cores := sizes.get("cpus_per_task"):
-        made.slurm["cpus_per_task"] = str(cores * tasks)
-    gpus = gpus_of_node(str(_number(made.slurm.get("gpus_per_node", ""))), made.slurm.get("gres"))
-    made.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
-    made.variables.values |= {
-        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
-        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(tasks * nodes)),
-        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID"), "{run}"),
-        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(gpus)),
-        "SLURM_NTASKS_PER_NODE": str(tasks),
-        "SLURM_CPUS_PER_TASK": str(cores or 1),
-        "SLURM_JOB_NAME": made.name,
-        **dict.fromkeys(("SLURM_SUBMIT_DIR", "PWD"), "."),
-    }
+def _take_all(made: Made, parts: list[Statement]) -> None:
+    for at, statement in enumerate(parts):
+        _take(made, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
 
 
 def _take(made: Made, statement: Statement, rest: str) -> None:
-    place, text, words = statement.place, statement.text, statement.words
+    place, text = statement.place, statement.text
+    try:
+        words = words_of(text)
+    except ValueError:
+        words = []
     first = words[0] if words else ""
     if statement.block or not words:
-        begin, kind = text.partition("\n")[0], statement.block or "a quote that is not closed"
-        made.unclear.append((place, f"{begin}: {kind}{_LOOP if kind == '`for`' else ''}"))
+        _take_block(made, statement)
     elif first in ("[", "[[", "test"):
         made.unclear.append((place, f"{text}: a condition"))
     elif _take_variables(made, statement, rest):
@@ -193,11 +110,11 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
         made.setup.append(made.variables.filled(text))
         made.taken.append(place)
     elif first == "cd" and len(words) == 2:
-        folder = Variables(dict(made.environment)).filled(made.variables.filled(words[1]))
-        if "$" in folder:
+        folder = "".join(replace(made.variables, values={**made.environment, **made.variables.values}).words(words[1]))
+        if "$" in folder or folder == "-":
             made.unclear.append((place, f"{text}: only a shell finds the folder"))
         else:
-            made.fields |= {} if folder == "." else {"workdir": folder}
+            made.folder = posixpath.normpath(posixpath.join(made.folder, folder))
             made.taken.append(place)
     elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]) or (
         words[-1] in ("--version", "-V") and "it only prints a version"
@@ -207,8 +124,48 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
         _launch(made, place, text)
 
 
+def _take_block(made: Made, statement: Statement) -> None:
+    """Take over a loop that starts the training as axes, and a here-document that is the value of a variable."""
+    begin, kind = statement.text.partition("\n")[0], statement.block or "a quote that is not closed"
+    named, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
+    if named and document:
+        made.variables.values[named[1]] = made.variables.filled(document["text"])
+        made.taken.append(statement.place)
+        return
+    default = _DEFAULT.fullmatch(statement.text)
+    if default and re.fullmatch(r"(\$.*)?", made.variables.values.get(default["name"], "")):
+        _take_all(made, list(statements(default["body"], statement.line)))
+        made.taken.append(statement.place)
+        return
+    loop = _FOR.fullmatch(statement.text) or _COUNT.fullmatch(statement.text)
+    if loop and (values := _values_of(made, loop)):
+        trial = deepcopy(made)
+        trial.variables.vary(loop["name"], values, loop["name"].lower())
+        line = statement.line + statement.text[: loop.start("body")].count("\n")
+        _take_all(trial, list(statements(loop["body"], line)))
+        if trial.line is not made.line:
+            trial.taken.append(statement.place)
+            vars(made).update(vars(trial))
+            return
+    advice = "; for a loop over values of the training, write an axis in `matrix`" if kind == "`for`" else ""
+    made.unclear.append((statement.place, f"{begin}: {kind}{advice}"))
+
+
+def _values_of(made: Made, loop: re.Match[str]) -> list[str]:
+    """Return the values of a loop's variable; none if only a shell finds them."""
+    if "words" not in loop.re.groupindex:
+        end = number_at_end(made.variables.filled(loop["end"])) + bool(loop["with"])
+        return [str(number) for number in range(int(loop["first"]), min(end, MOST_POINTS))]
+    spans = (
+        _RANGE.sub(lambda m: " ".join(map(str, range(int(m[1] or m[3]), int(m[2] or m[4]) + 1)[:MOST_POINTS])), word)
+        for word in WORD.findall(made.variables.filled(loop["words"]))
+    )
+    values = [value for span in spans for value in words_of(span)]
+    return [] if any(re.search(r"[$`*?]", value) for value in values) else values
+
+
 def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
-    """Take over variables, exported or not; return whether the statement only sets such."""
+    """Take over variables, exported or not; return whether the statement only sets variables."""
     exported = re.match(r"(?:export|declare\s+-\S+)\s+", statement.text)
     words = WORD.findall(statement.text[exported.end() if exported else 0 :])
     if not all(ASSIGNMENT.fullmatch(word) or (exported and word.isidentifier()) for word in words):
@@ -217,7 +174,7 @@ def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
         name, equals, raw = word.partition("=")
         value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(words_of(raw))
         if equals or (value := made.variables.values.get(name, "")):
-            one = Statement(statement.place, f"export {word}") if len(words) > 1 and exported else statement
+            one = replace(statement, text=f"export {word}") if len(words) > 1 and exported else statement
             _assign(made, one, name, value, exported=bool(exported), rest=rest)
         else:
             made.unclear.append((statement.place, f"export {name}: the script gives it no value; write it below `env`"))
@@ -228,12 +185,12 @@ def _assign(made: Made, statement: Statement, name: str, value: str, *, exported
     """Take over a variable: an exported one is in `env`, or, if a shell has to expand it, in a line of `setup`."""
     place, text, variables = statement.place, statement.text, made.variables
     is_used = re.search(rf"\$\{{?{re.escape(name)}\b", rest) is not None
-    by_task = re.fullmatch(rf"\$\{{(\w+)\[\$\{{?{TASK}\}}?\]\}}", value)
-    if by_task and by_task[1] in variables.arrays:
-        variables.axes[by_task[1]] = name.lower()
     of_job = {} if name in variables.values else _of_job(name, value)
+    columns = set(variables.columns)
     known = replace(variables, values=of_job | variables.values)
     filled = value if f"{name}='{value}'" in text else known.filled(value)
+    if (new := filled[1:-1]) in variables.columns.keys() - columns and name.lower() not in columns:
+        filled = variables.column(name.lower(), variables.columns.pop(new))
     if _RENDEZVOUS.fullmatch(name):
         made.needless.append((place, f"{text}: {_RANKS}"))
         if not _COMMAND.search(filled):
@@ -254,7 +211,7 @@ def _assign(made: Made, statement: Statement, name: str, value: str, *, exported
             return
     else:
         variables.values[name] = filled
-        if exported and not (is_used and " " in filled) and "{" not in filled:
+        if exported and not (is_used and " " in filled):
             made.env[name] = filled
     made.taken.append(place)
 
@@ -271,44 +228,86 @@ def _for_setup(variables: Variables, of_job: Mapping[str, str], text: str) -> st
     return replace(variables, values={**own, **of_job}).filled(text)
 
 
+# The launch line
+
+
 def _launch(made: Made, place: str, text: str) -> None:
-    filled = made.variables.filled(text)
     shown = {name: value for name, value in made.environment.items() if not any(secrets_in({name: value}))}
+    values = {name: Variables(shown).filled(value) for name, value in made.variables.values.items()}
+    known = replace(made.variables, values={**shown, **values})
     try:
-        words = words_of(Variables(shown).filled(filled), redirected=False)
+        words = known.words(text)
         words = _out_of_container(made, _without_variables(made, place, words))
         words = _out_of_container(made, _out_of_shell(made, place, words))
         line = launch_line(words) if words else None
     except (Hint, ValueError, IndexError) as error:
-        made.unclear.append((place, f"{text}: {error}"))
+        advice = f"; {error.hint}" if isinstance(error, Hint) else ""
+        made.unclear.append((place, f"{text}: {error}{advice}"))
         return
     if line is None or (made.line and line.launcher == "python"):
-        made.unclear.append((place, f"{text}: run it before `submit`, or as a line of `slurm.setup`"))
+        is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
+        made.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _BEFORE}"))
         return
     if made.line and made.line.launcher != "python":
         made.unclear.append((place, f"{text}: a campaign has a single training script"))
         return
     if made.line:
         made.unclear.append((made.at, f"{shlex.join(made.line.script)}: run it before `submit`"))
-    made.line, made.at = line, place
+    made.at = place
     for name, value in line.dropped.items():
         if name.startswith("container_"):
-            _take_container(made, name, value)
+            take_container(made, name, value)
+    made.line = _in_folder(made, line)
+    refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
     made.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
-    made.unclear += [(place, f"{word}: only a shell expands it") for word in line.script if re.search(r"[$`]", word)]
+    made.unclear += [(place, note) for note in _unfilled((*line.options, *line.script))]
     made.taken.append(place)
-    if dropped := [f"--{name.replace('_', '-')}" for name in line.dropped if not re.match("u$|module|container", name)]:
+    if dropped := [
+        f"--{name.replace('_', '-')}"
+        for name in line.dropped
+        if not re.match("u$|module|container", name) and name not in refused
+    ]:
         made.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
 
 
+def _in_folder(made: Made, line: LaunchLine) -> LaunchLine:
+    """Return the line with its script's path from the spec's folder."""
+    if made.folder == ".":
+        return line
+    if made.container and made.folder.startswith("/"):
+        made.container.setdefault("workdir", made.folder)
+        return line
+    made.fields["workdir"] = made.folder
+    script = line.script[0]
+    path = script if script == "-m" else posixpath.normpath(posixpath.join(made.folder, script))
+    return replace(line, script=(path, *line.script[1:]))
+
+
+def _unfilled(words: Iterable[str]) -> Iterator[str]:
+    """Yield a note for each word of which the script does not determine the value."""
+    for word in words:
+        if name := _REFERENCE.search(word):
+            axis = f"{{{name[1].lower()}}} and an axis `{name[1].lower()}: [...]`"
+            yield f"${name[1]} has no value here: write it in `command`, or {axis}"
+        elif re.search(r"[$`]", word):
+            yield f"{word}: only a shell expands it"
+
+
 def _without_variables(made: Made, place: str, words: list[str]) -> list[str]:
-    while words and (words[0] in ("time", "exec", "nohup") or ASSIGNMENT.fullmatch(words[0])):
+    while words and (words[0] in ("time", "exec", "nohup", "env") or ASSIGNMENT.fullmatch(words[0])):
         name, _, value = words[0].partition("=")
         if any(secrets_in({name: value})):
             made.unclear.append((place, f"{name} {_HIDDEN}"))
         elif value and not _RENDEZVOUS.fullmatch(name):
             made.env[name] = value
         words = words[1:]
+    if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
+        name, value, used = option(words[2:], {"n": "name", "p": "prefix"})
+        named = words[2].startswith("-") and name in ("name", "prefix")
+        made.setup.append(f"conda activate {value}" if named else "source .venv/bin/activate")
+        words = words[2 + (used if named else 0) :]
+        while words and words[0].startswith("-"):
+            words = words[1:]
     return words
 
 
@@ -316,10 +315,10 @@ def _out_of_shell(made: Made, place: str, words: list[str]) -> list[str]:
     """Return the launch line inside `bash -c '...'`, which `srun` may start."""
     for at, word in enumerate(words if words[:1] in (["srun"], ["bash"], ["sh"]) else ()):
         if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[at + 1]):
-            *before, last = statements(made.variables.filled(words[at + 2]))
+            *before, last = statements(words[at + 2])
             for statement in before:
                 _take(made, replace(statement, place=place), rest=last.text)
-            return [*words[:at], *words_of(made.variables.filled(last.text), redirected=False)]
+            return [*words[:at], *_without_variables(made, place, made.variables.words(last.text))]
     return words
 
 

@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Final
 
-from .from_sbatch import Made
 from .launch_line import LaunchLine
-from .sbatch_script import TASK
+from .sbatch_options import Made
 from .secrets import secret_in
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
@@ -60,8 +60,8 @@ def _lines(made: Made) -> Iterator[str]:
     yield from _section("env", {name: _scalar(value) for name, value in made.env.items()})
     if made.line:
         yield from _command(made, made.line)
-    if made.variables.axes:
-        yield from _matrix(made)
+    if made.columns:
+        yield from _matrix(made.columns)
 
 
 def _section(name: str, fields: Mapping[str, str]) -> list[str]:
@@ -89,22 +89,18 @@ def _joined(words: tuple[str, ...]) -> str:
     return " ".join(word if re.fullmatch(r"[\w@%+=:,./{}-]+", word) else shlex.quote(word) for word in words)
 
 
-def _matrix(made: Made) -> Iterator[str]:
-    """Yield an axis of the array's tasks."""
-    axes, arrays = made.variables.axes, made.variables.arrays
-    points = [
-        {axes[name]: str(task) if name == TASK else (arrays[name] + [""] * (task + 1))[task] for name in axes}
-        for task in made.tasks
-    ]
+def _matrix(columns: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield an axis for each placeholder, or the points themselves if they are not all combinations."""
     yield "matrix:"
-    if len(axes) == 1:
-        (name,) = axes.values()
-        yield f"  {name}: [{', '.join(_value(point[name]) for point in points)}]"
+    rows = list(dict.fromkeys(zip(*columns.values(), strict=True)))
+    axes = {name: list(dict.fromkeys(values)) for name, values in columns.items()}
+    if prod(map(len, axes.values())) == len(rows):
+        yield from (f"  {name}: [{', '.join(map(_value, values))}]" for name, values in axes.items())
         return
     yield "  array:"
-    for task, point in zip(made.tasks, points, strict=True):
-        pairs = ", ".join(f"{name}: {_value(value)}" for name, value in point.items())
-        yield f"    - {{label: task-{task}, {pairs}}}"
+    for row in rows:
+        pairs = (f"{name}: {_value(value)}" for name, value in zip(columns, row, strict=True))
+        yield f"    - {{{', '.join(pairs)}}}"
 
 
 def _value(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final, Literal
 
 from .field_types import Hint
-from .sbatch_script import LETTERS, option
+from .shell import LETTERS, option
 
 Launcher = Literal["deepspeed", "torchrun", "accelerate", "python", "srun"]
 
@@ -41,7 +41,7 @@ _OURS: Final[Mapping[Launcher, str]] = {
     "deepspeed": "hostfile master_port master_addr node_rank launcher launcher_args no_local_rank no_ssh no_ssh_check"
     " ssh_port force_multi save_pid enable_each_rank_log",
     "srun": "label unbuffered verbose quiet kill_on_bad_exit disable_status overlap exact whole preserve_env no_kill"
-    " exclusive mpi cpu_bind wait output error job_name export jobid cpus_per_task",
+    " exclusive mpi cpu_bind accel_bind wait output error job_name export jobid cpus_per_task",
     "python": "u",
 }
 """Options that this program sets itself, or that make no difference here."""

@@ -13,7 +13,7 @@ from dscampaign.orchestrator.spec.from_sbatch_text import yaml_of
 
 CASES = Path(__file__).parents[2] / "cases" / "sbatch"
 SCRIPTS = sorted(CASES.glob("*.sbatch"))
-ONLY_A_SHELL = ("heredoc",)
+ONLY_A_SHELL = ("heredoc", "array_of_files")
 """Its command names a variable whose value only a shell finds, and the error says so."""
 
 
@@ -76,7 +76,7 @@ def test_nodes_follow_from_tasks_and_an_array_that_nothing_uses_is_noted() -> No
     lines = "#SBATCH -n8 --ntasks-per-node=4\n#SBATCH --gpus-per-task=h100:1\n#SBATCH -a 0-3\nsrun python t.py\n"
     made = spec_of(lines, "x", {})
     assert made.slurm == {"nodes": "2", "gpus_per_node": "h100:4"}
-    assert made.unclear == [("options", "--array: write an axis in `matrix`, or `repeats`")]
+    assert made.unclear == [("end", "the runs of the array, or loop, do not differ: write an axis, or `repeats`")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,275 @@
+"""Shell scripts as text: their statements, words and variables. Nothing in them is executed.
+
+Bash itself decides where a statement ends, without running it.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+LETTERS: Final = dict(
+    pair.split("=")
+    for pair in """A=account C=constraint D=chdir G=gpus H=hold J=job_name L=licenses M=clusters N=nodes O=overcommit
+    Q=quiet S=core_spec W=wait a=array b=begin c=cpus_per_task d=dependency e=error i=input k=no_kill m=distribution
+    n=ntasks o=output p=partition q=qos s=oversubscribe t=time w=nodelist x=exclude""".split()  # noqa: SIM905
+)
+"""Long names of sbatch's short options."""
+
+_TIMEOUT_S: Final = 5.0
+_BLOCKS: Final = frozenset({"if", "for", "while", "until", "select", "case"})
+_FUNCTION: Final = re.compile(r"(?:function\s+[\w-]+|[\w-]+\s*\(\s*\))")
+HEREDOC: Final = re.compile(r"(?<!<)<<-?\s*(['\"]?)(?P<end>\w+)\1[^\n]*\n(?P<text>(?s:.*\n))")
+_NAMED: Final = re.compile(
+    r"(?<!\\)\$(?:(?P<bare>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*|\d)(?::?-(?P<default>[^{}$]*))?\})"
+)
+_INDEXED: Final = re.compile(r"(?<!\\)\$\{(?P<size>#?)(?P<name>[A-Za-z_]\w*)\[(?P<index>[^\[\]$`]+)\]\}")
+_SUM: Final = re.compile(r"\$\(\(((?:[^()`]|\([^()`]*\))+)\)\)")
+_HERE: Final = re.compile(r"`pwd`|\$\(pwd\)|\$\(dirname [^()]*(?:\$0|BASH_SOURCE)[^()]*\)")
+_ALL_QUOTED: Final = re.compile(r"\"(\$\{\w+\[@\]\})\"")
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_QUOTED: Final = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?P<comment>(?<!\S)\#.*)|.""", re.DOTALL)
+_EXPANSION: Final = re.compile(
+    r"(?<!\\)(?:\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\$\{(?:[^{}]|\{[^{}]*\})*\}|`[^`]*`)"
+)
+_REDIRECT: Final = re.compile(r"\s*(?:\||&?\d?>|&\s*$).*", re.DOTALL)
+_HIDDEN: Final = {ord(char): 0xE000 + ord(char) for char in "\n \"'|>&\\$`"}
+_SHOWN: Final = {hidden: char for char, hidden in _HIDDEN.items()}
+_WHOLE: Final = (
+    r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|`[^`]*`|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\{(?:[^{}]|\{[^{}]*\})*\}"""
+)
+_PART: Final = re.compile(rf"(?:{_WHOLE}|(?<!&)&(?!&)|[^;&])+", re.DOTALL)
+"""Up to `;` or `&&` outside quotes, parentheses and braces."""
+WORD: Final = re.compile(rf"(?:{_WHOLE}|\S)+", re.DOTALL)
+"""A word as it is written, with its quotes."""
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of a script, or a block that only a shell understands.
+
+    Attributes:
+        line: number of its first line.
+        place: its line, or lines such as `12-15`.
+        block: what makes it a block, "" if it is none.
+    """
+
+    line: int
+    place: str
+    text: str
+    block: str = ""
+
+
+@dataclass
+class Variables:
+    """The shell variables whose values are known, as far as they are.
+
+    Attributes:
+        values: by name; `{lr}` stands for a value that differs between the points of a sweep.
+        arrays: values of arrays, by name.
+        columns: the values of each such placeholder, one for each point.
+        taken: names that no placeholder can have.
+    """
+
+    values: dict[str, str]
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
+
+    def vary(self, name: str, values: Sequence[str], placeholder: str) -> None:
+        """Set a variable to one value after another, in each point so far."""
+        points = max(1, *map(len, self.columns.values())) if self.columns else 1
+        self.columns = {column: [value for value in old for _ in values] for column, old in self.columns.items()}
+        self.values[name] = self.column(placeholder, [*values] * points)
+
+    def column(self, name: str, values: list[str]) -> str:
+        """Return a placeholder for values that differ between points; the value itself if they are the same."""
+        if len(set(values)) == 1:
+            return values[0]
+        while name in self.taken or self.columns.setdefault(name, values) != values:
+            name += "_2"
+        return f"{{{name}}}"
+
+    def filled(self, text: str) -> str:
+        """Return the text with the values of known variables and of arithmetic."""
+        text = _NAMED.sub(self._named, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))
+        for _ in range(2):  # one may stand in the other
+            text = _INDEXED.sub(self._indexed, text)
+            text = _SUM.sub(lambda match: self._sum(match[1], "value", match[0], str), text)
+        return text
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a command up to the first `>` or `|`, with their values.
+
+        A value splits a word only outside of quotes.
+
+        Raises:
+            ValueError: A quote is not closed.
+        """
+        return words_of(
+            self.filled(_QUOTED.sub(self._quoted, _ALL_QUOTED.sub(r"\1", _HERE.sub(".", text)))), redirected=False
+        )
+
+    def _quoted(self, match: re.Match[str]) -> str:
+        text = match[0]
+        if text[0] == "'" and len(text) > 1:
+            return text.replace("$", chr(_HIDDEN[ord("$")]))
+        if text[0] != '"' or len(text) == 1:
+            return text
+        inside = re.sub(r"""\\(["\\$`])""", lambda escaped: escaped[1].translate(_HIDDEN), text[1:-1])
+        return '"' + self.filled(inside).translate(_HIDDEN) + '"'
+
+    def _named(self, match: re.Match[str]) -> str:
+        default = match[0] if match["default"] is None else match["default"]
+        return self.values.get(match["bare"] or match["name"], default)
+
+    def _indexed(self, match: re.Match[str]) -> str:
+        array, index = self.arrays.get(match["name"]), match["index"]
+        if array is None:
+            return match[0]
+        if match["size"]:
+            return str(len(array))
+        if index in ("@", "*"):
+            return " ".join(word if "$" in word else shlex.quote(word) for word in array)
+        item = lambda number: array[number] if 0 <= number < len(array) else ""  # noqa: E731
+        return self._sum(index, match["name"].lower(), match[0], item)
+
+    def _sum(self, text: str, name: str, otherwise: str, result: Callable[[int], str]) -> str:
+        """Compute an expression, in each point if it differs."""
+        text = re.sub(r"(?<![\w{])\$?([A-Za-z_]\w*)", lambda match: self.values.get(match[1], match[0]), text)
+        used = [column for column in _PLACEHOLDER.findall(text) if column in self.columns]
+        rows = zip(*(self.columns[column] for column in used), strict=True) if used else [()]
+        numbers = [
+            _number(_PLACEHOLDER.sub(lambda match: row.get(match[1], match[0]), text))  # noqa: B023 - called at once
+            for row in (dict(zip(used, values, strict=True)) for values in rows)
+        ]
+        known = [result(number) for number in numbers if number is not None]
+        return self.column(name, known) if known and len(known) == len(numbers) else otherwise
+
+
+def _number(text: str) -> int | None:
+    """Return the value of whole numbers with operators between them, None for any other text."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        return int(ast.unparse(node))
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (ArithmeticError, KeyError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def words_of(text: str, *, redirected: bool = True) -> list[str]:
+    """Return the words of a command, each `$(...)` within its word.
+
+    Args:
+        redirected: Keep the part from the first `>` or `|` on.
+
+    Raises:
+        ValueError: A quote is not closed.
+    """
+    text = _EXPANSION.sub(lambda match: match[0].translate(_HIDDEN), text)
+    if not redirected:
+        operators = {ord(char): _HIDDEN[ord(char)] for char in "|>&"}
+        text = _QUOTED.sub(lambda match: match[0].translate(operators if match[0][0] in "\\'\"" else {}), text)
+        text = _REDIRECT.sub("", text)
+    return [word.translate(_SHOWN) for word in shlex.split(text)]
+
+
+def option(
+    words: Sequence[str], letters: Mapping[str, str], ends: Callable[[str], object] = lambda word: word.startswith("-")
+) -> tuple[str, str, int]:
+    """Return the first option: its name with `_` for `-`, its value, and the number of words that it takes.
+
+    Args:
+        letters: long names of short options.
+        ends: whether a word that follows shows that the option is a flag.
+    """
+    text, equals, value = words[0].partition("=")
+    name = text.lstrip("-").replace("-", "_")
+    if not text.startswith("--") and text[1:2] in letters:
+        name = letters[text[1]]
+        if len(words[0]) > 2:
+            return name, words[0][2:].removeprefix("="), 1
+    if equals or name == "module" or len(words) == 1 or ends(words[1]):
+        return name, value, 1
+    return name, words[1], 2
+
+
+def statements(text: str, line: int = 1) -> Iterator[Statement]:
+    """Yield the statements; a loop, a condition, a function or a here-document is one block.
+
+    Args:
+        line: number of the first line.
+    """
+    for first, lines in whole_lines(tuple(text.splitlines())):
+        whole = "\n".join(map(_uncommented, lines.splitlines())).strip()
+        if not whole or whole.startswith("#"):
+            continue
+        begin = first + line - 1
+        place = f"{begin}-{last}" if (last := begin + lines.count("\n")) > begin else str(begin)
+        kind, joined = _block(whole), re.sub(r"\s*\\\n\s*", " ", whole)
+        for part in [whole] if kind else filter(None, map(str.strip, _PART.findall(joined))):
+            yield Statement(begin, place, part, kind)
+
+
+def _uncommented(line: str) -> str:
+    return _QUOTED.sub(lambda match: "" if match["comment"] else match[0], line).strip()
+
+
+def _block(text: str) -> str:
+    first = re.split(r"[\s(]", text, maxsplit=1)[0]
+    if first in _BLOCKS:
+        return f"`{first}`"
+    if _FUNCTION.match(text):
+        return "a function"
+    return "a here-document" if HEREDOC.search(text) else ""
+
+
+@lru_cache(maxsize=64)  # the runs of a campaign share their lines
+def whole_lines(lines: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Join the lines that bash reads together; return each text with the number of its first line."""
+    result, begun = list[tuple[int, str]](), 0
+    for end, line in enumerate(lines, 1):
+        text = "\n".join(lines[begun:end])
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if end == len(lines) or not (goes_on or _is_open(text)):
+            result.append((begun + 1, text))
+            begun = end
+    return tuple(result)
+
+
+def _is_open(text: str) -> bool:
+    """Return whether bash needs further lines to read a text; it runs nothing. Without bash, all lines are one."""
+    if not text.strip():
+        return False
+    try:
+        done = subprocess.run(
+            ["bash", "--norc", "-O", "extglob", "-n"],  # which a line may switch on for those after it
+            input=f"{text}\n",
+            env={"LC_ALL": "C", "PATH": "/usr/bin:/bin:/usr/local/bin"},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return bool(done.returncode or done.stderr)
