@@ -149,27 +149,13 @@ def stand_in(value: Any) -> list[str]:
 
 def as_meant(value: Any) -> str:
     """Return the text that a value was meant to be: YAML makes a mapping of `{lr}`."""
-    return f"{{{next(iter(value))}}}" if _is_placeholder(value) else str(value)
-
-
-def quoting_hint(value: Any) -> str | None:
-    """Return a hint for a value that should be text."""
-    if _is_placeholder(value):
-        return f"YAML reads this as a mapping; quote it: '{as_meant(value)}'"
-    if value is None:
-        return "write a value, or quote it: 'null'"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f'quote it: "{value}"'
-    return "quote it if it is text" if isinstance(value, dict | list) else None
+    is_placeholder = isinstance(value, dict) and list(value.values()) == [None]
+    return f"{{{next(iter(value))}}}" if is_placeholder else str(value)
 
 
 def command_is_meant(finding: Finding) -> bool:
     """Return whether a finding is about the command, or a misspelt `command`."""
     return any(place[0] == "command" for place in finding.places)
-
-
-def _is_placeholder(value: Any) -> bool:
-    return isinstance(value, dict) and list(value.values()) == [None]
 
 
 def _is_python(script: Path) -> bool:

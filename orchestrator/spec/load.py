@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Prob
 from dscampaign.orchestrator.user_paths import expanded
 
 from . import secrets
-from .command_line import as_meant, command_is_meant, script_problem, shell_word, stand_in, words_of
+from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .launch_line import launch_line
@@ -92,7 +92,7 @@ def runs_of_text(
     # The store keeps everything as it is after filling in, but for its own address.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
     findings = prepared.findings
-    findings += [f for f in secrets.findings(kept) if not any(_same_cause(f, other) for other in findings)]
+    findings += _news(secrets.findings(kept), findings)
     findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
@@ -100,8 +100,7 @@ def runs_of_text(
         try:
             runs = expand(spec, local_gpus, None if findings else check_options)
         except InvalidSpec as error:
-            news = _news(error.findings, findings)
-            findings += [f for f in news if not any(_same_cause(f, other) for other in wrong)]
+            findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:
         raise SpecError(list(dict.fromkeys(source.problem(finding) for finding in findings)))
     return spec, runs
@@ -125,10 +124,11 @@ def _field(key: str) -> tuple[str, ...] | None:
     return top if top[0] in Spec.model_fields else field_path(key)
 
 
-def _news(findings: Iterable[Finding], earlier: Iterable[Finding]) -> list[Finding]:
+def _news(findings: Iterable[Finding], earlier: Sequence[Finding]) -> list[Finding]:
     """Return the findings about fields without an earlier one: a cause has one error."""
     places = {place for finding in earlier for place in finding.places}
-    return [finding for finding in findings if not concerns(finding, places)]
+    inner = {finding.places[0][:length] for finding in earlier for length in range(1, len(finding.places[0]))}
+    return [finding for finding in findings if not concerns(finding, places) and finding.places[0] not in inner]
 
 
 def _read(path: Path) -> str:
@@ -145,13 +145,10 @@ def _read(path: Path) -> str:
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
-    data = deepcopy(source.data)
-    given: dict[FieldPath, str] = {}
-    problems = []
+    data, given, problems = deepcopy(source.data), dict[FieldPath, str](), list[Problem]()
     for text in overrides:
         key, equals, value = text.partition("=")
         path = _field(key)
-        error: tuple[str, str, str | None] | None = None
         if not equals or not key:
             error = "", "expected FIELD=VALUE", f"write --set {key or 'FIELD'}=VALUE"
         elif path is None:
@@ -159,11 +156,11 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
         elif axis := axis_of(path, data.get("matrix")):
             error = key, f"is set by the axis matrix.{axis}", f"write --set 'matrix.{axis}=[{value}]'"
         elif not _put(data, path, parse_value(value, key)):
-            error = key, "is below a field that is not a mapping", None
+            error = key, "is below a field that is not a mapping", f"set {'.'.join(path[:-1])} as a whole"
         else:
             given[path] = text
-        if error is not None:
-            problems.append(Problem(f"--set {text}", 0, 0, *error))
+            continue
+        problems.append(Problem(f"--set {text}", 0, 0, *error))
     if problems:
         raise SpecError(problems)
     return replace(source, data=data, overridden=given)
@@ -197,31 +194,23 @@ def _validated(data: dict[str, Any]) -> tuple[Spec | None, list[Finding]]:
     return None, findings
 
 
-def _same_cause(finding: Finding, other: Finding) -> bool:
-    (place, *_), (reported, *_) = finding.places, other.places
-    shared = min(len(place), len(reported))
-    return bool(shared) and place[:shared] == reported[:shared]
-
-
 def _nowhere(spec: Spec, environ: Mapping[str, str]) -> list[Finding]:
     mlflow, variable = spec.forward.mlflow, "MLFLOW_TRACKING_URI"
-    exported = [*environ, *spec.env, *" ".join((*spec.slurm.setup, *spec.local.setup)).replace("=", " ").split()]
-    if mlflow is None or mlflow.tracking_uri or variable in exported:
+    exported = [*environ, *spec.env, *spec.slurm.setup, *spec.local.setup]
+    if mlflow is None or mlflow.tracking_uri or any(variable in text for text in exported):
         return []
     hint = f"write `forward: {{mlflow: {{tracking_uri: https://HOST}}}}` (or sqlite:////PATH), or export {variable}"
     return [Finding((("forward", "mlflow"), ("forward",)), "mlflow has no tracking server", hint)]
 
 
 def _remove(data: dict[str, Any], place: FieldPath) -> None:
-    """Remove a wrong value, or the list around it; the placeholder of an environment variable stays."""
+    """Remove a wrong value, or the list around it."""
     parent: Any = data
-    for depth, part in enumerate(place):
+    for part in place:
         if not isinstance(parent, dict) or part not in parent:
             return
-        if depth == len(place) - 1 or not isinstance(parent[part], dict):
-            wrong = parent.pop(part)
-            if place[0] == "env" and depth == 1 and (meant := as_meant(wrong)) != wrong:
-                parent[part] = meant
+        if part == place[-1] or not isinstance(parent[part], dict):
+            del parent[part]
             return
         parent = parent[part]
 

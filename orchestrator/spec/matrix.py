@@ -22,7 +22,7 @@ from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
 from .sections import RetryConfig
 from .slurm_section import SlurmConfig
-from .yaml_source import number_hint, written
+from .yaml_source import written
 
 Path = tuple[str, ...]
 """The keys that lead to a field of a run's configuration."""
@@ -88,8 +88,7 @@ def points(
         The points, and all errors of the matrix. There are no points if an axis has no usable value: the fields that
         it sets would seem to be missing.
     """
-    findings = list(_shape_findings(matrix))
-    usable = _usable(matrix)
+    usable, findings = _usable(matrix)
     axes = {name: values for name, values in usable.items() if values}
     includes, excludes = axes.pop("include", {}), axes.pop("exclude", {})
     if (size := prod(len(values) for values in axes.values())) > _MAX_GRID:
@@ -97,9 +96,8 @@ def points(
     choices = {name: [_choice(name, value, index) for index, value in values.items()] for name, values in axes.items()}
     grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
-    result, overwritten = _include(kept, includes)
-    findings += [*overwritten, *_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes)]
-    findings += _rivals(choices)
+    result = _include(kept, includes)
+    findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes), *_rivals(choices)]
     silent = any(not values for values in usable.values())
     if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
@@ -117,12 +115,12 @@ def field_path(key: str) -> Path | None:
 
 def axis_of(path: Path, matrix: Any) -> str | None:
     """Return the axis whose values all set a field, so that no other value of it would count."""
-    axes = _usable(matrix) if isinstance(matrix, dict) else {}
-    choices = {
-        name: [_choice(name, v, 0) for v in axes[name].values()] for name in axes.keys() - {"include", "exclude"}
-    }
-    setting = (name for name, found in choices.items() if all(any(s.path == path for s in p.settings) for p in found))
-    return next((name for name in setting if choices[name]), None)
+    axes = _usable(matrix)[0] if isinstance(matrix, dict) else {}
+    for name in axes.keys() - {"include", "exclude"}:
+        chosen = [_choice(name, value, 0) for value in axes[name].values()]
+        if chosen and all(any(s.path == path for s in point.settings) for point in chosen):
+            return name
+    return None
 
 
 def short_name(key: str) -> str:
@@ -139,44 +137,25 @@ def as_scalar(value: Any) -> Scalar | None:
     return sha256(dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:6]
 
 
-def _shape_findings(matrix: Mapping[str, Any]) -> Iterator[Finding]:
-    for name, values in matrix.items():
-        place: FieldPath = ("matrix", name)
-        if not isinstance(values, list):
-            yield Finding((place,), "expected a list of values", _list_hint(name, values))
-        elif not values:
-            yield Finding((place,), "has no values", "give at least one, or remove it")
-        elif name in ("include", "exclude"):
-            wrong = [index for index, entry in enumerate(values) if not isinstance(entry, dict) or not entry]
-            yield from (Finding(((*place, index),), "expected fields with their values") for index in wrong)
-        else:
-            first = _firsts(values)
-            yield from (Finding(((*place, i),), "is given twice") for i in range(len(values)) if i not in first)
+def _usable(matrix: Mapping[str, Any]) -> tuple[dict[str, dict[int, Any]], list[Finding]]:
+    """Return the values of each key by their index, and findings for keys and values that cannot be used."""
+    usable, findings = dict[str, dict[int, Any]](), list[Finding]()
     if set(matrix) == {"exclude"}:
-        yield Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")
-
-
-def _list_hint(name: str, value: Any) -> str | None:
-    if isinstance(value, dict) and name not in ("include", "exclude"):
-        inner = [key for key in value if field_path(f"{name}.{key}")]
-        return f"write {name}.{inner[0]}" if inner else "write the values to compare as a list: [1e-4, 3e-4]"
-    if isinstance(value, str) and ("," in value or number_hint(value)):
-        return f"write [{value}]"
-    return None if value is None else f"write {written([value], flow=True)}"
-
-
-def _usable(matrix: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
-    """Return the values of each key by their index, without those that `_shape_findings` reports."""
-    if set(matrix) == {"exclude"}:
-        return {}
-    usable: dict[str, dict[int, Any]] = {}
+        return {}, [Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")]
     for name, given in matrix.items():
+        place, is_axis = ("matrix", name), name not in ("include", "exclude")
         values = given if isinstance(given, list) else [given] if isinstance(given, Scalar) else []
-        if name in ("include", "exclude"):
-            usable[name] = {i: entry for i, entry in enumerate(values) if isinstance(entry, dict) and entry}
-        else:
-            usable[name] = _firsts(values)
-    return usable
+        if not isinstance(given, list):
+            inner = [key for key in given if field_path(f"{name}.{key}")] if isinstance(given, dict) else []
+            hint = f"write {name}.{inner[0]}" if inner and is_axis else f"write {written([given], flow=True)}"
+            findings.append(Finding((place,), "expected a list of values", hint))
+        elif not values:
+            findings.append(Finding((place,), "has no values", "give at least one, or remove it"))
+        usable[name] = _firsts(values) if is_axis else {i: v for i, v in enumerate(values) if v and isinstance(v, dict)}
+        message = "is given twice" if is_axis else "expected fields with their values"
+        wrong = (i for i in range(len(values)) if i not in usable[name])
+        findings += [Finding(((*place, index),), message) for index in wrong]
+    return usable, findings
 
 
 def _firsts(values: Sequence[Any]) -> dict[int, Any]:
@@ -213,50 +192,17 @@ def _joined(parts: Sequence[Point]) -> Point:
     return Point(sum((part.settings for part in parts), ()), sum((part.labels for part in parts), ()))
 
 
-def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> tuple[list[Point], list[Finding]]:
-    # An entry with a label is always a point of its own. An entry that names more of a point's axes than an earlier one
-    # is its exception, and replaces its values.
+def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> list[Point]:
+    # An entry with a label is always a point of its own; a later entry replaces the values of an earlier one.
     grown, own = list(grid), []
-    findings: dict[FieldPath, Finding] = {}
     for index, entry in entries.items():
         point = _linked(entry, ("matrix", "include", index))
         fits = [i for i, original in enumerate(grid) if "label" not in entry and _agrees(original, entry)]
-        added = tuple(replace(setting, axis=False) for setting in point.settings)
         for i in fits:
-            new = tuple(setting for setting in added if not _sets(grid[i], setting.key))
-            earlier = grown[i].settings[len(grid[i].settings) :]
-            for setting in new:
-                other = _contradicted(setting, earlier)
-                if other is not None and _weight(grid[i], entry) <= _weight(grid[i], entries[int(other.place[2])]):
-                    findings.setdefault(setting.place, _overwritten(setting, other))
+            new = tuple(replace(s, axis=False) for s in point.settings if not _sets(grid[i], s.key))
             grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
         own += [] if fits else [point]
-    return [*grown, *own], list(findings.values())
-
-
-def _weight(point: Point, entry: Mapping[str, Any]) -> int:
-    return sum(_sets(point, key) for key in entry)
-
-
-def _contradicted(setting: AxisSetting, earlier: Sequence[AxisSetting]) -> AxisSetting | None:
-    field = setting.path or setting.key
-    same = (before for before in earlier if (before.path or before.key) == field)
-    whole = setting.path is not None and len(setting.path) == 1
-    return next((before for before in same if _differ(before.value, setting.value, merge=whole)), None)
-
-
-def _differ(first: Any, second: Any, *, merge: bool) -> bool:
-    """Return whether two values exclude each other; whole sections are merged."""
-    if merge and isinstance(first, Mapping) and isinstance(second, Mapping):
-        return any(_differ(first[key], second[key], merge=True) for key in first.keys() & second.keys())
-    return not _same(first, second)
-
-
-def _overwritten(setting: AxisSetting, other: AxisSetting) -> Finding:
-    name = ".".join(setting.path or (setting.key,))
-    message = f"sets {name} to another value than include[{other.place[2]}] does, and both add to the same point"
-    hint = f"list the values of {setting.key} as an axis; an entry with a `label` is a point of its own"
-    return Finding((setting.place,), message, hint, at_key=True)
+    return [*grown, *own]
 
 
 def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
@@ -289,16 +235,14 @@ def _same(first: Any, second: Any) -> bool:
 def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
     names = {name for point in grid for s in point.settings for name in (s.key, short_name(s.key))}
     for index, entry in entries.items():
-        place: FieldPath = ("matrix", "exclude", index)
         unknown = [key for key in entry if not any(_sets(point, key) for point in grid)]
         for key in unknown:
             hint = did_you_mean(key, sorted(names), "name an axis, or its values")
-            yield Finding(((*place, key),), "is not an axis, so this excludes nothing", hint, at_key=True)
+            place = ("matrix", "exclude", index, key)
+            yield Finding((place,), "is not an axis, so this excludes nothing", hint, at_key=True)
         if not unknown and not any(_matches(point, entry) for point in grid):
-            listed = any(isinstance(value, list) for value in entry.values())
-            hint = "write an entry for each value" if listed else "its values must be values of axes"
-            numbers = (number_hint(value) for value in entry.values() if isinstance(value, str))
-            yield Finding((place,), "excludes nothing", next(filter(None, numbers), hint))
+            hint = "write an entry for each value: numbers without quotes, no lists"
+            yield Finding((("matrix", "exclude", index),), "excludes nothing", hint)
 
 
 def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:

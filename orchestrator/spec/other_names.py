@@ -66,11 +66,19 @@ _TOP: Final = {
 }
 _AT_TOP: Final = {other: ours for ours, others in _TOP.items() for other in others.split()}
 """Likewise, of the top level."""
-_FOLLOWS: Final = frozenset({"accumulation", "grad_accum", "grad_accum_steps", "gradient_accumulation_steps"})
-_SPLITS_STACK: Final = frozenset(
-    "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size".split()  # noqa: SIM905
-)
-"""Fields of other tools that split the stack of layers."""
+_NOT_HERE: Final = {
+    other: hint
+    for others, hint in {
+        "accumulation grad_accum grad_accum_steps gradient_accumulation_steps": (
+            "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
+        ),
+        "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size pp_size": (
+            "the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits each layer"
+        ),
+    }.items()
+    for other in others.split()
+}
+"""Hints for fields of other tools without a field of ours."""
 
 
 def our_name(name: str) -> str:
@@ -88,10 +96,6 @@ def meant(name: str, known: Iterable[str]) -> str | None:
 
 def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
     """Return a hint for an unknown field: the field that it means, or else another hint."""
-    last = name.replace("-", "_").rpartition(".")[2]
-    if last in _FOLLOWS:
-        return "leave it out: accumulation follows from global_batch, micro_batch and the number of ranks"
-    if last in _SPLITS_STACK:
-        return "the stack of layers is not split here: use zero_stage: 3, or tensor_parallel, which splits each layer"
     ours = meant(name, known)
-    return f'did you mean "{ours}"?' if ours else otherwise
+    other = _NOT_HERE.get(name.replace("-", "_").rpartition(".")[2])
+    return other or (f'did you mean "{ours}"?' if ours else otherwise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -10,31 +11,21 @@ from pydantic import BaseModel, ValidationError
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
 
-from .command_line import quoting_hint
+from .command_line import as_meant
 from .forward_section import TOOLS
 from .matrix import field_path, fields_ending_in
 from .model import Spec
 from .other_names import hint_for, meant, our_name
 from .validate import first_causes
-from .yaml_source import number_hint, written
+from .yaml_source import written
 
 _MESSAGES: Final = {
-    "int_type": "expected a whole number",
-    "float_type": "expected a number",
-    "string_type": "expected text",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
     "dict_type": "expected a mapping of fields",
     "model_type": "expected a mapping of fields",
-    "tuple_type": "expected a list",
-    "literal_error": "expected {expected}",
-    "greater_than": "expected more than {gt}",
-    "greater_than_equal": "expected at least {ge}",
-    "less_than": "expected less than {lt}",
-    "less_than_equal": "expected at most {le}",
     "string_pattern_mismatch": "expected letters, digits, . _ - (starting with a letter or digit, at most 64)",
 }
-"""By pydantic's type of error."""
+"""Instead of pydantic's own text, by its type of error."""
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _EXPECTED: Final = "expected "
 _STRUCTURED: Final = frozenset({"dict_type", "model_type", "tuple_type"})
 
@@ -62,7 +53,7 @@ def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:
     if kind == "value_error":
         return Finding((place,), str(context["error"]), getattr(context["error"], "hint", None))
     words = context["expected"].split("'")[1::2] if kind == "literal_error" else ()
-    message = _MESSAGES.get(kind, detail["msg"][:1].lower() + detail["msg"][1:]).format(**context)
+    message = _MESSAGES.get(kind) or detail["msg"].replace("Input should be ", _EXPECTED)
     return Finding((place,), message, _hint(kind, value, words, place))
 
 
@@ -71,13 +62,14 @@ def _hint(kind: str, value: Any, words: Sequence[str], place: FieldPath) -> str 
     if isinstance(value, list) and value and field_path(key) is not None and kind not in _STRUCTURED:
         return f"to compare several values, list them under `matrix`, as {key}"
     if kind == "string_type":
-        return quoting_hint(value)
+        is_placeholder = (meant := as_meant(value)) != str(value)
+        return f"YAML reads this as a mapping; quote it: '{meant}'" if is_placeholder else "quote it if it is text"
     if kind == "tuple_type" and isinstance(value, str):
         return f"write {written([value], flow=True)}"
-    if place == ("deepspeed",) and isinstance(value, str):
-        return "write the file's content below `deepspeed:`; YAML also takes JSON"
-    if kind in ("int_type", "float_type"):
-        return number_hint(value) if isinstance(value, str) else None
+    if place == ("deepspeed",):
+        return "write the file's content below `deepspeed:`; YAML also takes JSON" if isinstance(value, str) else None
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
+        return f"write {re.sub(r'^0+(?=[0-9])', '', value)} without quotes"
     return did_you_mean(str(value), words, None)
 
 

@@ -30,8 +30,7 @@ _MAX_WHOLE: Final = 2**64
 _SHOWN: Final = 100
 """Characters of an error of ruamel's."""
 _PLACEHOLDER: Final = re.compile(r"\{[\w.]+\}")
-_FLOAT: Final = re.compile(r"[+-]?[\d_]*\.?[\d_]*(?:[eE][+-]?\d+)?")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _LEADING_ZERO: Final = re.compile(r"0b?[\d_]+")
 _BOOLEANS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
@@ -64,21 +63,16 @@ class YamlDocument:
 
     def problem(self, finding: Finding) -> Problem:
         """Return a finding with its line: at the first of its places that the text, or `--set`, has."""
-        overrides = ((place, self._override(place)) for place in finding.places)
-        given = ((p, text) for p, text in overrides if text is not None or len(self._in_text(p)) == len(p))
-        place, text = next(given, (finding.places[0], self._beneath(finding.places[0])))
-        if text is not None:
-            return Problem(f"--set {text}", 0, 0, dotted(place), finding.message, finding.hint)
+        given = {p: text for p in finding.places for path, text in self.overridden.items() if p[: len(path)] == path}
+        in_text = (p for p in finding.places if p in given or len(self._in_text(p)) == len(p))
+        if (place := next(in_text, None)) is None:  # an override may have made its section incomplete
+            place = finding.places[0]
+            beside = [text for path, text in self.overridden.items() if path[:-1] == place[:-1]]
+            given = dict.fromkeys([place] if beside else [], "".join(beside[:1]))
+        if place in given:
+            return Problem(f"--set {given[place]}", 0, 0, dotted(place), finding.message, finding.hint)
         position = self.position(place, at_key=finding.at_key)
         return self.problem_at(position, place, finding.message, finding.hint)
-
-    def _override(self, place: FieldPath) -> str | None:
-        return next((text for path, text in self.overridden.items() if place[: len(path)] == path), None)
-
-    def _beneath(self, place: FieldPath) -> str | None:
-        """Return the override that made incomplete a part of a place that the text does not have."""
-        lengths = range(len(place), len(self._in_text(place)), -1)
-        return next((text for n in lengths for path, text in self.overridden.items() if path[:n] == place[:n]), None)
 
     def problem_at(self, position: Position, place: FieldPath, message: str, hint: str | None = None) -> Problem:
         """Return a problem with the text of its line."""
@@ -199,7 +193,9 @@ class _Reader:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, float):
-            return self._float(float(value), place, at)
+            if math.isinf(value) and "inf" not in self.document.lines[at[0] - 1].lower():
+                self._complain(place, "is too large a number", "quote it if it is text")
+            return float(value)
         if isinstance(value, int):
             if abs(value) >= _MAX_WHOLE:
                 self._complain(place, "is too large a number", "quote it if it is text")
@@ -209,20 +205,9 @@ class _Reader:
         return self._text(str(value.value if isinstance(value, TaggedScalar) else value), place)
 
     def _text(self, text: str, place: FieldPath) -> str:
-        try:
-            whole = text.encode("utf-16", "surrogatepass").decode("utf-16")  # JSON writes a character as two escapes
-        except UnicodeDecodeError:
-            whole = "\0"
-        if "\0" in whole:
+        if _UNSTORABLE.search(text):
             self._complain(place, "contains half a character, or NUL")
-        return whole
-
-    def _float(self, value: float, place: FieldPath, at: Position) -> float:
-        written = _FLOAT.match(self.document.lines[at[0] - 1], at[1] - 1)
-        text = written[0] if written else ""
-        if math.isinf(value) and any(map(str.isdigit, text)):
-            self._complain(place, f"{text} is too large a number", "quote it if it is text")
-        return value
+        return _UNSTORABLE.sub("?", text)
 
     def _complain(self, place: FieldPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.document.problem(Finding((place,), message, hint)))
@@ -270,10 +255,3 @@ def parse_value(text: str, field: str) -> Any:
         SpecError: It is not YAML.
     """
     return load(f"{field}: {text}", "--set").data[field]
-
-
-def number_hint(text: str) -> str | None:
-    """Return how to write a number that is quoted or has a 0 in front, None for any other text."""
-    if text.isdecimal() and text.isascii() and text[0] == "0":
-        return f"write {int(text)}"
-    return f"write {text} without quotes" if _NUMBER.fullmatch(text) else None

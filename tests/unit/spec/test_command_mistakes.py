@@ -19,7 +19,7 @@ def _script(tmp_path: Path) -> None:
     ("text", "field", "hint"),
     [
         ("command: [train.py, --lr, {lr}]", "command[2]", QUOTE),
-        ("command: [train.py, --lr, null]", "command[2]", "write a value, or quote it: 'null'"),
+        ("command: [train.py, --lr, null]", "command[2]", "quote it if it is text"),
         ("command: [train.py, [1, 2]]", "command[1]", "quote it if it is text"),
         ("command: [{lr}, 3]", "command[0]", QUOTE),
         ("command: [train.py]\nenv: {LR: {lr}}", "env.LR", QUOTE),

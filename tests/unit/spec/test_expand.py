@@ -79,6 +79,8 @@ def test_include_adds_to_points_that_it_does_not_contradict() -> None:
     assert [run.config.train.micro_batch for run in found.values()] == [None, 1]
     assert {run.config.slurm.time for run in found.values()} == {"8:00:00"}
     assert list(found) == list(runs({"zero_stage": [0, 3]}))
+    later = runs({"zero_stage": [0, 3], "include": [{"lr": 1e-3}, {"zero_stage": 3, "lr": 2e-3}]})
+    assert [run.config.train.lr for run in later.values()] == [1e-3, 2e-3]
 
 
 def test_include_that_fits_nowhere_is_a_point_of_its_own() -> None:

@@ -31,8 +31,6 @@ def test_a_variable_that_is_not_set_is_told_once(tmp_path: Path, monkeypatch: py
     ("axis", "hint"),
     [
         ("include: {zero_stage: 3, offload: none}", "write [{zero_stage: 3, offload: none}]"),
-        ('zero_stage: "0, 1"', "write [0, 1]"),
-        ('zero_stage: "0"', "write [0]"),
         ("precision: bf16", "write [bf16]"),
         ('dataset: "a]b"', "write ['a]b']"),
     ],
@@ -92,37 +90,6 @@ def test_overrides_without_effect(tmp_path: Path, override: str, message: str, h
     axes = "matrix: {lr: [1, 2], slurm.nodes: [1], kind: [{precision: bf16, beta1: 0.5}, {precision: fp16}]}\n"
     (problem,) = problems(tmp_path, BUILT_IN + axes, override)
     assert (problem.message, problem.hint) == (message, hint)
-
-
-@pytest.mark.parametrize(
-    ("matrix", "field", "message"),
-    [
-        (
-            "{zero_stage: [0, 1], include: [{micro_batch: 1}, {micro_batch: 2}]}",
-            "matrix.include[1].micro_batch",
-            "sets train.micro_batch to another value than include[0] does, and both add to the same point",
-        ),
-        (
-            "{zero_stage: [0, 1], include: [{zero_stage: 1, lr: 1e-3}, {seed: 1}, {zero_stage: 1, train.lr: 2e-3}]}",
-            "matrix.include[2].train.lr",
-            "sets train.lr to another value than include[0] does, and both add to the same point",
-        ),
-        (
-            "{zero_stage: [0, 1], include: [{zero_stage: 1, lr: 1e-3}, {lr: 2e-3}]}",
-            "matrix.include[1].lr",
-            "sets train.lr to another value than include[0] does, and both add to the same point",
-        ),
-        (
-            "{lr: [1, 2], include: [{deepspeed: {dump_state: true}}, {deepspeed: {dump_state: false}}]}",
-            "matrix.include[1].deepspeed",
-            "sets deepspeed to another value than include[0] does, and both add to the same point",
-        ),
-    ],
-)
-def test_an_entry_of_include_overwrites_no_other(tmp_path: Path, matrix: str, field: str, message: str) -> None:
-    (problem,) = problems(tmp_path, f"{BUILT_IN}matrix: {matrix}\n")
-    assert (problem.field, problem.message, problem.line) == (field, message, 3)
-    assert (problem.hint or "").startswith("list the values of")
 
 
 @pytest.mark.parametrize(

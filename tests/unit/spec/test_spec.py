@@ -107,7 +107,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "field", "words"),
     [
-        ("slurm: {nodes: true}", 7, "slurm.nodes", "a whole number"),
+        ("slurm: {nodes: true}", 7, "slurm.nodes", "a valid integer"),
         ("slurm: {job-name: x}", 7, "slurm.job_name", "names the campaign and the run"),
         ("slurm: {requeue: true}", 7, "slurm.requeue", "none runs twice"),
         ("slurm: {time: 4h}", 7, "slurm.time", "4:00:00"),
@@ -115,7 +115,7 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("slurm: {gpus_per_node: many}", 7, "slurm.gpus_per_node", "h100:8"),
         ("slurm: {gpus_per_node: 4, gres: 'gpu:4'}", 7, "slurm.gres", "together with gpus_per_node"),
         ("slurm: {time: 2}", 7, "slurm.time", "signal_delay_s 120"),
-        ("retry: {oom: -1}", 7, "retry.oom", "at least 0"),
+        ("retry: {oom: -1}", 7, "retry.oom", "greater than or equal to 0"),
         ("telemetry_s: 0.05", 7, "telemetry_s", "is below 0.1 s"),
         ("retry: {rules: [{match: '(', action: stop}]}", 7, "retry.rules[0].match", "is not a regular expression"),
         ("retry: {rules: [{match: '\\w', action: stop}]}", 7, "retry.rules[0].match", "matches nearly every line"),
@@ -126,7 +126,12 @@ def test_an_error_reads_as_promised(write: Write) -> None:
         ("deepspeed: {train_batch_size: 8}", 7, "deepspeed.train_batch_size", "train.global_batch"),
         ("deepspeed: {scheduler: {type: WarmupLR}}", 7, "deepspeed.scheduler", "train.schedule"),
         ("deepspeed: {optimizer: {params: {lr: 1}}}", 7, "deepspeed.optimizer.params.lr", "train.lr"),
-        ("deepspeed: {zero_optimization: {stage: 7}}", 7, "deepspeed.zero_optimization.stage", "at most 3"),
+        (
+            "deepspeed: {zero_optimization: {stage: 7}}",
+            7,
+            "deepspeed.zero_optimization.stage",
+            "less than or equal to 3",
+        ),
         ("store: mysql://host/name", 7, "store", "use sqlite:///FILE or postgresql://HOST/NAME"),
         ("matrix: {train: [1]}", 7, "matrix.train[0]", "expected a mapping of fields"),
         ("matrix: {lrr: [1]}", 7, "matrix.lrr", 'did you mean "lr"'),
