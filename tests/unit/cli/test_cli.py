@@ -93,15 +93,6 @@ def test_an_error_says_what_is_wrong_and_what_to_do(
     assert f"hint: {hint}" in err
 
 
-def test_all_errors_of_a_spec_are_shown_with_their_lines(spec: Path, capsys: Output) -> None:
-    spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
-    assert main(["validate", str(spec)]) == 2
-    err = capsys.readouterr().err
-    assert f"{spec}:4:" in err
-    assert 'did you mean "partition"?' in err
-    assert f"{spec}:6:" in err
-
-
 def test_errors_of_a_spec_as_a_document(spec: Path, capsys: Output) -> None:
     spec.write_text(SPEC.replace("partition", "partitoin").replace("steps: 300", "steps: many"))
     assert main(["validate", str(spec), "--json"]) == 2
@@ -129,11 +120,6 @@ def test_unknown_names_get_a_guess(capsys: Output, tmp_path: Path) -> None:
     assert "no such folder: no" in capsys.readouterr().err
     assert main(["export", "--output", "."]) == 2
     assert ". is a folder" in capsys.readouterr().err
-
-
-def test_a_bug_keeps_its_traceback_and_debug_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Exception, match="no store"):
-        main(["status", "--debug"])
 
 
 def test_a_bug_has_an_exit_code_that_no_script_takes_for_an_answer(
@@ -169,11 +155,6 @@ def test_colour_is_for_terminals_or_on_request(tmp_path: Path, capsys: Output, m
 # -- specs -------------------------------------------------------------------------------------------------------------
 
 
-def test_validate(spec: Path, capsys: Output) -> None:
-    assert main(["validate", str(spec)]) == 0
-    assert capsys.readouterr().out == f"{spec}: ok · sweep, 4 runs\n"
-
-
 def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path, capsys: Output) -> None:
     assert main(["plan", str(spec)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -181,20 +162,6 @@ def test_plan_shows_the_arithmetic_and_makes_nothing(spec: Path, tmp_path: Path,
     assert lines[3] == first
     assert lines[-1] == "Plan: 4 to submit, 0 kept, 0 to cancel · 1 sbatch array · up to 128 GPU-hours"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.yaml", "train.py"]
-
-
-@pytest.mark.parametrize(("time", "shown"), [("4:00", "4 min"), ("90", "90 min"), ("1-0", "1-0")])
-def test_plan_shows_a_time_as_slurm_reads_it(spec: Path, capsys: Output, time: str, shown: str) -> None:
-    assert main(["plan", str(spec), "--set", f"slurm.time='{time}'"]) == 0
-    assert f"  {shown} " in capsys.readouterr().out
-
-
-def test_plan_has_a_column_for_each_queue_that_differs(spec: Path, capsys: Output) -> None:
-    queues = "matrix.include=[{depth: 1, partition: a100, qos: low}, {depth: 2, account: x}]"
-    assert main(["plan", str(spec), "--set", queues]) == 0
-    header, first, *_ = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert header == ["RUN", "BATCH", "MACHINE", "PARTITION", "ACCOUNT", "QOS", "TIME", "STEPS"]
-    assert first[-4:] == ["a100", "low", "4:00:00", "300"]
 
 
 def test_plan_refuses_what_submit_would(spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,34 +232,6 @@ def test_plan_as_a_document_holds_the_deepspeed_configuration(spec: Path, capsys
     assert config["zero_optimization"]["stage"] == 2
 
 
-def test_plan_fills_in_what_the_next_attempt_gets(spec: Path, capsys: Output) -> None:
-    command = "command=train.py {depth} --b {micro_batch} --out {run_dir} {{x}} [--resume {resume_from}]"
-    assert main(["plan", str(spec), "--set", command]) == 0
-    assert f"runs `{spec.parent}/train.py 1 --b 4 --out '{{run_dir}}' '{{x}}'`" in capsys.readouterr().out
-
-
-def test_plan_shows_the_command_of_the_first_run(spec: Path, tmp_path: Path, capsys: Output) -> None:
-    assert main(["plan", str(spec)]) == 0
-    said = f"depth-1_zero_stage-1 runs `{tmp_path}/train.py --depth 1`"
-    assert said in capsys.readouterr().out.splitlines()
-    assert main(["plan", str(spec), "--json"]) == 0
-    commands = [run["command"][1:] for run in json.loads(capsys.readouterr().out)["runs"]]
-    assert commands == [["--depth", depth] for depth in ("1", "1", "2", "2")]
-
-
-def test_plan_calls_a_run_whose_label_was_changed_by_the_name_that_it_has(spec: Path) -> None:
-    runs = expand(load_spec(spec))
-    kept = PlannedRun(Sign.KEEP, "as-it-was", "completed", runs[0], runs[0].micro_batch)
-    assert "\nas-it-was runs `" in plan_page(Plan("sweep", "slurm", (kept,)), Page())
-
-
-def test_plan_of_one_run_shows_its_deepspeed_configuration(spec: Path, capsys: Output) -> None:
-    assert main(["plan", str(spec), "depth-2_zero_stage-1"]) == 0
-    title, _, config = capsys.readouterr().out.partition("\n")
-    assert title == "depth-2_zero_stage-1 · ds_config.json"
-    assert json.loads(config)["train_batch_size"] == 64
-
-
 def test_a_large_submission_needs_a_yes(spec: Path, tmp_path: Path, capsys: Output) -> None:
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
@@ -311,12 +250,6 @@ def test_what_may_follow_a_screening_counts(spec: Path, capsys: Output) -> None:
     done = process("submit", str(spec), stdin=subprocess.DEVNULL)
     assert done.returncode == 2
     assert "112 GPU-hours exceed ask_above_gpu_hours = 100" in done.stderr
-
-
-def test_a_dry_run_is_a_plan(spec: Path, tmp_path: Path, capsys: Output) -> None:
-    assert main(["submit", str(spec), "--dry-run"]) == 0
-    assert "Plan: 4 to submit" in capsys.readouterr().out
-    assert not (tmp_path / "campaign").exists()
 
 
 def test_init_overwrites_nothing(tmp_path: Path, capsys: Output) -> None:
@@ -348,13 +281,6 @@ def test_a_rendered_script_holds_the_whole_run(spec: Path, tmp_path: Path) -> No
     assert {path.stat().st_mode & 0o777 for path in (run, *run.rglob("*")) if path.is_dir()} == {0o700}
 
 
-def test_a_run_in_a_container_has_no_script_of_its_own(spec: Path, tmp_path: Path, capsys: Output) -> None:
-    (tmp_path / "image.sif").touch()
-    spec.write_text(f"{spec.read_text()}\ncontainer: {{image: image.sif, runtime: apptainer}}\n")
-    assert main(["render", str(spec), "depth-2_zero_stage-1"]) == 2
-    assert "starts no container" in capsys.readouterr().err
-
-
 def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
@@ -367,12 +293,6 @@ def test_a_rendered_reconciler_submits_itself_and_holds_no_password(
     assert "secret" not in text
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
     assert main(["render", str(spec), "--reconciler"]) == 2
-
-
-def test_db_upgrade_says_what_it_found(tmp_path: Path, capsys: Output) -> None:
-    make_world(tmp_path)
-    assert main(["db", "upgrade"]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("up to date")
 
 
 # -- itself ------------------------------------------------------------------------------------------------------------
@@ -412,11 +332,6 @@ def test_every_command_has_an_example_of_itself() -> None:
             help_text = verb.command.help or ""
             examples = help_text.partition("\b\nExamples:\n")[2]
             assert verb.command_path in examples, f"{verb.command_path} has no example"
-
-
-def test_a_program_can_complete_the_verbs() -> None:
-    env = os.environ | {"_CAMPAIGN_COMPLETE": "bash_complete", "COMP_WORDS": "campaign sta", "COMP_CWORD": "1"}
-    assert process(env=env).stdout == "plain,status\n"
 
 
 def test_ctrl_c_while_the_command_loads_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,42 +110,6 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
     ]
 
 
-def test_the_status_of_some_runs_by_their_names(world: World, capsys: Output) -> None:
-    assert [run["name"] for run in document(capsys, "status", "sweep", "bad", "n*")["runs"]] == ["bad", "new"]
-    assert main(["status", "sweep", "smal"]) == 2
-    assert 'no run named smal in sweep\nhint: did you mean "small"?' in capsys.readouterr().err
-
-
-def test_an_attempt_that_was_stopped_in_good_order_is_not_shown_as_failed(world: World, capsys: Output) -> None:
-    reason = {"reason": "stopped after a checkpoint at step 1"}
-    world.set_attempt(world.attempts_of("bad")[0].id, failure_class="stopped", evidence=reason)
-    assert main(["explain", "bad"]) == 0
-    out = capsys.readouterr().out
-    assert "1  − stopped  job 7_2" in out
-    assert "✗ failed" not in out.partition("Attempts")[2]
-    [attempt] = document(capsys, "explain", "bad")["attempts"]
-    assert (attempt["state"], attempt["failure_class"]) == ("failed", "stopped")
-
-
-def test_events_are_shown_in_the_order_of_their_times(world: World, capsys: Output) -> None:
-    """What a training says is stored when somebody looks, which may be after what the user did meanwhile."""
-    with world.store.write() as conn:
-        for ts_s, message in ((2000.0, "cancelled by the user"), (1000.0, "it saved a checkpoint")):
-            queries.add_event(conn, world.campaign_id, "x", message, run_id=world.run_id("bad"), ts_s=ts_s)
-    assert main(["explain", "bad"]) == 0
-    out = capsys.readouterr().out
-    assert out.index("it saved a checkpoint") < out.index("cancelled by the user")
-
-
-@pytest.mark.parametrize(("limit", "said"), [(1, ": waits for its turn, limits.running = 1"), (2, ""), (None, "")])
-def test_explain_says_that_a_run_waits_for_its_turn(world: World, capsys: Output, limit: int | None, said: str) -> None:
-    with world.store.write() as conn:
-        queries.update_campaign(conn, world.campaign_id, limits={} if limit is None else {"running": limit})
-        queries.update_run(conn, world.run_id("small"), state=RunState.RUNNING)
-    out = shown(capsys, "explain", "sweep", "new")
-    assert [line.partition("pending")[2] for line in out if line.startswith("state")] == [said]
-
-
 def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: World, capsys: Output) -> None:
     with world.store.read() as conn:
         [first] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
@@ -182,25 +146,12 @@ def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Outpu
     assert shown(capsys, "explain", "sweep", "bad")[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
 
 
-def test_describe_shows_the_batch_that_a_run_has_now(world: World, capsys: Output) -> None:
-    main(["describe", "sweep", "small"])
-    assert "64 = 4 × 2 × 8 ranks (began with micro-batch 8)" in capsys.readouterr().out
-
-
 def test_describe_shows_the_campaign(world: World, capsys: Output) -> None:
     main(["describe"])
     out = capsys.readouterr().out
     assert "/specs/sweep.yaml at abc123" in out
     assert "bad: attempt 1: deterministic" in out
     assert document(capsys, "describe", "sweep", "bad")["attempts"][0]["evidence"]["rule"] == "script-error"
-
-
-def test_describe_says_where_settings_come_from(world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "3")
-    found = document(capsys, "describe", "--config", "--dir", "/d")["settings"]
-    origins = {row["name"]: (row["value"], row["source"]) for row in found}
-    assert origins["dir"] == ("/d", "command line")
-    assert origins["ask_above_runs"] == ("3", "environment variable CAMPAIGN_ASK_ABOVE_RUNS")
 
 
 def test_logs_takes_the_newest_log_of_the_rank(world: World, capfdbinary: Any) -> None:
@@ -210,21 +161,6 @@ def test_logs_takes_the_newest_log_of_the_rank(world: World, capfdbinary: Any) -
     (logs / "20250102000000_rank11.log").write_text("another rank\n")
     assert main(["logs", "small", "--rank", "1", "-n", "2"]) == 0
     assert capfdbinary.readouterr().out == b"two\nthree\n"
-
-
-def test_logs_falls_back_to_the_launcher_and_says_so(world: World, capfd: Output) -> None:
-    paths = world.attempt_paths("small", 1)
-    paths.launcher_log(0).write_text("launcher speaks\n")
-    assert main(["logs", "sweep", "small", "--attempt", "1"]) == 0
-    out, err = capfd.readouterr()
-    assert out == "launcher speaks\n"
-    assert "rank 0 printed nothing; showing" in err  # the attempt is over
-
-
-def test_a_rank_of_a_running_attempt_has_printed_nothing_yet(world: World, capfd: Output) -> None:
-    world.attempt_paths("small", 2).launcher_log(0).write_text("launcher speaks\n")
-    assert main(["logs", "sweep", "small", "--attempt", "2"]) == 0
-    assert "rank 0 has printed nothing yet; showing" in capfd.readouterr().err
 
 
 def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
@@ -239,12 +175,6 @@ def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
     assert "small has no rank 8\nhint: it has ranks 0 to 7" in capsys.readouterr().err
     assert main(["logs", "small", "--launcher", "--rank", "2"]) == 2
     assert "small has no node 2\nhint: it has nodes 0 to 1" in capsys.readouterr().err
-
-
-def test_no_folder_of_logs_is_named_that_is_not_there(world: World, capsys: Output) -> None:
-    world.attempt_paths("bad").logs.rmdir()
-    assert main(["logs", "bad"]) == 2
-    assert "no log of rank 0 in g0001\nhint: it never began to write" in capsys.readouterr().err
 
 
 def test_a_followed_log_ends_with_its_attempt_and_misses_nothing(world: World) -> None:
@@ -296,23 +226,6 @@ def test_export_of_steps_has_a_column_for_each_figure(world: World, capsys: Outp
     assert [row["my_figure"] for row in rows] == ["", "", "", "1.5", ""]
 
 
-def test_the_name_of_a_file_says_its_format(world: World, capsys: Output) -> None:
-    assert main(["export", "--output", "k.json"]) == 0
-    assert json.loads(Path("k.json").read_text())["what"] == "steps"
-    assert main(["export", "--output", "k.txt"]) == 0
-    assert Path("k.txt").read_text().startswith("run,")
-
-
-@pytest.mark.parametrize(("what", "number"), [("steps", 5), ("runs", 4), ("attempts", 4), ("events", 1)])
-def test_export_as_json_is_one_strict_document(world: World, tmp_path: Path, what: str, number: int) -> None:
-    out = tmp_path / "out.json"
-    assert main(["export", "--what", what, "--format", "json", "--output", str(out)]) == 0
-    found = json.loads(out.read_text(), parse_constant=pytest.fail)
-    assert (found["what"], len(found["rows"])) == (what, number)
-    assert all("run" in row or "name" in row for row in found["rows"])
-    assert list(tmp_path.glob(".*")) == []
-
-
 @pytest.mark.parametrize("what", ["steps", "attempts", "events"])
 def test_a_pager_that_waits_keeps_no_reconciler_from_writing(
     world: World, monkeypatch: pytest.MonkeyPatch, what: str
@@ -336,12 +249,6 @@ def test_a_pager_that_waits_keeps_no_reconciler_from_writing(
     reconciler.close()
 
 
-def test_export_of_runs_has_a_column_for_each_parameter(world: World, capsys: Output) -> None:
-    main(["export", "--what", "runs"])
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["param.lr"] for row in rows] == ["0.1"] * 4
-
-
 def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World, capsys: Output) -> None:
     world.attempt("new", lines=[])
     world.set_run("new", state=RunState.COMPLETED, generation=1)
@@ -350,34 +257,6 @@ def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World,
     assert "metrics: {step: 'step" in " ".join(shown(capsys, "status"))
     assert f"metrics {said}" in " ".join(" ".join(shown(capsys, "explain", "new")).split())
     assert said not in " ".join(shown(capsys, "explain", "done"))
-
-
-def test_a_run_that_prints_no_metrics_is_noticed_while_it_runs(world: World, capsys: Output) -> None:
-    event = {"event": "metrics_source", "ts": 1.0, "source": "none", "message": "no metrics so far"}
-    world.set_attempt(world.attempt("new", lines=[event]), state=AttemptState.RUNNING)
-    assert "new: no metrics so far" in shown(capsys, "status")
-    assert any(line.split() == ["metrics", "no", "metrics", "so", "far"] for line in shown(capsys, "explain", "new"))
-    world.attempt("new", 2, lines=[event, {"step": 1, "loss": 2.0}])  # it reports them itself
-    assert "new: no metrics so far" not in shown(capsys, "status")
-
-
-@pytest.mark.parametrize("kind", ["metrics_source", "report_refused"])
-def test_a_completed_run_without_metrics_has_the_reason_in_place_of_advice(
-    world: World, capsys: Output, kind: str
-) -> None:
-    reason = "the script seems to count steps anew in each epoch"
-    world.attempt("new", lines=[{"event": kind, "ts": 1.0, "message": reason}])
-    world.set_run("new", state=RunState.COMPLETED, generation=1)
-    text = " ".join(" ".join(shown(capsys, "explain", "new")).split())
-    assert f"metrics {reason}" in text
-    assert "Add to it" not in text
-
-
-def test_it_is_said_where_metrics_come_from_that_a_script_does_not_report(world: World, capsys: Output) -> None:
-    event = {"event": "metrics_source", "ts": 1.0, "message": "they are read from the output"}
-    world.attempt("new", lines=[event, {"step": 1, "loss": 2.0}])
-    assert any(line.split() == ["metrics", *event["message"].split()] for line in shown(capsys, "explain", "new"))  # type: ignore[attr-defined]
-    assert f"new: {event['message']}" in shown(capsys, "status")  # as an earlier version recorded it
 
 
 def test_the_status_says_once_for_each_kind_where_metrics_come_from(world: World, capsys: Output) -> None:

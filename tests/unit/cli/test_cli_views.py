@@ -1,7 +1,6 @@
 """Values → text."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ from dscampaign.db import queries
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Cell, Page, Style, table
-from dscampaign.orchestrator.cli.watch import LineDisplay, _LiveTable
-from dscampaign.orchestrator.formatting import clean, count, duration, figure, short_number, some
+from dscampaign.orchestrator.cli.watch import _LiveTable
+from dscampaign.orchestrator.formatting import count, duration, figure, short_number
 from dscampaign.tests.support.cli_world import make_world
 
 PLAIN = Page()
@@ -40,10 +39,6 @@ def test_a_narrow_page_continues_text_and_then_loses_whole_columns() -> None:
         20: ["name  a long reason"],
         12: ["name  a long", "      reason"],
     }
-
-
-def test_text_of_others_moves_no_cursor() -> None:
-    assert clean("\x1b[2J\x1b[31mred\x1b[0m\a\x00 one\ntwo\r") == "red one two"
 
 
 @pytest.mark.parametrize(
@@ -89,20 +84,6 @@ def test_a_page_that_is_too_long_keeps_what_is_at_work(tmp_path: Path) -> None:
     assert "done" not in page
 
 
-def test_a_log_is_told_how_far_training_is_even_if_nothing_else_happens(tmp_path: Path) -> None:
-    world, out, clock = make_world(tmp_path), io.StringIO(), [0.0]
-    with world.store.read() as conn:
-        campaign = queries.list_campaigns(conn)[0]
-    lines = LineDisplay(out, lambda: clock[0])
-    before = read_status(world.store, campaign)
-    after = replace(before, runs=tuple(run._replace(step=2) if run.name == "small" else run for run in before.runs))
-    for at_s, status in ((0.0, before), (100.0, before), (110.0, after), (130.0, before), (175.0, before)):
-        clock[0] = at_s
-        lines.update(status)
-    told = [line.rpartition(" · ")[2].partition(",")[0] for line in out.getvalue().splitlines()]
-    assert told == ["5 of 12 steps", "6 of 12 steps", "5 of 12 steps"]
-
-
 def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,16 +101,3 @@ def test_a_live_table_is_redrawn_in_place_below_what_scrolls_by(
     assert said.partition("\n")[0].endswith(" what stays")
     assert said.partition("\n\n")[2] == first.removeprefix("\x1b[J")
     assert "\n" not in cleared
-
-
-def test_what_scrolls_by_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "24")
-    out = io.StringIO()
-    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
-    _LiveTable(out).say(["run: the reason is a long sentence"])
-    assert "run: the reason\n  is a long sentence\n" in out.getvalue()
-
-
-def test_a_list_of_names_that_is_cut_says_how_many_are_missing() -> None:
-    assert [some(["a", "b", "c"], most) for most in (1, 2, 3)] == ["a and 2 more", "a, b and 1 more", "a, b, c"]
-    assert some([], 3) == ""

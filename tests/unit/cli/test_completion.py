@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,27 +72,9 @@ def test_no_name_is_offered_that_a_shell_may_run(word: str, tmp_path: Path) -> N
     assert "sweep" in offered("status", "s")
 
 
-def test_nothing_is_offered_or_printed_if_the_store_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("broken").mkdir()
-    Path("broken/campaign.db").write_text("no database")
-    assert offered("explain", "--dir", "broken", "sweep", "b") == []
-    assert offered("status", "--store", "postgresql://me@127.0.0.1:1/x", "s") == []
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_has_a_script_and_help_shows_how_to_install_it(shell: str, capsys: Output) -> None:
     assert main(["completion", shell]) == 0
     assert "_CAMPAIGN_COMPLETE" in capsys.readouterr().out
     assert main(["completion", "--help"]) == 0
     assert f"campaign completion {shell}" in capsys.readouterr().out
-
-
-def test_a_shell_gets_names_and_no_message_for_a_line_that_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "campaign.toml").write_text("dir = [")
-    for words, printed in ((("sta",), "plain,status"), (("nosuch", "x"), ""), (("status", "s"), "")):
-        env = os.environ | {"_CAMPAIGN_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("campaign", *words))}
-        env["COMP_CWORD"] = str(len(words))
-        command = [sys.executable, "-m", "dscampaign.orchestrator.cli"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, ""), words

@@ -4,20 +4,16 @@
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.jobs.agent.evidence import RankEnd
-from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.campaign import foreign_logs
 from dscampaign.orchestrator.cli import doctor as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
-from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 from dscampaign.tests.support.policy_world import log_lines, outcome
 
@@ -204,23 +200,6 @@ def test_a_log_tells_why_the_job_ended(
     assert sorted(tmp_path.iterdir()) == [log]
 
 
-def test_advice_for_people_without_a_campaign_names_no_field_of_a_spec() -> None:
-    for kind in FailureClass:
-        assert kind.policy.by_hand
-        assert not re.search(r"slurm\.|train\.|retry\.|`\w+:`", kind.policy.by_hand)
-
-
-def test_logs_of_ranks_are_judged_together(tmp_path: Path, capsys: Output) -> None:
-    for rank in range(4):
-        (tmp_path / f"rank_{rank}.err").write_text(STEPS + "[rank]: torch.distributed.DistBackendError: NCCL error\n")
-    folder = tmp_path / "torchrun" / "attempt_0" / "2"
-    folder.mkdir(parents=True)
-    (folder / "stderr.log").write_text("Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n")
-    found = diagnosed(capsys, tmp_path)
-    assert (found["class"], found["rank"], found["proof"]["file"]) == ("deterministic", 2, str(folder / "stderr.log"))
-    assert len(found["files"]) == 5
-
-
 def test_of_a_huge_log_only_both_ends_are_read(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_logs, "FILE_BYTES", 4096)
     log = tmp_path / "big.log"
@@ -340,38 +319,3 @@ def test_slurm_is_asked_about_a_job(
     slurm.answers("sacct", "")
     assert main(["diagnose", "--job", "77"]) == 2
     assert "Slurm knows no job 77" in capsys.readouterr().err
-
-
-def test_the_job_of_a_campaign_leads_to_the_folder_of_its_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    """Its batch log says nothing; the record of the rank does."""
-    slurm, campaign = FakeSlurm(tmp_path / "bin"), CampaignPaths(tmp_path, "c")
-    monkeypatch.setenv("PATH", f"{slurm.folder}:{os.environ['PATH']}")
-    attempt, batch = campaign.run("r").attempt(1), campaign.batch("t1")
-    attempt.ranks.mkdir(parents=True)
-    batch.mkdir(parents=True)
-    write_payloads(payloads_file(batch), [make_payload(tmp_path)])
-    error = {"type": "builtins.ModuleNotFoundError", "message": "No module named 'x'", "ts": 10.0}
-    attempt.rank_record(0).write_text(json.dumps({"state": "failed", "pid": 1, "exit": 1, "error": error}))
-    log = batch / "77_0_log.err"
-    log.write_text("")
-    slurm.answers("scontrol", SCONTROL.format(state="FAILED", code="1:0", log=log).replace("=77", "=77_0"))
-    slurm.answers("sacct", "", "Slurm accounting storage is disabled\n", 1)
-    found = diagnosed(capsys, "--job", "77_0")
-    assert (found["class"], found["proof"]["file"]) == ("deterministic", str(attempt.rank_record(0)))
-
-
-def test_a_job_that_runs_is_not_judged_without_its_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    slurm, log = FakeSlurm(tmp_path / "bin"), tmp_path / "x.out"
-    monkeypatch.setenv("PATH", f"{slurm.folder}:{os.environ['PATH']}")
-    slurm.answers("scontrol", SCONTROL.format(state="RUNNING", code="0:0", log="/nowhere"))
-    slurm.answers("sacct", "", "Slurm accounting storage is disabled\n", 1)
-    assert main(["diagnose", "--job", "77"]) == 2
-    assert "job 77 has not ended: RUNNING" in capsys.readouterr().err
-    log.write_text(DEEPSPEED_HANG)
-    assert diagnosed(capsys, log, "--job", "77")["class"] == "hang"
-    slurm.answers("scontrol", "", "Unable to contact slurm controller\n", 1)
-    assert main(["diagnose", "--job", "77"]) == 3

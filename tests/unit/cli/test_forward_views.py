@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,30 +29,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def document(capsys: Output, *words: str) -> Any:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.usefixtures("world")
 def test_the_page_of_a_run_says_where_else_it_is(capsys: Output) -> None:
     assert main(["describe", "sweep", "done"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["wandb", f"run abc, {URL}"] in lines
     assert ["mlflow", "run m1, sqlite:///x"] in lines
-
-
-@pytest.mark.usefixtures("world")
-def test_documents_say_it_too(capsys: Output) -> None:
-    expected = {"wandb": {"run_id": "abc", "where": URL}, "mlflow": {"run_id": "m1", "where": "sqlite:///x"}}
-    assert document(capsys, "describe", "sweep", "done")["forwarded"] == expected
-    runs = {run["name"]: run["forwarded"] for run in document(capsys, "status", "sweep")["runs"]}
-    assert runs == {"done": expected, "small": {}, "bad": {}, "new": {}}
-
-
-@pytest.mark.usefixtures("world")
-def test_an_export_of_runs_has_a_column_for_each_tool(capsys: Output) -> None:
-    assert main(["export", "sweep", "--what", "runs"]) == 0
-    header, done, *_ = capsys.readouterr().out.splitlines()
-    assert header.endswith("param.lr,forward.mlflow,forward.wandb,attempts,final_loss")
-    assert ",0.1,m1,abc,1," in done

@@ -14,7 +14,6 @@ import pytest
 from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.orchestrator.campaign.documents import energy_document, gpus_document
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.describe import gpu_lines
 from dscampaign.tests.support.cli_world import World, make_world
@@ -72,24 +71,6 @@ def test_an_attempt_s_gpus_are_two_lines() -> None:
     assert energy == f"energy: 106.9 kJ, 0.0133 J/token over steps 21 to 400, {held}"
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    none: dict[str, Any] = dict.fromkeys(
-        ("util_pct", "power_w", "power_peak_w", "power_avg_peak_w", "energy_j", "temperature_max_c", "slowed",
-         "power_capped")
-    )  # fmt: skip
-    assert list(gpu_lines(AttemptGpus(1, (replace(GPU, **none),), None))) == ["gpus: 1 × NVIDIA H200"]
-    assert list(gpu_lines(None)) == []
-
-
-def test_a_document_has_every_gpu() -> None:
-    found = gpus_document(USED)
-    assert found is not None
-    assert (found["power_w"], found["energy_j"], found["j_per_token"]) == (1069.0, 106_900.0, pytest.approx(1 / 75))
-    assert [gpu["power_w"] for gpu in found["gpus"]] == [529.0, 540.0]
-    assert gpus_document(None) is None
-    assert energy_document([]) == {"energy_j": None, "j_per_token": None}
-
-
 def test_describe_shows_gpus_and_energy(world: World, capsys: Output) -> None:
     sampled(world)
     assert main(["describe", "sweep", "done"]) == 0
@@ -109,15 +90,3 @@ def test_export_of_gpus_has_a_row_for_each_sample(world: World, capsys: Output) 
     assert len(rows) == 202
     first = {name: rows[0][name] for name in ("run", "generation", "node", "gpu", "ts_s", "power_w", "util_pct")}
     assert list(first.values()) == ["done", "1", "n0", "0", "1000.0", "529.0", ""]
-
-
-def test_export_of_gpus_that_nobody_sampled_is_empty(world: World, tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    assert main(["export", "--what", "gpus", "--format", "json", "--output", str(out)]) == 0
-    assert json.loads(out.read_text())["rows"] == []
-
-
-def test_the_energy_of_a_run_is_known_only_if_that_of_every_attempt_is() -> None:
-    sampled = AttemptGpus(1, (GPU, OTHER), None)
-    assert energy_document([sampled])["energy_j"] == 106_900.0
-    assert energy_document([sampled, None])["energy_j"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -13,17 +12,15 @@ from dscampaign.db import queries
 from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.selection import Selection
-from dscampaign.orchestrator.campaign.status import CampaignStatus, conditions_of, failures_of, read_status
+from dscampaign.orchestrator.campaign.status import CampaignStatus, failures_of, read_status
 from dscampaign.orchestrator.cli import output
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
-from dscampaign.orchestrator.cli.pages.text import Page, fold
+from dscampaign.orchestrator.cli.pages.text import Page
 
 Output = pytest.CaptureFixture[str]
 
 POINTS, REPEATS = 100, 5
-_BOTH = (RunState.FAILED, RunState.RUNNING)
 REASONS = {
     "oom": ("cuda-oom", "CUDA out of memory. Tried to allocate {0} GiB of {0}{0} MiB"),
     "deterministic": ("script-error", "KeyError: 'layers.{0}.weight' · look at line {0}"),
@@ -84,14 +81,6 @@ def test_runs_of_one_cause_are_one_group_the_largest_first(status: CampaignStatu
     ]
 
 
-def test_repeats_are_one_condition_the_worst_first(status: CampaignStatus) -> None:
-    conditions = conditions_of(status.runs)
-    assert len(conditions) == POINTS
-    assert [condition.name for condition in conditions[:3]] == ["lr-0", "lr-5", "lr-10"]
-    assert conditions[0].counts == {RunState.FAILED: 1, RunState.RUNNING: 1, RunState.COMPLETED: 3}
-    assert [c.badness[0] for c in conditions] == sorted(c.badness[0] for c in conditions)
-
-
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (140, 50), (60, 18)])
 def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatus, width: int, height: int) -> None:
     lines = status_page(status, Page(width=width), height).splitlines()
@@ -103,34 +92,6 @@ def test_hundreds_of_runs_fit_the_screen_with_every_answer(status: CampaignStatu
     assert "campaign status sweep --all" in page
     assert "campaign reconcile sweep --watch" in page
     assert [line for line in lines if line.startswith("lr-0 ")]
-
-
-def test_a_narrow_screen_cuts_no_command(status: CampaignStatus) -> None:
-    page = fold(status_page(status, Page(width=24), 30), 24)
-    for command in ("campaign explain sweep lr-0", "campaign status sweep --failed", "`campaign status sweep --all`"):
-        assert any(command in line for line in page.splitlines())
-
-
-@pytest.mark.parametrize("colour", ["0", "1"])
-def test_every_command_of_a_full_screen_carries_the_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, colour: str
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(output, "terminal_size", lambda _: os.terminal_size((100, 24)))
-    monkeypatch.setenv("PAGER", "")
-    monkeypatch.setenv("NO_COLOR", "" if colour == "1" else "1")
-    assert main(["status", "--dir", str(folder)]) == 0
-    out = capsys.readouterr().out
-    assert ("\x1b" in out) is (colour == "1")
-    for command in ("explain sweep lr-0", "status sweep --failed", "status sweep --all", "reconcile sweep --watch"):
-        assert f"campaign {command} --dir {folder}" in out
-    assert len(out.splitlines()) < 24  # else a pager begins
-
-
-def test_few_runs_are_shown_one_by_one(status: CampaignStatus) -> None:
-    few = status.of(Selection(patterns=("lr-1?",)))
-    rows = status_page(few, Page(width=100), 30).split("\n\n")[1].splitlines()[1:]
-    assert [row.split()[0] for row in rows] == [run.name for run in few.runs] == [f"lr-1{n}" for n in range(10)]
 
 
 def test_a_pipe_gets_every_run(folder: Path, capsys: Output) -> None:

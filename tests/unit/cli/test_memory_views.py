@@ -79,21 +79,6 @@ def test_a_plan_shows_the_predicted_peak_and_starts_where_it_fits(spec: Path, tm
     assert "GB" not in second
 
 
-def test_a_plan_as_a_document_holds_the_prediction(spec: Path, tmp_path: Path, capsys: Output) -> None:
-    other_campaign(tmp_path, spec)
-    assert main(["plan", str(spec), "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["runs"]
-    assert (first["micro_batch"], first["accumulation"], first["usable_gb"]) == (60, 4, 84.0)
-    assert first["predicted_gb"] == pytest.approx(69.0)
-    assert first["ds_config"]["train_micro_batch_size_per_gpu"] == 60
-    assert (second["micro_batch"], second["predicted_gb"], second["changes"]) == (240, None, [])
-
-
-def test_a_plan_without_a_store_predicts_nothing(spec: Path, capsys: Output) -> None:
-    assert main(["plan", str(spec)]) == 0
-    assert "MEMORY" not in capsys.readouterr().out
-
-
 # -- what was measured -----------------------------------------------------------------------------------------
 
 
@@ -126,22 +111,6 @@ def test_explain_compares_measured_with_predicted(world: World, capsys: Output) 
     assert "memory: 66.0 of 84.0 GB at the peak, 65.2 predicted (-1.2 %); 74.1 GB held\n" in out
     assert "micro-batch 4 × 2 · changed: activation_checkpointing, zero_stage=2\n" in out
     assert "activation_checkpointing, zero_stage=2, so that it fits into memory\n" in out.partition("Attempts")[0]
-
-
-def test_describe_as_a_document_holds_what_was_measured(world: World, capsys: Output) -> None:
-    assert main(["describe", "sweep", "small", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["attempts"]
-    assert (first["memory"]["per_sample_gb"], first["memory"]["peak_allocated_gb"]) == (11.0, None)
-    assert (second["memory"]["peak_allocated_gb"], second["predicted_gb"]) == (66.0, 65.2)
-    assert second["changes"] == "activation_checkpointing zero_stage=2"
-
-
-def test_a_changed_run_is_marked_on_the_status_page(world: World, capsys: Output) -> None:
-    assert main(["status"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split()[:2] for line in out.splitlines() if line.startswith("small ")] == [["small", "*"]]
-    assert "* small was changed so that it fits into memory: activation_checkpointing, zero_stage=2\n" in out
-    assert "done *" not in out
 
 
 def test_a_changed_run_is_marked_in_documents_and_exports(world: World, capsys: Output) -> None:

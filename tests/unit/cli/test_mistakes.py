@@ -1,8 +1,6 @@
 """Mistakes at the command line: what is said, what to type next, and the exit code."""
 
 import shlex
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,7 @@ from dscampaign.db import queries
 from dscampaign.db import store as store_module
 from dscampaign.db.read_only import ReadOnlyFile
 from dscampaign.db.records import NewRun
-from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.cli import runs
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import CONFIG, World, make_world
 
@@ -58,11 +53,6 @@ def test_what_cannot_be_done(world: World, capsys: Output, words: str, error: st
     assert capsys.readouterr().err == f"error: {error}\nhint: {hint}\n"
 
 
-def test_no_more_is_pruned_than_a_spec_may_ask_for(world: World, capsys: Output) -> None:
-    assert main(["db", "prune", "sweep", "--keep-every", "9" * 20, "--dry-run"]) == 2
-    assert "is not in the range 2<=x<=1000000" in capsys.readouterr().err
-
-
 def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: World, capsys: Output) -> None:
     with world.store.write() as conn:
         other = queries.insert_campaign(
@@ -78,13 +68,6 @@ def test_a_run_without_its_campaign_is_found_where_one_campaign_has_it(world: Wo
         for verb in ("explain", "logs", "cancel"):
             assert main([verb, run]) == 2
             assert capsys.readouterr().err == f"error: no campaign named {run}\nhint: {hint}\n"
-
-
-def test_a_campaign_is_named_by_its_spec_file_to_compare_too(world: World, capsys: Output) -> None:
-    Path("sweep.yaml").write_text(f"name: sweep\ndir: {world.dir}\n")
-    for name in ("sweep", "sweep.yaml"):
-        assert main(["compare", name, "done-r0", "bad", "--dir", str(world.dir)]) == 0, capsys.readouterr().err
-        assert "done-r0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -142,32 +125,6 @@ def test_what_may_only_be_read_is_refused_at_once(
     assert err.count("error:") == 1
 
 
-def test_there_is_no_log_where_no_job_ran(world: World, capsys: Output) -> None:
-    refused = "sbatch refused it: Invalid partition name specified"
-    attempt = world.attempt("new", lines=[])
-    world.set_attempt(attempt, state=AttemptState.FAILED, failure_class="refused", ended_s=200.0)
-    world.set_run("new", state=RunState.FAILED, reason=refused)
-    assert main(["logs", "sweep", "new"]) == 2
-    assert capsys.readouterr().err == f"error: no job ran in g0001: {refused}\nhint: so there is no log\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "again"), [(["new"], "new"), (["n*"], "new"), (["new", "small"], "RUN"), (["--all"], "--all")]
-)
-def test_what_starts_a_cancelled_run_again_names_it(
-    world: World, capsys: Output, monkeypatch: pytest.MonkeyPatch, words: list[str], again: str
-) -> None:
-    told: list[str] = []
-
-    def one_pass(*_: object, cancelled: str = "", **__: object) -> int:
-        told.append(cancelled)
-        return 0
-
-    monkeypatch.setattr(runs, "_one_pass", one_pass)
-    assert main(["cancel", "sweep", *words]) == 0
-    assert told == [f"campaign retry sweep {again}"]
-
-
 def test_a_folder_that_cannot_be_written_is_told_before_the_plan(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "x.yaml").write_text("name: x\nexecutor: local\ncommand: [train.py]\n")
@@ -177,43 +134,6 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_plan(tmp_path: Path,
     assert "Plan:" not in err
     assert err.startswith("error: /proc: ")
     assert "hint: choose a folder that you can write to" in err
-
-
-def test_a_host_that_nobody_knows(capsys: Output) -> None:
-    assert main(["status", "--store", "postgresql://me:geheim@host.invalid/x"]) == 3
-    err = capsys.readouterr().err
-    assert err.startswith("error: postgresql://me@host.invalid/x: ")
-    assert "geheim" not in err
-    assert "nothing is lost" not in err
-    assert "hint: no host has this name: check the store's address" in err
-
-
-@pytest.mark.parametrize("verb", ["status", "explain", "reconcile", "list"])
-def test_a_store_beside_the_spec_is_named_where_this_folder_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, verb: str
-) -> None:
-    spec = spec_elsewhere(tmp_path, monkeypatch)
-    assert main([verb] if verb == "list" else [verb, spec]) == 2
-    err = capsys.readouterr().err
-    assert "error: there is no store at " in err
-    named = "hint: there is a store beside the spec: add `--dir ../a/campaign`\n" in err
-    assert named is (verb != "list")  # which is given no spec
-
-
-@pytest.mark.parametrize(
-    ("words", "is_told"),
-    [(["status"], True), (["list"], True), (["status", "--dir", "x"], True), (["status", "../a/spec.yaml"], False)],
-)
-def test_a_store_that_nothing_names_may_be_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: list[str], is_told: bool
-) -> None:
-    """As where the spec says `dir:`, and the command does not name the spec."""
-    spec_elsewhere(tmp_path, monkeypatch)
-    (tmp_path / "a" / "campaign" / "campaign.db").unlink()
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert "hint: `campaign submit " in err
-    assert ("to find another" in err) is is_told
 
 
 def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
@@ -271,29 +191,6 @@ def test_a_store_that_the_spec_names_is_found_beside_it(
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("left", ["file", "journal"])
-def test_a_store_whose_maker_died_before_it_had_tables_is_none_yet(tmp_path: Path, left: str) -> None:
-    """`campaign submit`, killed in its first moments, goes on where it is typed again."""
-    file = tmp_path / "campaign.db"
-    file.touch(0o600)
-    if left == "journal":
-        with closing(sqlite3.connect(file)) as begun:
-            begun.execute("PRAGMA journal_mode = WAL")
-    where = locate(PlaceOptions(str(tmp_path), f"sqlite:///{file}"))
-    assert where.open_if_any() is None
-    where.open(create=True).close()
-    assert where.open_if_any() is not None
-
-
-def test_a_store_that_was_typed_is_looked_for_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    spec = spec_elsewhere(tmp_path, monkeypatch, "store: sqlite:///my.db\n")
-    Store.open(f"sqlite:///{tmp_path}/a/my.db", create=True).close()
-    assert main(["status", spec, "--store", "sqlite:///my.db"]) == 2
-    assert "beside the spec" not in capsys.readouterr().err
-
-
 def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: str = "") -> str:
     """A spec in another folder than this one, that was submitted from there; `places` are its `dir` and `store`."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -307,8 +204,3 @@ def spec_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: str 
     Store.open(f"sqlite:///{tmp_path}/a/campaign/campaign.db", create=True).close()
     monkeypatch.chdir(tmp_path / "b")
     return "../a/spec.yaml"
-
-
-def test_the_home_of_nobody(capsys: Output) -> None:
-    assert main(["status", "--dir", "~nobody-here/x"]) == 2
-    assert capsys.readouterr().err.startswith("error: dir: ~nobody-here/x: nobody has this home folder\nhint: ")

@@ -8,8 +8,6 @@ import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.export.frames import load
-from dscampaign.orchestrator.formatting import duration, moment
 from dscampaign.tests.support.cli_world import World, make_world
 
 
@@ -41,16 +39,3 @@ def world(tmp_path: Path) -> World:
 def test_no_page_fails(world: World, tmp_path: Path, command: list[str]) -> None:
     output = ["--output", str(tmp_path / "x")] if command[0] == "export" else []
     assert main([*command, *output, "--dir", str(world.dir)]) == 0
-
-
-def test_frames_have_no_time_where_no_calendar_has_it(world: World) -> None:
-    frames = load("sweep", dir=str(world.dir))
-    assert frames.steps["ts_s"].isna().all()
-    assert frames.attempts[["started_s", "ended_s"]].isna().all(axis=None)
-    assert frames.attempts["created_s"].notna().all()
-    assert frames.events["ts_s"].isna().sum() == 3
-    assert (len(frames.runs), len(frames.gpus)) == (4, 0)
-
-
-def test_times_that_no_calendar_has() -> None:
-    assert (moment(1e300), duration(1e300), duration(float("inf"))) == ("1e+300 s", "1.16e+295 d", "inf d")

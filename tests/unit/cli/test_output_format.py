@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.options import ALIASES, delimited
+from dscampaign.orchestrator.cli.options import delimited
 from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]
@@ -66,13 +65,6 @@ def test_each_record_of_the_document_is_a_line(
     ]
 
 
-@pytest.mark.parametrize("words", [["status"], ["plan", "plan.yaml"]])
-def test_a_run_has_the_columns_of_an_export(capsys: Output, words: list[str]) -> None:
-    [first, *_] = csv.DictReader(io.StringIO(printed(capsys, *words, "-o", "csv")))
-    assert first["param.lr"] == "0.1"
-    assert not [name for name in first if name.startswith("params")]
-
-
 def test_status_and_export_say_the_same_in_the_same_words(capsys: Output) -> None:
     shown, exported = (
         list(csv.DictReader(io.StringIO(printed(capsys, *words))))
@@ -83,25 +75,6 @@ def test_status_and_export_say_the_same_in_the_same_words(capsys: Output) -> Non
         {name: row.get(name, other[name]) for name in other} for row, other in zip(shown, exported, strict=True)
     ] == exported
     assert (exported[0]["cancelling"], exported[0]["param.lr"], exported[0]["attempts"]) == ("false", "0.1", "1")
-
-
-def test_the_figures_of_a_comparison_are_lines(capsys: Output) -> None:
-    rows = list(csv.DictReader(io.StringIO(printed(capsys, "compare", "sweep", "done-r0", "bad", "-o", "csv"))))
-    assert {(row["left"], row["right"]) for row in rows} == {("done-r0", "bad")}
-    assert "final loss" in [row["figure"] for row in rows]
-
-
-def test_json_is_a_synonym_and_a_table_the_default(capsys: Output) -> None:
-    assert printed(capsys, "plan", "plan.yaml", "--json") == printed(capsys, "plan", "plan.yaml", "-o", "json")
-    ages = [re.sub(r"\d+ s ago", "", printed(capsys, *words)) for words in (["list", "-o", "table"], ["list"])]
-    assert ages[0] == ages[1]
-    assert printed(capsys, "explain", "-o", "json") == printed(capsys, "explain", "--json")
-
-
-@pytest.mark.parametrize("name", ALIASES)
-def test_a_command_has_the_names_that_other_tools_give_it(name: str, capsys: Output) -> None:
-    assert main([name, "--help"]) == 0
-    assert f"Usage: campaign {ALIASES[name].split()[0]} " in capsys.readouterr().out
 
 
 def test_no_cell_is_a_formula_or_more_than_a_line() -> None:

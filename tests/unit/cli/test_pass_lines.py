@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
-import pytest
-
-from dscampaign.files import file_systems
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.cli.pages.actions import action_lines
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.watch import in_the_way
 from dscampaign.tests.support.world_on_disk import World, make_world
-
-OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
 def said_of_a_pass(world: World) -> list[str]:
@@ -52,60 +46,6 @@ def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp
     told = ("attempt 1 ended, completed early", "completed early")
     assert said_of_a_pass(world) == [f"{run}: {what}: {why}" for what in told for run in ("depth-1", "depth-2")]
     assert {run.reason for run in world.runs().values()} == {why}
-    world.store.close()
-
-
-def test_an_end_that_could_not_be_recorded_is_told_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is elsewhere, the disk of the folder full: neither its agents nor a pass could write a word."""
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    world.cluster.jobs = {key: view._replace(state="FAILED") for key, view in world.cluster.jobs.items()}
-    with monkeypatch.context() as patch:
-        patch.setattr("dscampaign.orchestrator.reconcile.act.close_tasks", full)
-        patch.setattr(file_systems, "try_writing", full)
-        for _ in range(2):
-            [said] = said_of_a_pass(world)
-            assert said.startswith("the shared folder is full: its disk has no free space")
-    why = "ended without a record, which could not be written: the shared folder is full"
-    told, *_ = said_of_a_pass(world)
-    assert told == f"depth-1: attempt 1 ended, storage: {why}: its disk has no free space"
-    assert [attempt.failure_class for attempt in world.attempts("depth-1")][:1] == ["storage"]
-    assert len(world.events("unwritable")) == 1
-    world.store.close()
-
-
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(
-    ("state", "exit_code", "error", "micro"),
-    [("PREEMPTED", None, "", "2_0"), ("FAILED", 1, OOM, "2_0 at micro-batch 1")],
-)
-def test_a_further_try_names_the_micro_batch_only_where_it_is_another(
-    tmp_path: Path, state: str, exit_code: int | None, error: str, micro: str
-) -> None:
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1]}, train={"global_batch": 8, "micro_batch": 2})
-    world.run_pass()
-    world.run_jobs(state, exit_code=exit_code, error=error)
-    said = said_of_a_pass(world)
-    assert world.attempts("depth-1")[0].node_list == "n0", "no pass saw it run"
-    [line] = [line for line in said if "submitted as" in line]
-    assert line.startswith(f"depth-1: submitted as job {micro}, attempt 2: ")
-    world.store.close()
-
-
-def test_many_runs_of_which_the_same_is_to_be_said_share_a_line(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1, 2, 3, 4, 5]}, retry={"crash": 0})
-    world.run_pass()
-    world.run_jobs("FAILED", exit_code=1)
-    said = said_of_a_pass(world)
-    assert [line.partition(": ")[0] for line in said] == ["5 runs (depth-1, depth-2 and 3 more)"] * len(said)
-    assert ": attempt 1 ended, crash" in said[0]
-    assert ": failed: " in said[-1]
     world.store.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.campaign.plan import Plan, PlannedRun, Sign
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.pages.plan import ROWS_AT_MOST, plan_page
+from dscampaign.orchestrator.cli.pages.plan import plan_page
 from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.spec.expand import expand
 from dscampaign.orchestrator.spec.load import load_spec
@@ -53,13 +53,6 @@ def test_many_runs_are_summed_up_by_axis(spec: Path, capsys: pytest.CaptureFixtu
     assert "Plan: 150 to submit" in text
 
 
-def test_all_runs_are_shown_on_request(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "sweep.yaml", "--all"]) == 0
-    text = capsys.readouterr().out
-    assert sum(line.startswith("+") and "× 3" in line for line in text.splitlines()) == 50
-    assert "AXIS" not in text
-
-
 def test_rows_that_are_not_like_all_others_are_shown(spec: Path) -> None:
     runs = expand(load_spec(spec))
     items = [PlannedRun(Sign.CREATE, run.name, "", run, run.micro_batch) for run in runs]
@@ -70,10 +63,3 @@ def test_rows_that_are_not_like_all_others_are_shown(spec: Path) -> None:
     text = "\n".join(lines)
     assert [name in text for name in (items[7].name, items[90].name, "old", "crashed")] == [True] * 4
     assert "… and 148 more runs: `campaign plan SPEC --all`" in text
-
-
-def test_a_campaign_that_changes_in_all_its_runs_is_still_summed_up(spec: Path) -> None:
-    runs = expand(load_spec(spec))
-    items = tuple(PlannedRun(Sign.RESUBMIT, run.name, "crashed", run, run.micro_batch) for run in runs)
-    lines = plan_page(Plan("sweep", "slurm", items), Page()).splitlines()
-    assert len(lines) < ROWS_AT_MOST

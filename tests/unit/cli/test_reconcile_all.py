@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED, EXIT_USAGE
+from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_UNSETTLED
 from dscampaign.orchestrator.reconcile import loop
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -74,17 +74,3 @@ def test_a_campaign_whose_folder_is_away_is_said_and_the_other_goes_on(world: Wo
     assert "first: " in found.err
     document = json.loads(found.out)
     assert {each["campaign"]: each["settled"] for each in document["campaigns"]} == {"first": False, "second": True}
-
-
-def test_a_watch_ends_when_all_is_settled(world: World, capsys: Output) -> None:
-    reconcile(world)
-    for name in NAMES:
-        run_jobs(world, name)
-    capsys.readouterr()
-    assert reconcile(world, "--watch") == EXIT_OK
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*NAMES]
-
-
-@pytest.mark.parametrize("words", [("first",), ("--watch", "--interval", "1"), ("--watch", "--interval", "600")])
-def test_what_does_not_go_together_is_said(world: World, words: tuple[str, ...]) -> None:
-    assert reconcile(world, *words) == EXIT_USAGE

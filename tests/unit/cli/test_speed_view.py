@@ -34,18 +34,6 @@ def test_a_line_says_what_was_measured_and_what_was_left_out() -> None:
     assert speed_line(events(SAID), 7) == f"{measured}; warm-up of 20 steps took 14.2 s"
 
 
-def test_what_casts_doubt_is_said() -> None:
-    doubtful = {**SAID, "data_wait_share": 0.12, "alloc_retries": 3}
-    line = speed_line(events(doubtful), 7)
-    assert line.endswith("; 12.0% waited for data; 3 allocator retries")
-
-
-def test_the_newest_word_of_the_attempt_itself_counts() -> None:
-    assert speed_document(events({"tokens_per_s": 1.0}, {"tokens_per_s": 2.0}), 7) == {"tokens_per_s": 2.0}
-    assert speed_line(events(SAID), 8) == ""
-    assert speed_line(events(SAID, kind="script.note"), 7) == ""
-
-
 @pytest.mark.parametrize("said", [{}, {"tokens_per_s": "many"}, {"tokens_per_s": float("nan")}, {"steps": 3}])
 def test_a_script_may_say_anything_of_its_speed(said: dict[str, Any]) -> None:
     assert speed_document(events(said), 7) is None

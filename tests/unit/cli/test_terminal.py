@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dscampaign.db import queries
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.output import TerminalLog
-from dscampaign.orchestrator.formatting import clean, printable
+from dscampaign.orchestrator.formatting import printable
 from dscampaign.tests.support.cli_world import World, make_world
 
 HOSTILE = {
@@ -72,19 +72,11 @@ def test_no_sequence_but_colours_is_printable(kind: str) -> None:
     assert printable(said) == "ab red\n\tc"
 
 
-def test_an_unfinished_sequence_hides_nothing_that_follows() -> None:
-    assert clean("\x1b]0;the error\nis here \x1b") == "0;the error is here "
-
-
 @given(st.text(st.sampled_from("\x1b[]mJ01;\x07\\\r\n a\u202e\x9b\x9d")))
 def test_only_text_and_colours_are_left_whatever_it_was(text: str) -> None:
     left = printable(text, colours=True)
     assert not re.search(r"[^\n\t -~]", re.sub(r"\x1b\[[0-9;:]*m", "", left))
     assert printable(left, colours=True) == left
-
-
-def test_carriage_returns_leave_words_apart() -> None:
-    assert clean(" 10%\r 20%\rKeyError: x\r\n") == " 10%  20% KeyError: x "
 
 
 class Terminal(io.StringIO):
@@ -131,13 +123,6 @@ def test_logs_pass_a_terminal_colours_alone(world: World, screen: Screen) -> Non
         assert main(["logs", "sweep", "bad"]) == 0
     assert "\x1b[32mgreen\x1b[0m" in screen.sent.splitlines()
     assert "\x1b" not in screen.sent.replace("\x1b[32m", "").replace("\x1b[0m", "")
-
-
-def test_a_pipe_gets_the_log_as_it_is(world: World, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    raw = "".join(HOSTILE.values()).encode() + b"\r 10%\r 20%\n\xff"
-    (world.attempt_paths("bad").logs / "2026_rank0.log").write_bytes(raw)
-    assert main(["logs", "sweep", "bad"]) == 0
-    assert capfdbinary.readouterr().out == raw
 
 
 @pytest.mark.parametrize(

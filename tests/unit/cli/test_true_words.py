@@ -98,24 +98,6 @@ def test_what_has_just_been_reconciled_is_not_told_otherwise(world: World, ago_s
     assert "failures are not retried until you run `campaign reconcile sweep --watch`." in text
 
 
-def test_a_first_pass_that_was_broken_off_has_reconciled_nothing(world: World) -> None:
-    learned(world)
-    assert "Not reconciled yet. Run `campaign reconcile sweep --watch`." in page(world)
-
-
-def test_another_trouble_of_the_last_pass_is_said_too(world: World) -> None:
-    learned(world, asked_s=5.0, heard_s=5.0, trouble="3 runs wait for room in the queue")
-    assert "The last pass met a problem: 3 runs wait for room in the queue" in page(world)
-
-
-def test_the_document_says_when_the_executor_was_heard(world: World, capsys: Output) -> None:
-    learned(world, asked_s=7.0, heard_s=5.0, trouble="squeue: away")
-    main(["status", "--json"])
-    out = capsys.readouterr().out
-    assert '"heard_s": 5.0' in out
-    assert '"trouble": "squeue: away"' in out
-
-
 @pytest.mark.parametrize("changed", [True, False])
 def test_another_reconciler_applies_a_change_only_where_there_is_one(
     world: World, capsys: Output, changed: bool
@@ -133,15 +115,6 @@ def test_an_interrupted_submission_says_what_it_left(world: World) -> None:
     assert interrupted(_of(seen, rows), "sweep") == f"stopped; the jobs keep running. {go_on} resumes"
     rows[0] = rows[0]._replace(state=RunState.PENDING, job_id=None)
     assert interrupted(_of(seen, rows), "sweep") == f"interrupted: 3 of 4 runs submitted. {go_on} resumes"
-
-
-def test_an_interrupted_cancel_does_not_say_that_jobs_go_on(world: World) -> None:
-    seen = status(world)
-    rows = [row._replace(state=RunState.QUEUED, job_id=f"7_{i}", desired="cancel") for i, row in enumerate(seen.runs)]
-    said = interrupted(_of(seen, rows), "sweep")
-    assert said == (
-        "interrupted: 4 runs to be cancelled; their jobs may still run. `campaign reconcile sweep --watch` resumes"
-    )
 
 
 def _of(seen: CampaignStatus, rows: list[RunStatus]) -> CampaignStatus:

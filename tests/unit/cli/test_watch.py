@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 
 from dscampaign.db.errors import StoreMissing, StoreUnreachable
 from dscampaign.orchestrator.cli.watch import Obstacles, patiently
-from dscampaign.orchestrator.executors.storage import unwritable
 
 
 def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
@@ -28,13 +26,6 @@ def test_an_obstacle_is_said_once_and_so_is_its_end() -> None:
         [],
         ["folder away"],
     ]
-
-
-def test_the_same_trouble_with_another_temporary_file_is_the_same() -> None:
-    obstacles = Obstacles()
-    for name, news in (("a", 1), ("b", 0)):
-        error = unwritable(OSError(errno.EROFS, "Read-only file system", f"/c/.current.{name}"))
-        assert len(obstacles.news({error.about: str(error)})) == news
 
 
 def test_the_last_word_waits_for_the_store() -> None:

@@ -33,24 +33,26 @@ def made_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made_postgres(postgres: PostgresServer) -> str:
-    """The name of a database with this version's tables."""
+    """The address of a database with this version's tables."""
     url = postgres.new_database()
     store = Store.open(url, check_schema=False)
     upgrade(store)
     store.close()
-    return url.rpartition("/")[2]
+    return url
 
 
 @pytest.fixture(params=BOTH)
-def url(request: pytest.FixtureRequest) -> str:
-    """The address of a database with this version's tables, a copy: to make them takes longer than most tests."""
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a database with this version's tables, all empty: to make them takes longer than most tests."""
     if request.param == "postgres":
-        copy: str = request.getfixturevalue("postgres").new_database(request.getfixturevalue("made_postgres"))
-        return copy
-    path = request.getfixturevalue("tmp_path") / "store" / "campaign.db"
-    path.parent.mkdir(mode=0o700)
-    shutil.copy(request.getfixturevalue("made_sqlite"), path)
-    return f"sqlite:///{path}"
+        address: str = request.getfixturevalue("made_postgres")
+        yield address
+        request.getfixturevalue("postgres").empty(address)
+    else:
+        path = request.getfixturevalue("tmp_path") / "store" / "campaign.db"
+        path.parent.mkdir(mode=0o700)
+        shutil.copy(request.getfixturevalue("made_sqlite"), path)
+        yield f"sqlite:///{path}"
 
 
 @pytest.fixture

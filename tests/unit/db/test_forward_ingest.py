@@ -55,17 +55,3 @@ def test_lines_without_an_event_are_set_aside(world: World) -> None:
     [bad] = world.events("spool.corrupt")
     assert "byte 0 of forward.jsonl" in bad.message
     assert len(world.events("forward.opened")) == 1
-
-
-@pytest.mark.parametrize("length", [1 << 20, 9 << 20])
-def test_a_long_line_holds_up_none_that_follows(world: World, length: int) -> None:
-    spool = ForwardSpool(1, say(world, {**OPENED, "message": "x" * length}, OPENED))
-    while not ingest(world.store, spool).caught_up:
-        pass
-    assert world.events("forward.opened")[-1].message == OPENED["message"]
-
-
-def test_a_file_that_is_not_there_is_empty(world: World) -> None:
-    assert ingest(world.store, ForwardSpool(1, world.dir / "none")).caught_up
-    with pytest.raises(LookupError):
-        ingest(world.store, ForwardSpool(99, world.dir / "none"))

@@ -1,20 +1,16 @@
 """Telemetry from a node's file into the store: every sample once, nothing in silence."""
 
-import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dscampaign.db import queries, schema
+from dscampaign.db import queries
 from dscampaign.db.gpu_records import GPU_FIGURES, GpuDevice, GpuSample
 from dscampaign.db.ingest import attempt
 from dscampaign.db.ingest.attempt import GpuSpool
-from dscampaign.db.ingest.lines import parse_gpus
 from dscampaign.db.ingest.spool import IngestResult, ingest
-from dscampaign.db.states import AttemptState
 from dscampaign.tests.support.worlds import World, as_bytes
 
 DEVICES = {
@@ -95,13 +91,6 @@ def test_each_node_has_an_offset_of_its_own(world: World) -> None:
     assert [(row.node_rank, row.ts_s) for row in samples(world) if row.gpu] == [(0, 1.0), (1, 1.0), (1, 2.0)]
 
 
-def test_an_attempt_without_telemetry_leaves_no_trace(world: World) -> None:
-    assert take(world).caught_up
-    with world.store.read() as conn:
-        assert queries.node_offsets(conn, [1]) == {}
-        assert queries.attempt_gpus(conn, 1) is None
-
-
 def test_a_torn_line_waits_for_its_rest(world: World) -> None:
     line = as_bytes(sample(2.0))
     write(world, sample(1.0), line[:20])
@@ -132,41 +121,6 @@ def test_a_corrupt_line_is_set_aside_and_the_rest_is_taken(world: World, line: A
     assert (event.run_id, event.attempt_id) == (world.run_id, 1)
 
 
-def test_a_figure_that_is_wrong_does_not_take_the_others_with_it(world: World) -> None:
-    write(world, sample(1.0, power_w=[5.0, 6.0], energy_j=[1.0], throttle=[0.5, 1], util_pct=["a", 1], new=[1, 2]))
-    assert take(world).rejected == 1
-    assert [(row.power_w, row.energy_j, row.throttle, row.util_pct) for row in samples(world)] == [
-        (5.0, None, None, None),
-        (6.0, None, None, None),
-    ]
-    assert "energy_j, throttle, util_pct, new" in world.events("spool.corrupt")[0].message
-
-
-def test_an_empty_line_closes_a_broken_one_in_silence() -> None:
-    batch = parse_gpus(b"\n" + as_bytes(sample(1.0)), 0)
-    assert (batch.bad, len(batch.samples), batch.lines) == ([], 2, 2)
-
-
-def test_a_line_without_end_does_not_stop_the_file(world: World) -> None:
-    write(world, b"x" * 250 + b"\n", sample(1.0))
-    while not take(world, max_bytes=100 + len(as_bytes(sample(1.0)))).caught_up:
-        pass
-    assert len(samples(world)) == 2
-
-
-def test_a_truncated_file_is_reported_once_and_loses_no_sample(world: World) -> None:
-    write(world, sample(1.0))
-    take(world)
-    with world.store.write() as conn:
-        queries.update_attempt(conn, 1, state=AttemptState.COMPLETED)
-        conn.execute(schema.node_spool.update().values(spool_offset=10**9))
-    write(world, sample(2.0))
-    for _ in range(3):
-        take(world)
-    assert len(world.events("gpus-0.jsonl.truncated")) == 1
-    assert {row.ts_s for row in samples(world)} == {1.0, 2.0}
-
-
 def test_events_of_a_gpu_are_recorded_once(world: World) -> None:
     write(world, {"event": "slowed", "ts": 7.5, "message": "GPU 1 of n1 is slowed down", "gpu": 1, "reasons": ["hot"]})
     assert take(world).events == 1
@@ -174,24 +128,6 @@ def test_events_of_a_gpu_are_recorded_once(world: World) -> None:
     [event] = world.events("gpu.slowed")
     assert (event.ts_s, event.message, event.attempt_id) == (7.5, "GPU 1 of n1 is slowed down", 1)
     assert event.data == {"gpu": 1, "reasons": ["hot"], "node_rank": 0}
-
-
-def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
-    count = 600
-    write(world, *(sample(float(second)) for second in range(count)), *({"event": "tick"} for _ in range(20)))
-
-    def drain(_: int) -> int:
-        taken = 0
-        while True:
-            result = take(world, max_bytes=5000)
-            taken += result.lines
-            if result.caught_up:
-                return taken
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sum(pool.map(drain, range(2))) == count + 20
-    assert len(samples(world)) == 2 * count
-    assert len(world.events("gpu.tick")) == 20
 
 
 def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
@@ -208,15 +144,3 @@ def test_a_transaction_that_breaks_off_leaves_nothing_and_loses_nothing(
     with world.store.read() as conn:
         assert (queries.node_offsets(conn, [1]), queries.gpu_devices(conn, 1)) == ({}, [])
     assert (take(world).lines, len(samples(world)), len(world.events("gpu.tick"))) == (3, 2, 1)
-
-
-def test_an_unknown_attempt_is_an_error(world: World) -> None:
-    with pytest.raises(LookupError, match="no attempt 99"):
-        ingest(world.store, GpuSpool(99, spool(world), 0))
-
-
-def test_text_that_no_database_takes_is_made_storable(world: World) -> None:
-    write(world, json.dumps({"devices": [{"gpu": 0, "name": "a\0\ud800", "uuid": [[]]}], "node": None}))
-    take(world)
-    with world.store.read() as conn:
-        assert [(gpu.name, gpu.node) for gpu in queries.gpu_devices(conn, 1)] == [("a\ufffd?", "")]

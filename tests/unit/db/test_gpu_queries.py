@@ -11,7 +11,6 @@ from dscampaign.db.gpu_records import AttemptGpus, GpuUse, TokenEnergy, j_per_to
 from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import WARM_UP_STEPS
-from dscampaign.db.schema import run
 from dscampaign.tests.support.worlds import World, as_bytes
 
 TOKENS = 1000.0
@@ -58,13 +57,6 @@ def test_a_counter_that_began_anew_counts_from_there(world: World) -> None:
     assert use(world).energy_j == pytest.approx(100 + 50 + 100)
 
 
-def test_a_gap_in_the_counter_is_bridged(world: World) -> None:
-    lines = counter([1, 2, 3], lambda ts: 100 * ts)
-    lines[1]["energy_j"] = [None]
-    sampled(world, lines)
-    assert use(world).energy_j == pytest.approx(200)
-
-
 def test_means_are_over_time_and_peaks_over_samples(world: World) -> None:
     base = {"gpu": [0]}
     sampled(
@@ -85,14 +77,6 @@ def test_means_are_over_time_and_peaks_over_samples(world: World) -> None:
     assert gpu.energy_j is None
 
 
-def test_the_reasons_that_name_a_fault_are_the_slow_ones(world: World) -> None:
-    reasons = {0x1: 0, 0x2: 0, 0x4: 0, 0x8: 1, 0x10: 0, 0x20: 1, 0x40: 1, 0x80: 1, 0x100: 0}
-    sampled(world, [{"ts": ts, "span_s": 1, "gpu": [0], "throttle": [bit]} for ts, bit in enumerate(reasons)])
-    [gpu] = use(world).gpus
-    assert gpu.slowed == pytest.approx(sum(reasons.values()) / len(reasons))
-    assert gpu.power_capped == pytest.approx(1 / len(reasons))
-
-
 def test_energy_per_token_excludes_the_warm_up(world: World) -> None:
     """900 W while it compiles, 300 W from the end of step 20 on."""
     stepped(world)
@@ -102,16 +86,6 @@ def test_energy_per_token_excludes_the_warm_up(world: World) -> None:
     assert found is not None
     assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
     assert found.j_per_token == pytest.approx(0.3)
-
-
-def test_the_configuration_sets_the_warm_up(world: World) -> None:
-    with world.store.write() as conn:
-        conn.execute(run.update().values(config={"train": {"untimed_steps": 35}}))
-    stepped(world)
-    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
-    assert (found.first_step, found.last_step) == (35, 100)
 
 
 def test_the_ends_of_the_window_are_interpolated(world: World) -> None:
@@ -136,14 +110,6 @@ def test_a_line_stands_for_the_steps_since_the_one_before(world: World) -> None:
     assert astuple(found) == pytest.approx((20, 100, 80.0, 300 * 80, 80 * TOKENS))
 
 
-def test_without_step_times_the_lines_are_timed(world: World) -> None:
-    stepped(world, step_time=None)
-    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
-    assert found.tokens == pytest.approx(80 * TOKENS)
-
-
 def test_time_without_steps_costs_energy_and_makes_no_tokens(world: World) -> None:
     """A checkpoint of 30 s after step 50."""
     line = {"tokens_per_s": TOKENS, "step_time": 1.0}
@@ -154,25 +120,6 @@ def test_time_without_steps_costs_energy_and_makes_no_tokens(world: World) -> No
     assert found is not None
     assert (found.seconds, found.energy_j) == pytest.approx((110, 300 * 110))
     assert found.tokens == pytest.approx(80 * TOKENS)
-
-
-def test_a_short_attempt_leaves_out_its_first_half(world: World) -> None:
-    stepped(world, steps=30)
-    sampled(world, counter(range(995, 1040), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
-    assert (found.first_step, found.last_step) == (15, 30)
-
-
-def test_the_warm_up_goes_by_all_steps_of_the_attempt(world: World) -> None:
-    """The last ten of 40 do not say their tokens."""
-    line = {"tokens_per_s": TOKENS, "step_time": 1.0}
-    world.write(*({"step": s, "ts": 1000.0 + s, "loss": 1.0, **(line if s <= 30 else {})} for s in range(1, 41)))
-    world.ingest()
-    sampled(world, counter(range(995, 1050), lambda ts: 300 * ts))
-    found = use(world).per_token
-    assert found is not None
-    assert (found.first_step, found.last_step) == (20, 30)
 
 
 def test_an_attempt_that_resumed_warms_up_again(world: World) -> None:
@@ -208,29 +155,10 @@ def test_a_node_without_telemetry_makes_the_cost_unknown(world: World, nodes: in
     assert (found.energy_j if found else None) == (pytest.approx(2 * 300 * 80) if nodes == 2 else None)
 
 
-def test_a_gpu_that_never_answered_makes_the_cost_unknown(world: World) -> None:
-    stepped(world)
-    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts), gpus=2)
-    assert use(world).per_token is None
-
-
-def test_a_gpu_without_a_counter_makes_the_cost_unknown(world: World) -> None:
-    stepped(world)
-    lines = [{"ts": ts, "span_s": 1, "gpu": [0, 1], "energy_j": [3.0 * ts, None]} for ts in range(995, 1106)]
-    sampled(world, lines, gpus=2)
-    assert (use(world).per_token, use(world).energy_j) == (None, None)
-
-
 @pytest.mark.parametrize("steps", [0, 1, 18])
 def test_a_short_window_has_no_energy_per_token(world: World, steps: int) -> None:
     stepped(world, steps=steps)
     sampled(world, counter(range(995, 1040), lambda ts: 300 * ts))
-    assert use(world).per_token is None
-
-
-def test_a_script_that_counts_no_tokens_has_no_cost(world: World) -> None:
-    stepped(world, tokens_per_s=None)
-    sampled(world, counter(range(995, 1106), lambda ts: 300 * ts))
     assert use(world).per_token is None
 
 
@@ -254,16 +182,6 @@ def test_a_run_counts_the_attempts_of_its_present_configuration(world: World) ->
         assert [used.energy_j for used in queries.run_gpus(conn, world.run_id)] == pytest.approx([5, 7])
 
 
-def test_the_samples_of_a_campaign_come_run_by_run(world: World) -> None:
-    sampled(world, counter([1, 2], lambda ts: ts))
-    with world.store.read() as conn:
-        found = list(queries.iter_gpu_samples(conn, world.campaign_id))
-    assert [(run_id, generation, gpu and gpu.node, row.ts_s) for run_id, generation, gpu, row in found] == [
-        (world.run_id, 1, "n0", 1.0),
-        (world.run_id, 1, "n0", 2.0),
-    ]
-
-
 def timed(world: World) -> tuple[GpuUse, ...]:
     with world.store.read() as conn:
         [found] = queries.run_gpus(conn, world.run_id)
@@ -284,15 +202,3 @@ def test_timed_use_excludes_start_warm_up_and_end(world: World) -> None:
     with world.store.read() as conn:
         [whole] = queries.run_gpus(conn, world.run_id)
     assert whole.util_pct == pytest.approx((21 * 55 + 179 * 2) / 200)
-
-
-def test_a_script_without_tokens_is_timed_too(world: World) -> None:
-    stepped(world, steps=10, tokens_per_s=None)
-    sampled(world, used(range(1000, 1011), lambda ts: ts - 1000))
-    assert [gpu.samples for gpu in timed(world)] == [6]  # its first half is warm-up
-
-
-def test_a_window_between_two_samples_has_none(world: World) -> None:
-    stepped(world, steps=40)
-    sampled(world, used([900, 1019, 1041], lambda _: 1))
-    assert timed(world) == ()

@@ -61,19 +61,6 @@ def test_a_spool_is_taken_once(world: World, count: int) -> None:
     ]
 
 
-def test_checkpoint_events_of_scripts_with_other_fields_are_ignored(world: World) -> None:
-    world.write({"event": "checkpoint", "step": 20, "path": "/c/g0001-step00000020", "size_bytes": 8})
-    world.write({"event": "checkpoint", "note": "of my own"})
-    assert world.ingest().events == 2
-    with world.store.read() as conn:
-        [found] = queries.checkpoints(conn, world.run_id)
-    assert (found.step, found.path, found.size_bytes) == (20, "/c/g0001-step00000020", 8)
-
-
-def test_a_spool_that_does_not_exist_yet_is_empty(world: World) -> None:
-    assert world.ingest().caught_up
-
-
 def test_the_attempt_knows_where_it_began_and_how_far_it_came(world: World) -> None:
     world.write(*_lines(101, 120))
     world.ingest()
@@ -140,14 +127,6 @@ def test_a_corrupt_line_is_set_aside_and_the_rest_is_taken(world: World) -> None
     assert len(world.events("spool.corrupt")) == 1
 
 
-def test_a_spool_of_rubbish_does_not_flood_the_events(world: World) -> None:
-    world.write(*["rubbish"] * 100)
-    assert world.ingest().rejected == 100
-    events = world.events("spool.corrupt")
-    assert len(events) == 21
-    assert events[-1].data == {"offset": 160, "last_offset": 792, "lines": 80}
-
-
 def test_a_line_without_end_does_not_stop_the_spool(world: World) -> None:
     world.write(b"x" * 250 + b"\n", {"step": 1, "loss": 1.0})
     while not world.ingest(max_bytes=100).caught_up:
@@ -155,23 +134,6 @@ def test_a_line_without_end_does_not_stop_the_spool(world: World) -> None:
     assert [row.step for row in world.metrics()] == [1]
     [event] = world.events("spool.corrupt")
     assert event.data["offset"] == 0
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 3])
-def test_the_rest_of_a_line_without_end_is_no_line(world: World, pieces: int) -> None:
-    """Though it looks like one, and however much of it is there when a reader comes."""
-    step = json.dumps({"step": 9, "loss": 9.0})
-    world.write({"step": 1, "loss": 1.0}, b"y" * 100)
-    for _ in range(2):
-        world.ingest(max_bytes=100)
-    for piece in range(pieces):
-        world.write(f"{step}{'' if piece < pieces - 1 else chr(10)}".encode())
-        world.ingest(max_bytes=100)
-    world.write({"step": 2, "loss": 0.5})
-    while not world.ingest(max_bytes=100).caught_up:
-        pass
-    assert [row.step for row in world.metrics()] == [1, 2]
-    assert len(world.events("spool.corrupt")) == 1
 
 
 ODD = [
@@ -274,23 +236,6 @@ def test_the_memory_of_one_size_never_stands_beside_another(world: World) -> Non
     assert [replace(seen, key="k") for seen in _ledger(world)] == [known]
 
 
-def test_memory_events_of_scripts_with_other_fields_are_ignored(world: World) -> None:
-    with world.store.write() as conn:
-        queries.update_attempt(conn, 1, memory_key="k")
-    own: list[dict[str, object]] = [{"usable_gb": value} for value in (math.inf, -1.0, "84", True)]
-    own += [{"usable_gb": 84.0, "micro_batch": size} for size in (0, "4")]
-    own += [{}, {"size": 84.0}]
-    world.write(*({"event": "memory", **fields} for fields in own))
-    assert world.ingest().events == len(own)
-    assert _ledger(world) == []
-
-
-def test_an_attempt_without_a_memory_key_has_no_ledger(world: World) -> None:
-    world.write({"event": "memory", "usable_gb": 84.0})
-    assert world.ingest().events == 1
-    assert _ledger(world) == []
-
-
 def _end(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, 1, state=AttemptState.COMPLETED)
@@ -343,23 +288,6 @@ def test_a_file_that_is_shown_late_is_not_read_again_while_its_attempt_goes_on(w
     assert len(world.metrics()) == 5
 
 
-def test_a_line_that_was_given_up_is_not_taken_for_a_wrong_offset(world: World) -> None:
-    world.write(*_lines(1, 3), b"x" * 5000 + b"\n", *_lines(4, 6))
-    while not world.ingest(max_bytes=1000).caught_up:
-        pass
-    assert [row.step for row in world.metrics()] == [1, 2, 3, 4, 5, 6]
-    assert world.events("spool.truncated") == []
-
-
-def test_small_bites_give_the_same(world: World) -> None:
-    world.write(*_lines(1, 50))
-    bites = 1
-    while not world.ingest(max_bytes=100).caught_up:
-        bites += 1
-    assert bites > 20
-    assert [row.step for row in world.metrics()] == list(range(1, 51))
-
-
 def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
     count = 3000
     world.write(*_lines(1, count), *({"event": "tick", "n": number} for number in range(20)))
@@ -378,22 +306,6 @@ def test_two_drainers_at_once_take_every_line_once(world: World) -> None:
     assert [event.data["n"] for event in world.events("script.tick")] == list(range(20))
 
 
-def test_lines_that_another_drainer_left_are_taken(world: World) -> None:
-    """As an agent pushes while a pass goes on, and then ends: no other pass may come."""
-    world.write(*_lines(1, 3))
-    spool = MetricSpool(1, world.spool())
-    seen = spool.source(world.store)
-    ingest(world.store, spool)
-    world.write(*_lines(4, 6))
-    drain(world.store, spool, seen, lambda: None)
-    assert [row.step for row in world.metrics()] == [1, 2, 3, 4, 5, 6]
-
-
-def test_an_unknown_attempt_is_an_error(world: World) -> None:
-    with pytest.raises(LookupError, match="no attempt 99"):
-        ingest(world.store, MetricSpool(99, world.spool()))
-
-
 @pytest.mark.parametrize(("steps", "target"), [(37, 37), ("many", None), (0, None)])
 def test_a_target_that_the_script_counted_is_the_run_s(world: World, steps: object, target: int | None) -> None:
     world.write({"event": "target", "ts": 1.0, "steps": steps})
@@ -402,18 +314,6 @@ def test_a_target_that_the_script_counted_is_the_run_s(world: World, steps: obje
     with world.store.read() as conn:
         [run] = queries.runs(conn, world.campaign_id)
     assert run.target_step == target
-
-
-def test_a_target_that_an_earlier_experiment_counted_is_not_the_run_s(world: World) -> None:
-    """Its line comes late, after the spec has made another one of the run."""
-    world.write({"event": "target", "ts": 1.0, "steps": 37})
-    with world.store.write() as conn:
-        [run] = queries.runs(conn, world.campaign_id)
-        queries.update_run(conn, run.id, config_hash="another")
-    world.ingest()
-    with world.store.read() as conn:
-        [run] = queries.runs(conn, world.campaign_id)
-    assert run.target_step is None
 
 
 def _stored(world: World, run_id: int) -> list[object]:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.errors import AWAY, StaleLease, StoreError, StoreIncomplete
+from dscampaign.db.errors import StaleLease
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import new_campaign
 
@@ -61,19 +61,6 @@ def test_a_lease_from_before_a_clock_change_can_be_taken(store: Store) -> None:
     assert _acquire(store, "a", 3600.0) == 1
     assert _acquire(store, "b") == 2
     assert _acquire(store, "c") is None
-
-
-def test_a_missing_table_is_an_incomplete_store(store: Store) -> None:
-    with store.write() as conn:
-        conn.exec_driver_sql("ALTER TABLE lease RENAME TO aside")
-    with pytest.raises(AWAY, match="lease"):
-        _acquire(store, "a")
-    with store.write() as conn:
-        conn.exec_driver_sql("ALTER TABLE aside RENAME TO lease")
-    assert _acquire(store, "a") == 1
-    with pytest.raises(StoreError) as caught, store.write() as conn:
-        conn.exec_driver_sql("SELECT * FROM lease WHERE")
-    assert not isinstance(caught.value, StoreIncomplete)
 
 
 def test_the_hosts_clock_does_not_matter(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 import math
 
 from dscampaign.db import queries
-from dscampaign.db.records import NewRun, StepTimes
-from dscampaign.tests.support.worlds import World, new_attempt
+from dscampaign.db.records import StepTimes
+from dscampaign.tests.support.worlds import World
 
 
 def _losses(world: World) -> dict[int, float | None]:
@@ -66,33 +66,9 @@ def test_the_newest_figures_keep_values_that_a_later_line_lacks(world: World) ->
     assert math.isnan(found.loss)
 
 
-def test_a_campaigns_metrics_come_run_by_run(world: World) -> None:
-    with world.store.write() as conn:
-        queries.insert_runs(conn, world.campaign_id, [_second_run()])
-        second = queries.run_by_name(conn, world.campaign_id, "second")
-        assert second is not None
-        queries.insert_attempts(conn, [new_attempt(second.id)])
-    world.write({"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0})
-    world.ingest()
-    with world.store.read() as conn:
-        rows = list(queries.iter_metrics(conn, world.campaign_id))
-    assert [(run_id, row.step) for run_id, row in rows] == [(world.run_id, 1), (world.run_id, 2)]
-
-
-def _second_run() -> NewRun:
-    return NewRun("second", {}, {}, "h1", 1)
-
-
 def _step_times(world: World) -> StepTimes:
     with world.store.read() as conn:
         return queries.step_times(conn, world.run_id)
-
-
-def test_the_99th_percentile_of_the_newest_steps(world: World) -> None:
-    assert _step_times(world) == StepTimes(None, 0)
-    world.write(*({"step": step, "step_time": float(step)} for step in range(1, 1501)))
-    world.ingest()
-    assert _step_times(world) == StepTimes(1490.0, 1000, 1490.0)
 
 
 def test_step_times_of_earlier_attempts_fill_up_those_of_the_newest(world: World) -> None:
@@ -106,10 +82,3 @@ def test_step_times_of_earlier_attempts_fill_up_those_of_the_newest(world: World
     world.write({"step": 1, "step_time": 50.0}, generation=3)
     world.ingest(3)
     assert _step_times(world) == StepTimes(9.0, 31, 9.0)  # another experiment
-
-
-def test_a_script_without_step_times_is_timed_by_its_lines(world: World) -> None:
-    world.write({"step": 1, "ts": 100.0}, {"step": 2, "ts": 103.0}, {"step": 6, "ts": 111.0}, {"step": 7, "ts": 50.0})
-    world.ingest()
-    # 3 s, and 4 steps in 8 s; a clock that was set back proves nothing
-    assert _step_times(world) == StepTimes(3.0, 2, 8.0)

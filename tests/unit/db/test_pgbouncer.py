@@ -8,19 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text
 
 from dscampaign.db import queries
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.ingest.upsert import insert_gpu_samples
 from dscampaign.db.records import NewAttempt, NewRun
-from dscampaign.db.schema import gpu_sample
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.tests.support.pgbouncer import PgBouncer
 from dscampaign.tests.support.postgres import PostgresServer
-from dscampaign.tests.support.worlds import make_world
 
 AGENTS, PUSHES, CONNECTIONS = 4, 10, 2
 LINES = 250
@@ -73,28 +69,4 @@ def test_agents_push_through_a_pooler(pooled: str, tmp_path: Path) -> None:
     with store.read() as conn:
         for run in runs:
             assert [row.step for row in queries.metrics(conn, run.id)] == list(range(1, PUSHES * LINES + 1))
-    store.close()
-
-
-def test_rows_are_copied_twice_in_one_transaction(pooled: str, tmp_path: Path) -> None:
-    """As the halves of a spool are of which a line was refused."""
-    store = Store.open(pooled)
-    world = make_world(store, tmp_path)
-    figures = [None] * (len(gpu_sample.c) - 5)
-    attempt = world.attempt(2)
-    rows = [(attempt, 0, 0, float(ts_s), 1.0, *figures) for ts_s in range(2 * LINES)]
-    with store.write() as conn:
-        insert_gpu_samples(conn, rows[:LINES])
-        insert_gpu_samples(conn, rows[LINES:])
-        assert conn.execute(select(func.count()).select_from(gpu_sample)).scalar_one() == 2 * LINES
-    store.close()
-
-
-def test_time_limits_hold_in_every_transaction(pooled: str) -> None:
-    """A client that was stopped in the midst of a transaction keeps its locks for a while, not for ever."""
-    store = Store.open(pooled)
-    for transaction in (store.read, store.write, store.write):
-        with transaction() as conn:
-            assert conn.execute(text("SHOW lock_timeout")).scalar_one() == "30s"
-            assert conn.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one() == "1min"
     store.close()

@@ -66,24 +66,6 @@ def test_of_lines_that_are_not_of_every_step_one_in_ten_stays(
     assert thin(world) == Pruned()
 
 
-def test_a_step_far_ahead_is_not_walked_to(world: World) -> None:
-    """As where a script reports tokens as the step of its last line."""
-    world.write(*losses(1, 20), {"step": 10**15, "loss": 4.0})
-    world.ingest()
-    end(world, 1)
-    assert thin(world) == Pruned(runs=1, steps=17)
-    assert steps(world) == [1, 10, 20, 10**15]
-
-
-def test_thinner_by_a_number_that_is_no_multiple(world: World) -> None:
-    world.write(*losses(1, 90))
-    world.ingest()
-    end(world, 1)
-    thin(world)
-    thin(world, Retention(15, 0.0))
-    assert steps(world) == [1, 20, 30, 50, 60, 80, 90]
-
-
 def test_screening_runs_stay_whole(world: World) -> None:
     world.write(*losses(1, 50))
     world.ingest()
@@ -92,17 +74,6 @@ def test_screening_runs_stay_whole(world: World) -> None:
         queries.update_run(conn, world.run_id, stage=Stage.SCREENING)
     assert thin(world) == Pruned()
     assert len(steps(world)) == 50
-
-
-def test_rare_lines_stay(world: World) -> None:
-    world.write(
-        *losses(1, 32), {"step": 33, "loss": 0.1}, *losses(34, 39), '{"step": 40, "loss": NaN}', *losses(41, 60)
-    )
-    world.write({"step": 13, "eval_loss": 4.5}, {"step": 27, "mem_reserved": 70.0}, {"step": 28, "mem_allocated": 60.0})
-    world.ingest()
-    end(world, 1)
-    thin(world)
-    assert steps(world) == [1, 10, 13, 20, 27, 28, 30, 33, 40, 50, 60]
 
 
 def test_lines_that_a_later_attempt_hid_stay_hidden(world: World) -> None:
@@ -118,17 +89,6 @@ def test_lines_that_a_later_attempt_hid_stay_hidden(world: World) -> None:
     after = {row.step: row.generation for row in world.metrics()}
     assert after == {step: before[step] for step in after}
     assert list(after) == [1, 10, 20, 30, 40, 41, 50, 55, 57, 60, 70, 80, 83]
-
-
-def test_a_script_s_own_figures_are_thinned_alike(world: World) -> None:
-    world.write(*losses(1, 30, skipped_steps=1.0), {"step": 25, "once": 1.0})
-    world.ingest()
-    end(world, 1)
-    assert thin(world).figures == 30 - 5
-    assert {(row.step, *row.extra) for row in world.metrics()} == {
-        (25, "once", "skipped_steps"),
-        *((step, "skipped_steps") for step in (1, 10, 20, 30)),
-    }
 
 
 @pytest.mark.parametrize(
@@ -166,37 +126,6 @@ def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
     thin(world)
     world.ingest()
     assert steps(world) == [1, 10, 20, 30]
-
-
-def test_the_use_of_gpus_is_unchanged(world: World) -> None:
-    seconds = [1000.0 + second for second in range(120)]
-    power = {"power_w": [300.0], "util_pct": [50.0], "temperature_c": [40.0], "mem_used_gb": [10.0]}
-    sampled(world, counter(seconds, lambda ts: 300 * (ts - 1000), **power))
-    stepped(world)
-    end(world, 1)
-    with world.store.read() as conn:
-        [before], alone = queries.run_gpus(conn, world.run_id), queries.attempt_gpus(conn, 1)
-    assert before.per_token is not None
-    assert thin(world).samples == 120 - 13
-    with world.store.read() as conn:
-        assert queries.run_gpus(conn, world.run_id) == [before]
-        found = queries.attempt_gpus(conn, 1)
-        assert found
-        assert alone
-        assert (found.gpus, found.per_token) == (alone.gpus, alone.per_token)
-        assert [sample.ts_s for sample in queries.gpu_samples(conn, 1)] == [*seconds[::10], seconds[-1]]
-
-
-def test_a_dry_run_counts_and_changes_nothing(world: World) -> None:
-    sampled(world, counter([1000.0 + second for second in range(30)], lambda ts: ts))
-    stepped(world, 30)
-    end(world, 1)
-    counted = thin(world, dry_run=True)
-    assert (counted.steps, counted.samples) == (30 - 4, 30 - 4)
-    assert len(steps(world)) == 30
-    assert thin(world) == counted
-    assert thin(world) == Pruned()
-    assert [event.data["keep_every"] for event in world.events("metrics_pruned")] == [10]
 
 
 def test_it_can_be_made_thinner_and_never_thicker(world: World) -> None:

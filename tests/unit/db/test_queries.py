@@ -1,12 +1,10 @@
 """The questions that the orchestrator asks."""
 
 import re
-import time
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import JSON, event
-from sqlalchemy.exc import SQLAlchemyError
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleWrite
@@ -37,13 +35,6 @@ def test_a_campaign_and_its_runs_come_back_as_they_went_in(store: Store) -> None
     assert (first.state, first.generation, first.retry_epoch, first.desired) == (RunState.PENDING, 0, 0, "run")
 
 
-def test_many_runs_go_in_at_once(store: Store) -> None:
-    with store.write() as conn:
-        campaign_id = new_campaign(conn)
-        queries.insert_runs(conn, campaign_id, [_new_run(f"r{number}", number) for number in range(2500)])
-        assert len(queries.runs(conn, campaign_id)) == 2500
-
-
 def test_a_name_is_taken_once(world: World) -> None:
     with pytest.raises(StaleWrite), world.store.write() as conn:
         new_campaign(conn)
@@ -66,13 +57,6 @@ def test_an_update_that_expects_another_state_changes_nothing(world: World) -> N
     assert (attempt.job_id, attempt.evidence, attempt.state) == ("7", {"a": 1}, AttemptState.INTENT)
 
 
-def test_a_wrong_column_or_state_is_refused(world: World) -> None:
-    with pytest.raises(SQLAlchemyError), world.store.write() as conn:
-        queries.update_run(conn, world.run_id, no_such_column=1)
-    with pytest.raises((SQLAlchemyError, ValueError)), world.store.write() as conn:
-        queries.update_run(conn, world.run_id, state="sleeping")
-
-
 def test_a_generation_is_decided_once(world: World) -> None:
     world.attempt(2)
     with pytest.raises(StaleWrite):
@@ -80,15 +64,6 @@ def test_a_generation_is_decided_once(world: World) -> None:
     with world.store.read() as conn:
         assert queries.runs(conn, world.campaign_id)[0].generation == 2
         assert [row.generation for row in queries.attempts(conn, world.campaign_id, world.run_id)] == [1, 2]
-
-
-def test_a_heartbeat_is_the_databases_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    with world.store.write() as conn:
-        assert queries.beat(conn, 1)
-        [attempt] = queries.attempts(conn, world.campaign_id)
-        assert attempt.heartbeat_s is not None
-        assert abs(attempt.heartbeat_s - world.store.now(conn)) < 60
 
 
 def test_events_come_in_order_and_a_limit_keeps_the_newest(world: World) -> None:
@@ -140,20 +115,6 @@ def test_jobs_are_recorded_of_attempts_that_were_only_intended(world: World) -> 
     assert found[third] == (AttemptState.INTENT, None)
 
 
-def test_checkpoints_and_memory_are_recorded_once(world: World) -> None:
-    saved = [CheckpointRow(world.run_id, 1, 1, step, f"/c/{step}", 10, 5.0) for step in (100, 200)]
-    seen = [MemoryObservation("k", 1, 4, oom, 1.0, 2.0, 80.0, 5.0) for oom in (False, True)]
-    for _ in range(2):
-        with world.store.write() as conn:
-            for checkpoint in saved:
-                queries.record_checkpoint(conn, checkpoint)
-            for observation in seen:
-                queries.observe_memory(conn, observation)
-    with world.store.read() as conn:
-        assert queries.checkpoints(conn, world.run_id) == saved[::-1]
-        assert sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom) == seen
-
-
 def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: World) -> None:
     with world.store.write() as conn:
         assert queries.saved_steps(conn, world.campaign_id) == {}
@@ -164,19 +125,6 @@ def test_the_newest_checkpoint_counts_of_the_present_configuration_alone(world: 
         assert queries.checkpoint_sizes(conn, [world.run_id]) == {world.run_id: 30}
         queries.update_run(conn, world.run_id, config_hash="another")
         assert queries.saved_steps(conn, world.campaign_id) == {}
-
-
-def test_later_memory_reports_fill_in(world: World) -> None:
-    first = MemoryObservation("k|GPU|2", 1, 4, oom=False, after_init_gb=1.0, per_sample_gb=0.5, usable_gb=80.0)
-    later = MemoryObservation("k|?|?", 1, 4, oom=False, peak_reserved_gb=9.0, usable_gb=79.0)
-    with world.store.write() as conn:
-        for observation in (first, later, MemoryObservation("k|?|?", 1, 8, oom=True), replace(later, usable_gb=None)):
-            queries.observe_memory(conn, observation)
-    with world.store.read() as conn:
-        fitted, failed = sorted(queries.memory_of_run(conn, world.run_id), key=lambda row: row.oom)
-    assert (failed.micro_batch, failed.usable_gb) == (8, None)
-    assert fitted.created_s
-    assert replace(fitted, created_s=None) == replace(first, peak_reserved_gb=9.0, usable_gb=79.0)
 
 
 def test_the_ledger_of_a_key_spans_campaigns(world: World) -> None:

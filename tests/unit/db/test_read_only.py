@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.errors import StoreBusy, StoreError, StoreReadOnly
+from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.store import Store
 
 
@@ -83,38 +83,6 @@ def test_writing_is_refused_with_the_owner(folder: Path) -> None:
             add(seen, "mine")
         assert "--store" in caught.value.hint
         assert not caught.value.retryable
-
-
-def test_a_writer_that_comes_meanwhile_is_noticed(folder: Path) -> None:
-    url = f"sqlite:///{folder}/campaign.db"
-    Store.open(url, create=True).close()
-    with as_reader(folder):
-        seen = Store.open(url)
-    with pytest.raises(StoreBusy, match="changed while it was read"), seen.read(), closing(Store.open(url)) as own:
-        add(own, "sweep")
-
-
-def test_a_log_that_only_the_owner_can_replay_is_named(folder: Path) -> None:
-    url = f"sqlite:///{folder}/campaign.db"
-    Store.open(url, create=True).close()
-    (folder / "campaign.db-wal").write_bytes(b"x" * 100)
-    with as_reader(folder), pytest.raises(StoreError, match="cannot be read") as caught:
-        Store.open(url)
-    assert "run `campaign status` once" in caught.value.hint
-
-
-def test_a_file_that_may_not_be_read_is_not_tried_again(folder: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("LEFT OUT: needs a second user")
-    url = f"sqlite:///{folder}/campaign.db"
-    Store.open(url, create=True).close()
-    with as_reader(folder):
-        os.seteuid(0)
-        (folder / "campaign.db").chmod(0o600)
-        os.seteuid(65534)
-        with pytest.raises(StoreError, match="may not read") as caught:
-            Store.open(url)
-    assert not caught.value.retryable
 
 
 # -- a store that others may have written ------------------------------------------------------------------------------
@@ -191,17 +159,3 @@ def test_a_shown_store_runs_no_function_of_its_schema(folder: Path) -> None:
     with closing(Store.open(url)) as seen, seen.read() as conn:
         for name, value in {"trusted_schema": 0, "query_only": 1, "cell_size_check": 1}.items():
             assert conn.exec_driver_sql(f"PRAGMA {name}").scalar_one() == value
-
-
-def test_a_file_system_that_is_mounted_read_only_is_called_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There even root, to whom the file belongs, may only read it."""
-    url = f"sqlite:///{folder}/campaign.db"
-    with closing(Store.open(url, create=True)) as own:
-        add(own, "sweep")
-    found = os.statvfs(folder)
-    flags = found.f_flag | os.ST_RDONLY
-    with as_reader(folder):
-        store = Store.open(url)
-        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*found[:8], flags, found.f_namemax)))
-        with pytest.raises(StoreReadOnly, match="lies on a file system that is mounted read-only"):
-            store.check_writable()

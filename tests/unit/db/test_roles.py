@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,9 +13,8 @@ import pytest
 
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
-from dscampaign.db.ingest.attempt import GpuSpool
 from dscampaign.db.ingest.metrics import MetricSpool
-from dscampaign.db.ingest.spool import drain, ingest
+from dscampaign.db.ingest.spool import ingest
 from dscampaign.db.records import METRIC_COLUMNS
 from dscampaign.db.states import ACTIVE_ATTEMPT, TERMINAL_ATTEMPT, AttemptState, RunState
 from dscampaign.db.store import Store
@@ -29,7 +27,6 @@ from dscampaign.tests.support.worlds import World, make_world
 pytestmark = pytest.mark.postgres
 
 ROLES = files("dscampaign.db") / "roles.sql"
-Login = Callable[..., Store]
 
 
 def world_with_logins(postgres: PostgresServer, folder: Path) -> World:
@@ -91,43 +88,6 @@ def test_the_ingest_role_ingests_and_decides_nothing(world: World, job: Store) -
         assert (queries.run_by_id(conn, world.run_id).target_step, queries.saved_steps(conn, 1)) == (300, {1: 9})
 
 
-@pytest.mark.parametrize("lacking", ["SELECT (config_hash) ON run", "INSERT ON step_metric", "INSERT ON metric_extra"])
-def test_lines_wait_for_a_grant_that_is_missing(world: World, job: Store, lacking: str) -> None:
-    """It is not their fault: as after an upgrade, when nobody has run the file again yet."""
-    world.write(
-        *({"step": step, "loss": 1.0, "mine": 2.0} for step in range(1, 301)), {"event": "target", "steps": 300}
-    )
-    run_sql(world.store, f"REVOKE {lacking} FROM campaign_ingest")
-    with pytest.raises(StoreError, match="permission denied") as refused:
-        ingest(job, MetricSpool(1, world.spool()))
-    assert "roles.sql" in (refused.value.hint or "")
-    assert not world.metrics()
-    assert not world.events("spool.corrupt")
-    run_sql(world.store, ROLES.read_text())
-    result = ingest(job, MetricSpool(1, world.spool()))
-    assert (result.lines, result.rejected, len(world.metrics())) == (301, 0, 300)
-
-
-def test_the_ingest_role_takes_telemetry_and_memory(world: World, job: Store) -> None:
-    spool = world.dir / "gpus-0.jsonl"
-    device = '{"devices":[{"gpu":0,"name":"H200"}],"node":"n1"}\n'
-    sample = '{"ts":%d,"span_s":1,"gpu":[0],"power_w":[500]}\n'
-    spool.write_text(device + "".join(sample % second for second in range(300)) + '{"event":"xid","gpu":0}\n')
-    assert ingest(job, GpuSpool(1, spool, 0)).lines == 302
-    spool.write_text("")
-    ingest(job, GpuSpool(1, spool, 0))
-    assert world.events("gpus-0.jsonl.truncated")
-    run_sql(world.store, "UPDATE attempt SET memory_key = 'k'")
-    world.write(
-        {"event": "memory", "after_init_gb": 3.0, "usable_gb": 80}, {"event": "memory", "peak_reserved_gb": 9.0}
-    )
-    assert ingest(job, MetricSpool(1, world.spool())).rejected == 0
-    with world.store.read() as conn:
-        assert len(list(queries.gpu_samples(conn, 1))) == 300
-        [seen] = queries.memory_of_run(conn, world.run_id)
-    assert (seen.after_init_gb, seen.peak_reserved_gb) == (3.0, 9.0)
-
-
 def test_an_agent_pushes_with_that_role(world: World, job: Store, capsys: pytest.CaptureFixture[str]) -> None:
     world.write(*({"step": step, "loss": 1.0} for step in range(1, 6)))
     (world.dir / "forward.jsonl").write_text('{"event":"opened","ts":1,"tool":"wandb","message":"m","run_id":"a"}\n')
@@ -136,19 +96,6 @@ def test_an_agent_pushes_with_that_role(world: World, job: Store, capsys: pytest
     assert capsys.readouterr().err == ""
     assert len(world.metrics()) == 5
     assert world.events("forward.opened")
-
-
-def test_an_offset_that_the_role_sets_too_far_silences_an_attempt_only_until_its_end(world: World, job: Store) -> None:
-    world.write(*({"step": step, "loss": 1.0} for step in range(1, 7)))
-    ingest(job, MetricSpool(1, world.spool()))
-    run_sql(job, "UPDATE attempt SET spool_offset = 1000000000 WHERE state = 'running' OR id = 1")
-    world.write(*({"step": step, "loss": 1.0} for step in range(7, 61)))
-    ingest(job, MetricSpool(1, world.spool()))
-    run_sql(world.store, "UPDATE attempt SET state = 'completed'")
-    owner = login(world, "a_login")
-    drain(owner, MetricSpool(1, world.spool()), None, lambda: None)
-    owner.close()
-    assert [row.step for row in world.metrics()] == list(range(1, 61))
 
 
 def fill(world: World) -> None:
@@ -291,25 +238,6 @@ def test_the_read_role_sees_everything_and_writes_nothing(world: World) -> None:
     with pytest.raises(StoreReadOnly, match="you may only read this store"):
         run_sql(page, "UPDATE step_metric SET loss = 0")
     page.close()
-
-
-def test_setting_the_roles_again_revokes_earlier_grants(world: World, job: Store) -> None:
-    run_sql(
-        world.store, "GRANT UPDATE ON step_metric, run TO campaign_ingest; GRANT INSERT ON event TO campaign_ingest"
-    )
-    run_sql(world.store, ROLES.read_text())
-    fill(world)
-    with pytest.raises(StoreError, match="permission denied"):
-        run_sql(job, "UPDATE step_metric SET step = 9")
-
-
-def test_psql_takes_the_file_as_in_the_guide(world: World, postgres: PostgresServer) -> None:
-    database = world.store.url_without_password
-    done = subprocess.run(
-        ["psql", "-1", "-v", "ON_ERROR_STOP=1", database, "-f", str(ROLES)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert str(postgres.port) in database
 
 
 def test_states_and_columns_in_the_file_are_those_of_the_program(world: World) -> None:
