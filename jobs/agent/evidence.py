@@ -20,8 +20,7 @@ from dscampaign.jobs.shared.spool_steps import TAIL_BYTES, tail
 from dscampaign.jobs.shared.user_pattern import UserPattern
 
 from .gpus import GpuFacts
-from .kernel_log import KernelLine
-from .machine import Machine
+from .node_facts import KernelLine, Machine
 
 AGENT = "agent"
 """In place of a log's name for a line of the agent itself, number 0: the folder took no outcome."""
@@ -163,7 +162,7 @@ class NodeOutcome(Document):
         kernel: the kernel's messages about GPUs, memory and storage while it ran.
         memory_peak_bytes: the attempt's peak of this node's memory, None if unknown.
         memory_peak_of: "cgroup" for the mark of its own control group, which counts cached files too and reaches the
-            limit in good health; "processes" for the sum over its processes, sampled (see ``host_memory``); else "".
+            limit in good health; "processes" for the sum over its processes, sampled (see `node_facts`); else "".
         memory_limit_bytes: of the control group that it ran in, None for none.
         machine: the node itself, None in a file of an older version.
         allocator: the setting of PyTorch's allocator in the environment, "" for none.

@@ -129,6 +129,7 @@ def _defaults(payload: Payload, cpu_count: int, base: Mapping[str, str]) -> dict
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "COLUMNS": "240",  # Rich, as of Lightning, wraps lines that are written to a file
     }
     if not payload.gpus_per_node:
         defaults |= {"DS_ACCELERATOR": "cpu"} | (

@@ -1,23 +1,85 @@
-"""A node's own evidence of an attempt: GPUs, the kernel's log, the job's memory."""
+"""A node's own evidence of an attempt: the machine, its GPUs, the kernel's log, and the memory of the job.
+
+Without a control group of the attempt's own, its memory is sampled, by its agent, never by the ranks themselves. A
+process's part is its proportional set size (``smaps_rollup``): its own pages, and its share of shared pages, so that
+the parts may be added up. The kernel walks all of a process's pages for it. So for a large process, or if it cannot be
+read, the part is the resident set without shared pages, which is less. Neither includes cached files that no process
+maps, nor memory that a driver holds outside of a process's pages.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from dscampaign.jobs.shared.documents import Time, Whole
 
 from .gpus import GpuWatch
-from .host_memory import ProcessMemory, group_pids, read, tree
-from .kernel_log import KernelLog
-from .machine import MachineWatch
 
+PROC: Final = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+OS_RELEASE: Final = Path("/etc/os-release")
+KMSG: Final = Path("/dev/kmsg")
 
 OF_GROUP, OF_PROCESSES = "cgroup", "processes"
 """Source of a peak of host memory: the job's own control group, or its sampled processes."""
+_PEAK: Final = ("memory.peak", "memory.max_usage_in_bytes")
 
-_PEAK = ("memory.peak", "memory.max_usage_in_bytes")
+INTERVAL_S: Final = 1.0
+MOST_OF_A_CORE: Final = 0.02
+"""Looking takes longer the more pages there are; then it is done less often."""
+WALKED_BYTES: Final = 8_000_000_000
+"""A walk over so many pages takes a quarter of a second."""
+WAIT_S: Final = 0.5
+"""For a look that is under way when the attempt has ended."""
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_PSS: Final = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+RECORD_BYTES: Final = 8192
+RECORD_LIMIT: Final = 20_000
+LINE_LIMIT: Final = 40
+TEXT_LIMIT: Final = 300
+_INTERESTING: Final = re.compile(
+    r"NVRM|nvidia.*(?:Xid|fallen off)|Out of memory|oom-kill|Killed process|I/O error|nfs: server|Remounting filesystem"
+    r"|LustreError|lost connection|Machine check|mce: .*Hardware Error|segfault at|AER: .*[Ff]atal",
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node during an attempt; "" and None for unknown facts.
+
+    Attributes:
+        cpu: model of its processors.
+        cores: logical cores of the node; `usable` cores are those of the job.
+        system: distribution, with its version.
+        kernel: release of the kernel.
+        busy_pct: share of all its cores' time in which they worked, for other jobs too, in percent.
+    """
+
+    cpu: str = ""
+    cores: Whole | None = None
+    usable: Whole | None = None
+    system: str = ""
+    kernel: str = ""
+    busy_pct: Whole | None = None
+
+
+@dataclass(frozen=True)
+class KernelLine:
+    """A line of the kernel's log; ``ts`` by this node's clock, about a second true."""
+
+    ts: Time
+    text: str
 
 
 class NodeFacts:
@@ -29,7 +91,7 @@ class NodeFacts:
         self._oom_kills = oom_kill_count()
         self._group = _own_group(os.environ.get("SLURM_JOB_ID", ""))
         self._processes = ProcessMemory(os.getpid())
-        self._machine = MachineWatch()
+        self._ticks = _cpu_ticks()
 
     def ready(self) -> None:
         """Wait, before the first rank starts, for the look at the GPUs: ranks' memory would count as another user's."""
@@ -48,8 +110,83 @@ class NodeFacts:
             "memory_peak_bytes": peak,
             "memory_peak_of": of if peak is not None else "",
             "memory_limit_bytes": memory_limit_bytes(),
-            "machine": self._machine.end(),
+            "machine": self._machine(),
         }
+
+    def _machine(self) -> Machine:
+        busy, whole = (now - before for now, before in zip(_cpu_ticks(), self._ticks, strict=True))
+        return Machine(
+            cpu=_field(read(PROC / "cpuinfo"), r"model name\s*:") or platform.machine(),
+            cores=os.cpu_count(),
+            usable=len(os.sched_getaffinity(0)),
+            system=_field(read(OS_RELEASE), r"PRETTY_NAME="),
+            kernel=platform.release(),
+            busy_pct=min(100, round(100 * busy / whole)) if whole > 0 and busy >= 0 else None,
+        )
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """Return the busy time and all time of all cores since the node started; zeros if unknown.
+
+    See proc(5): user, nice, system, idle, iowait, irq, softirq, steal; further values are part of the first two.
+    """
+    words = read(PROC / "stat").partition("\n")[0].split()[1:9]
+    if len(words) < 5 or not all(word.isdigit() for word in words):
+        return 0, 0
+    ticks = [int(word) for word in words]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _field(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\s*(.+)$", text, re.MULTILINE)
+    return " ".join(match[1].strip().strip("\"'").split())[:200] if match else ""
+
+
+# -- the kernel's log -----------------------------------------------------------------------------------------
+
+
+class KernelLog:
+    """The kernel's log from now on; without lines if it cannot be opened (``kernel.dmesg_restrict``)."""
+
+    def __init__(self, device: Path = KMSG) -> None:
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._file, 0, os.SEEK_END)
+
+    def lines(self) -> tuple[KernelLine, ...]:
+        """Return the interesting lines since this was opened, the newest of too many; close the log."""
+        if self._file is None:
+            return ()
+        lines = [line for record in _records(self._file) if (line := _parse_kmsg(record.decode(errors="replace")))]
+        os.close(self._file)
+        self._file = None
+        return tuple(lines[-LINE_LIMIT:])
+
+
+def _records(file: int) -> Iterator[bytes]:
+    for _ in range(RECORD_LIMIT):
+        try:
+            record = os.read(file, RECORD_BYTES)
+        except BrokenPipeError:
+            continue  # overwritten before we came; the next read goes on with the oldest that is left
+        except OSError:
+            return  # nothing more
+        if not record:
+            return
+        yield record
+
+
+def _parse_kmsg(record: str) -> KernelLine | None:
+    """Read a record of /dev/kmsg, ``priority,sequence,microseconds,flags;text``, if it is interesting."""
+    match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
+    if not match or not _INTERESTING.search(match[2]):
+        return None
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return KernelLine(boot_s + int(match[1]) / 1e6, match[2][:TEXT_LIMIT])
+
+
+# -- the job's control group ----------------------------------------------------------------------------------
 
 
 def _own_group(job: str) -> Path | None:
@@ -60,7 +197,8 @@ def _own_group(job: str) -> Path | None:
     """
     group = _memory_group()
     its = job and f"job_{job}" in group.parts and any(part.startswith("step_") for part in group.parts)
-    alone = bool(its) and group_pids(group) <= set(tree(os.getpid()))
+    members = {int(word) for word in read(group / "cgroup.procs").split() if word.isdigit()}
+    alone = bool(its) and members <= set(_tree(os.getpid()))
     return group if alone and _number(group, *_PEAK) is not None else None
 
 
@@ -93,3 +231,78 @@ def _number(group: Path, *names: str) -> int | None:
         if text.isdigit() and int(text) < 2**60:
             return int(text)
     return None
+
+
+# -- the memory of processes ----------------------------------------------------------------------------------
+
+
+class ProcessMemory:
+    """Samples a process and its descendants about once a second, and keeps the highest sum.
+
+    It misses peaks between two samples, and a process whose parents have all ended.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._peak: int | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> int | None:
+        """End it; return the highest sum in bytes, None if nothing could be read."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(WAIT_S)
+        return self._peak
+
+    def _run(self) -> None:
+        rest_s = 0.0
+        while not self._stop.wait(rest_s):
+            begin_s = time.perf_counter()
+            if (held := tree_bytes(self._root)) is not None:
+                self._peak = max(held, self._peak or 0)
+            rest_s = max(INTERVAL_S, (time.perf_counter() - begin_s) / MOST_OF_A_CORE)
+
+
+def tree_bytes(root: int) -> int | None:
+    """Return the memory of a process and its descendants now, in bytes; None if none of them can be read."""
+    sizes = [size for pid in _tree(root) if (size := _process_bytes(pid)) is not None]
+    return sum(sizes) if sizes else None
+
+
+def _tree(root: int) -> Iterator[int]:
+    """Yield the ids of a process and its descendants.
+
+    Not by psutil: its `children` gives up if a node hides other users' processes (hidepid), and its `process_iter`
+    takes four times as long.
+    """
+    children: dict[int, list[int]] = defaultdict(list)
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit() and (stat := read(Path(entry, "stat"))):
+            children[int(stat.rsplit(")", 1)[1].split()[1])].append(int(entry.name))
+    left = [root]
+    while left:
+        pid = left.pop()
+        yield pid
+        left += children[pid]
+
+
+def _process_bytes(pid: int) -> int | None:
+    words = read(PROC / str(pid) / "statm").split()
+    own = (int(words[1]) - int(words[2])) * _PAGE if len(words) > 2 else None
+    if own is not None and int(words[1]) * _PAGE > WALKED_BYTES:
+        return own
+    match = _PSS.search(read(PROC / str(pid) / "smaps_rollup"))
+    return int(match[1]) * 1024 if match else own
+
+
+def read(path: Path) -> str:
+    """Return the file's text; "" if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

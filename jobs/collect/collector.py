@@ -35,7 +35,10 @@ REPORTED, NONE = "reported", "none"
 """In place of the kind of a source in an event: the script reports metrics itself; there are none so far."""
 NO_METRICS: Final = "no metrics in the first minute of output"
 UNCERTAIN: Final = '"{}" is not read, for its step is not certain'
-ADVICE: Final = ". Add to the script: from dscampaign import report, and after each step: report(step, loss=loss)"
+ADVICE: Final = (
+    ". Add to the script: from dscampaign import report, and after each step: report(step, loss=loss). "
+    r"Or give the spec patterns: metrics: {step: 'step (\d+)', loss: 'loss ([\d.]+)'}"
+)
 MAX_MESSAGE: Final = 500
 
 

@@ -112,6 +112,7 @@ _OTHER_STEPS: Final = _form(
 )
 """Before `step`, these make it another number than the step of the line."""
 _EPOCH: Final = _form(rf"(?<![a-z_./-])epoch(?:\(train\))?{_BETWEEN}[\[(#]*\s*(\d{{1,9}})(?!\d|\.\d)")
+_EPOCH_OF_ALL: Final = _form(rf"(?<![a-z_./-])epoch[\s:=#\[(]*{_OF_TOTAL}(?![\w%/.])")
 _EPOCH_ALONE: Final = _form(r"[-=*#\s]*epoch[\s:#\[]*(\d{1,9})(?:\s*/\s*\d+)?[\]\s:.=*#-]*")
 
 LOSS: Final = _form("loss|entropy|xent")
@@ -231,11 +232,10 @@ def read_heading(text: str, run_steps: int | None = None) -> Reading | None:
     return _step(text, run_steps, None)
 
 
-def read_held_out(text: str) -> Line:
-    """Return the loss on held-out data of a line without a step; {} if it has none, or is a turn of a bar."""
-    if "%|" in text or not LOSS.search(text) or _NOT_NOW.search(text) or read_line(text):
-        return {}
-    return {name: value for name, value in read_values(text).items() if name == "eval_loss"}
+def read_stepless(text: str) -> Line:
+    """Return the metrics of a line without a step; {} if it has one, or has losses of something else."""
+    others = not LOSS.search(text) or _NOT_NOW.search(text) or _OTHER_WORK.search(text)
+    return {} if others or read_line(text) else read_values(text)
 
 
 def in_parts(text: str) -> bool:
@@ -248,6 +248,12 @@ def epoch_alone(text: str) -> int | None:
     """Return the epoch of a line that names only an epoch, above the lines of its steps."""
     match = _EPOCH_ALONE.fullmatch(text)
     return int(match[1]) if match else None
+
+
+def epoch_of_all(text: str) -> tuple[int, int] | None:
+    """Return the epoch of a line and the number of all epochs, if it has both."""
+    match = _EPOCH_OF_ALL.search(text)
+    return (int(_number(match["step"])), int(_number(match["total"]))) if match else None
 
 
 def logged(text: str) -> Line | None:

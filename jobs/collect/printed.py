@@ -18,11 +18,12 @@ from .formats import (
     Line,
     Reading,
     epoch_alone,
+    epoch_of_all,
     in_parts,
     logged,
     read_heading,
-    read_held_out,
     read_line,
+    read_stepless,
     read_values,
 )
 from .sources import CHUNK_BYTES, MetricSource
@@ -123,6 +124,7 @@ class CommonForms:
         self._waiting: list[Line] = []
         self._total = 0
         self._epoch: int | None = None
+        self._of_epochs = (0, 0)
         self._heading: Reading | None = None
         self._turn: list[Reading] = []
         self._before_turn: bool | None = None
@@ -156,22 +158,35 @@ class CommonForms:
             if values and len(self._waiting) < WAITING:
                 self.description = self.description or "the Trainer's output"
                 self._waiting.append(values)
-        elif self._waiting and (bar := _TRAINERS_BAR.match(text)):
+            return []
+        if self._waiting and (bar := _TRAINERS_BAR.match(text)):
             return [Reading(line, text) for line in self._placed(int(bar[1]), int(bar[2]))]
-        elif (epoch := epoch_alone(text)) is not None:
+        self._of_epochs = epoch_of_all(text) or self._of_epochs
+        if (epoch := epoch_alone(text)) is not None:
             self._epoch = epoch
         elif reading := self._line(text):
-            self.description = self.description or f'lines of the output, for example "{text.strip()[:SHOWN]}"'
             before = [] if self._newest and self._newest.step == reading.step else self._placed_after()
             self._newest = reading
-            return [*before, reading]
-        elif self._newest and (values := read_held_out(text)):
-            self._stepless.append(
-                replace(self._newest, line={"step": self._newest.step, **values}, text=text, bar=False)
-            )
-        elif not self._newest and not self.unread and LOSS.search(text) and read_values(text):
-            self.unread = text.strip()[:SHOWN]
+            return self._described([*before, reading])
+        elif values := read_stepless(text):
+            return self._without_step(text, values)
         return []
+
+    def _without_step(self, text: str, values: Line) -> list[Reading]:
+        """Return the metrics of an epoch, if the run's steps are epochs; the last values of each count."""
+        epoch, epochs = self._of_epochs
+        if self._newest and "eval_loss" in values and "%|" not in text:
+            line = {"step": self._newest.step, "eval_loss": values["eval_loss"]}
+            self._stepless.append(replace(self._newest, line=line, text=text, bar=False))
+        elif not self._newest and epochs and epochs == self._run_steps:
+            return self._described([Reading({"step": epoch, **values}, text, bar=True)])
+        elif not self._newest:
+            self.unread = self.unread or text.strip()[:SHOWN]
+        return []
+
+    def _described(self, readings: list[Reading]) -> list[Reading]:
+        self.description = self.description or f'lines of the output, for example "{readings[-1].text.strip()[:SHOWN]}"'
+        return readings
 
     def _placed_after(self) -> list[Reading]:
         """Return the validation loss printed without a step since the newest step; none of several, as of batches."""
@@ -212,7 +227,8 @@ class CommonForms:
                 and ready[-1].step == reading.step
                 and (ready[-1].epoch is None or ready[-1].epoch == reading.epoch)
             ):
-                ready.pop()
+                before = {name: value for name, value in ready.pop().line.items() if name != "ts"}
+                reading.line = {**before, **reading.line}
             ready.append(reading)
         self._turn = [ready.pop()] if ready and ready[-1].bar and not last else []
         return ready

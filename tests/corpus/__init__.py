@@ -42,7 +42,7 @@ import yaml
 
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd, pick
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
-from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.agent.node_facts import KernelLine
 from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.failures.evidence import Ended
 

@@ -161,7 +161,7 @@ def test_every_variable_of_a_script_is_documented() -> None:
     contract = set(re.findall(r'"([A-Z_]+)": ', _source(launch)))
     documented = set(re.findall(r"`CAMPAIGN_([A-Z_]+)`", (ROOT / "docs/own-scripts.md").read_text(encoding="utf-8")))
     of_others = {"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM"}
-    of_others |= {"NTASKS_PER_NODE", "DS_ACCELERATOR"}  # Slurm's, DeepSpeed's
+    of_others |= {"NTASKS_PER_NODE", "DS_ACCELERATOR", "COLUMNS"}
     assert contract - of_others == documented
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
-from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.agent.node_facts import KernelLine
 from dscampaign.tests.support.policy_world import job, outcome
 from dscampaign.tests.support.verdicts import KILLED, judge, meaning, raised
 

@@ -179,7 +179,7 @@ def test_a_line_of_step_30_is_read(tmp_path: Path, text: str, run_steps: int) ->
 @pytest.mark.parametrize(
     ("text", "run_steps"),
     [
-        ("Epoch 3/10 train_loss: 2.5 val_loss: 3.5", 10),
+        ("Epoch 3/10 train_loss: 2.5 val_loss: 3.5", 30),
         ("Evaluating: 100%|##| 10/10 [00:01<00:00, loss=2.5]", 10),
         ("Validation DataLoader 0:  30%|###   | 3/10 [00:01<00:00, loss=2.5]", 10),
         ("Epoch 3/10: 100%|###| 40/40 [00:01<00:00, val_loss=2.5]", 400),
@@ -197,6 +197,26 @@ def test_a_line_of_step_30_is_read(tmp_path: Path, text: str, run_steps: int) ->
 )
 def test_other_counts_are_no_steps(tmp_path: Path, text: str, run_steps: int) -> None:
     assert read(f"{text}\n", CommonForms(run_steps), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch {e}/3 train_loss: {e}.5 val_loss: 9\n",
+        "Training epoch {e}/3 loss {e}.5\nlearning rate 1e-3\nval_loss 9\n",
+        "12:00:01 - INFO - Epoch: [{e}/3] - loss: {e}.5, time 3 s\nValidation: val_loss=9\n",
+        "Epoch {e}/3\n16/16 - 1s - 40ms/step - loss: {e}.5 - val_loss: 9\n",  # Keras
+        "Epoch {e}/3: 50%|## | 8/16 [00:01, loss=9]\rEpoch {e}/3: 100%|#| 16/16 [00:02, loss={e}.5]\nval_loss 9\n",
+    ],
+)
+def test_epochs_are_steps_if_the_run_has_as_many(tmp_path: Path, text: str) -> None:
+    found = read("".join(text.format(e=epoch) for epoch in (1, 2, 3)), CommonForms(3), tmp_path)
+    lines = [(line["step"], line["loss"], line["eval_loss"]) for line in found]
+    assert lines == [(1, 1.5, 9), (2, 2.5, 9), (3, 3.5, 9)]
+    assert read("Epoch 1/3\nstep 5 loss 3\nEpoch 2/3: loss 4\nstep 9 loss 2\n", CommonForms(3), tmp_path) == [
+        {"step": 5, "loss": 3.0},
+        {"step": 9, "loss": 2.0},
+    ]
 
 
 @pytest.mark.parametrize(("accumulates", "steps"), [(False, [10, 20]), (True, [])])

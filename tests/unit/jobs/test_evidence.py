@@ -18,7 +18,7 @@ from dscampaign.files.atomic_files import write_atomically
 from dscampaign.jobs.agent import evidence
 from dscampaign.jobs.agent.evidence import LogLine, NodeOutcome, RankEnd
 from dscampaign.jobs.agent.gpus import Gpu, GpuFacts
-from dscampaign.jobs.agent.kernel_log import KernelLine
+from dscampaign.jobs.agent.node_facts import KernelLine
 from dscampaign.jobs.shared import spool_steps
 from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.layout import AttemptPaths

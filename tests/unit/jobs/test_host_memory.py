@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.agent import host_memory
-from dscampaign.jobs.agent.host_memory import ProcessMemory, tree_bytes
+from dscampaign.jobs.agent import node_facts
+from dscampaign.jobs.agent.node_facts import ProcessMemory, tree_bytes
 from dscampaign.tests.support.waiting import HANGS_S
 
 MB = 10**6
@@ -51,8 +51,8 @@ def test_the_peak_is_kept_when_memory_is_given_back(monkeypatch: pytest.MonkeyPa
             seen.set()
         return size
 
-    monkeypatch.setattr(host_memory, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(host_memory, "tree_bytes", look)
+    monkeypatch.setattr(node_facts, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(node_facts, "tree_bytes", look)
     memory = ProcessMemory(1)
     memory.start()
     assert seen.wait(HANGS_S)
@@ -77,6 +77,6 @@ def test_without_its_maps_a_process_counts_by_what_it_does_not_share(
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a ) b) S {parent} 7 7\n")
         (tmp_path / str(pid) / "statm").write_text("1000 100 40 1 0 1 0\n")
-    monkeypatch.setattr(host_memory, "PROC", tmp_path)
+    monkeypatch.setattr(node_facts, "PROC", tmp_path)
     assert tree_bytes(7) == 2 * 60 * os.sysconf("SC_PAGE_SIZE")
     assert tree_bytes(5) is None

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.agent import gpus, host_memory, node_facts
+from dscampaign.jobs.agent import gpus, node_facts
 from dscampaign.jobs.agent.gpus import Gpu, GpuWatch
-from dscampaign.jobs.agent.kernel_log import KernelLine, KernelLog
+from dscampaign.jobs.agent.node_facts import KernelLine, KernelLog
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
 
@@ -154,7 +154,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
         for name, text in files.items():
             (tmp_path / folder / name.replace("__", ".")).write_text(text)
         monkeypatch.setattr(node_facts, "CGROUPS", tmp_path)
-        real = host_memory.read
+        real = node_facts.read
         monkeypatch.setattr(node_facts, "read", lambda path: table if path.name == "cgroup" else real(path))
 
     monkeypatch.setenv("SLURM_JOB_ID", "1")
