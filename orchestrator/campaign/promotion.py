@@ -17,7 +17,7 @@ from dscampaign.orchestrator.formatting import count, duration
 from dscampaign.orchestrator.spec.command_line import words_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.field_types import Scalar
-from dscampaign.orchestrator.spec.load import INPUTS, runs_of_text, settings_of, with_inputs_of
+from dscampaign.orchestrator.spec.load import runs_of_text, settings_of, with_inputs_of
 from dscampaign.orchestrator.spec.matrix import Point, points
 from dscampaign.orchestrator.spec.model import TrainConfig
 from dscampaign.orchestrator.spec.yaml_source import load, written
@@ -71,14 +71,16 @@ def promote(
         condition: name.
         row: the condition's first run.
         steps: optimizer steps of the new run.
-        out: the path of the spec: from another folder, its inputs are named by whole paths.
+        out: the path of the spec, in the folder of the campaign's.
         step_s: measured seconds of a step of the condition.
 
     Raises:
         SpecError: the result is no valid spec.
-        UserError: the campaign's spec no longer has the condition.
+        UserError: the campaign's spec no longer has the condition, or is in another folder.
     """
     folder, overrides = Path(campaign.provenance.get("spec", "")).parent, _OVERRIDE.findall(campaign.spec)
+    if out.parent.resolve() != folder.resolve():  # relative paths would lead elsewhere
+        raise UserError(f"{out} is not beside the campaign's spec", f"name a file there: --output {folder / out.name}")
     raw = _edited(load(campaign.spec, "").data, settings_of(overrides))
     point = _point(raw, folder, row, condition)
     fixed = {s.path: _merged(raw, s.path, s.value) for s in point.settings if s.path}
@@ -86,8 +88,6 @@ def promote(
     name = f"{campaign.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
     changed = {**fixed, **_filled_in(raw, point), ("name",): name, ("train", "steps"): steps}
     data = _edited(raw, changed, REMOVED)
-    if out.parent.resolve() != folder.resolve():
-        data = _edited(data, _whole_paths(data, folder))
     head = f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n"
     text = head + written(data)
     _, (run,) = runs_of_text(text, out)
@@ -149,16 +149,6 @@ def _filled_in(raw: Mapping[str, Any], point: Point) -> dict[Keys, Any]:
     return {path: value for path, value in filled_in.items() if value not in (words, env)}
 
 
-def _whole_paths(raw: Mapping[str, Any], folder: Path) -> dict[Keys, Any]:
-    filled = with_inputs_of(raw, folder)
-    named = {path: _value_at(raw, path) for path in (*INPUTS, ("command",))}
-    return {
-        path: _value_at(filled, path)
-        for path, value in named.items()
-        if isinstance(value, str | list) and "${" not in str(value) and value != _value_at(filled, path)
-    }
-
-
 def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
     before, train, slurm = run_config(row), run.config.train, run.config.slurm
     steps, was = train.steps or 0, before.train.steps or row.target_step
@@ -170,16 +160,9 @@ def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
             f"learning rate: the {train.schedule} schedule stretches over {steps:,} steps{instead}, so the run is no"
             " continuation of the shorter one"
         )
-    if train.warmup_steps and was:
-        shares = f"{train.warmup_steps / steps:.1%} of the run, {train.warmup_steps / was:.1%} before"
-        yield f"warm-up: {count(train.warmup_steps, 'step')} as before: {shares}"
     if step_s:
         limit = f"; slurm.time is {slurm.time}" if run.config.executor == "slurm" else ""
         yield f"time: about {duration(steps * step_s)} at the measured {step_s:.3g} s a step{limit}"
-    if before.command is not None:
-        yield "length: its command decides, unless it uses {steps} or CAMPAIGN_STEPS"
-    elif train.checkpoint_every is None and train.offload != "nvme":
-        yield "checkpoints: none; with train.checkpoint_every it can resume, and its weights can be written"
     known = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
     if other := [one for one in changes(known, run.stored_config) if not one.startswith(_MEANT)]:
         yield f"otherwise than in the condition: {', '.join(other)}"

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.store import Store
@@ -61,41 +61,22 @@ class WeightsPlan:
         train: the fields of train.json, for a rank: how the run was split does not matter.
         python: the run's own; this program's own for a campaign of another user.
         workdir: the folder that names of local files are relative to; "" if unknown or of another user.
-        passed_over: checkpoints that are not complete, or not to be trusted, each with the reason.
     """
 
-    campaign: str
     run: str
     source: Checkpoint
     dtype: str
     train: dict[str, Any]
     python: str
     workdir: str
-    passed_over: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class WrittenWeights:
-    """The result.
+class WrittenWeights(NamedTuple):
+    """The class that Transformers loads the weights with, their number and size, and the tokenizer in the spec."""
 
-    Attributes:
-        eval_loss: of the checkpoint on held-out text, in nats per token; None if it was not evaluated.
-        model: the class that Transformers loads it with.
-        tokenizer: its name in the spec.
-        files: names of all files.
-    """
-
-    campaign: str
-    run: str
-    step: int
-    checkpoint: str
-    eval_loss: float | None
-    out: str
-    dtype: str
     model: str
     parameters: int
     tokenizer: str
-    files: tuple[str, ...]
     size_bytes: int
 
 
@@ -117,14 +98,12 @@ def plan_weights(store: Store, campaign: CampaignRow, run: RunRow, wanted: Weigh
     one_rank = {"sequence_parallel": 1, "tensor_parallel": 1}
     alone = config.model_copy(update={"train": config.train.model_copy(update=one_rank)})
     return WeightsPlan(
-        campaign=campaign.name,
         run=run.name,
         source=choose(run.name, config, wanted, complete),
         dtype=wanted.dtype or kept_in(config),
         train=alone.train_json(micro_batch=config.train.global_batch, accumulation=1, world_size=1),
         python=(own and shutil.which(config.python or origin.interpreter)) or sys.executable,
         workdir=origin.workdir if own else "",
-        passed_over=unfit,
     )
 
 
@@ -208,18 +187,7 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         raise UserError(f"{what}: {error}", "run the command again, or choose another with --step") from None
     finally:
         ours.remove(draft)
-    return WrittenWeights(
-        campaign=plan.campaign,
-        run=plan.run,
-        step=plan.source.step,
-        checkpoint=str(plan.source.path),
-        eval_loss=plan.source.manifest.eval_loss,
-        out=str(out),
-        dtype=plan.dtype,
-        files=tuple(file.name for file in files),
-        size_bytes=size_bytes,
-        **answer,
-    )
+    return WrittenWeights(size_bytes=size_bytes, **answer)
 
 
 def require_free(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow
     from dscampaign.db.store import Store
     from dscampaign.orchestrator.campaign.promotion import Promotion
-    from dscampaign.orchestrator.campaign.weights import WrittenWeights
     from dscampaign.orchestrator.report.compare.conditions import Condition
     from dscampaign.orchestrator.report.compare.results import Results
 
@@ -113,7 +113,11 @@ _SHOWN: Final = 8
 @campaign_argument
 @click.option("--steps", type=click.IntRange(min=1), required=True, help="Optimizer steps of the longer run.")
 @click.option("--condition", metavar="CONDITION", help="Condition to run.  [default: the recommended]")
-@click.option("--output", type=click.Path(path_type=Path), help="File to write.  [default: NAME-STEPS-steps.yaml]")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write, beside the spec.  [default: NAME-STEPS-steps.yaml]",
+)
 @store_options
 def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> int:
     """Write the spec of one longer run of the recommended condition.
@@ -137,7 +141,8 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         with opened.read() as conn:
             row = queries.run_by_name(conn, results.campaign.id, chosen.runs[0].name)
         assert row is not None
-        out = (output or Path(f"{results.campaign.name}-{steps}-steps.yaml")).absolute()
+        beside = Path(results.campaign.provenance.get("spec", "")).parent
+        out = (output or beside / f"{results.campaign.name}-{steps}-steps.yaml").absolute()
         check_folder_of(out)
         if out.exists():
             raise UserError(f"{out} already exists", "name another file: --output FILE")
@@ -145,7 +150,7 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         made = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
         with whole_file(out) as stream:
             stream.write(made.text)
-    shown = str(output or out.name)
+    shown = os.path.relpath(out)
     echo_page("\n".join(_lines(made, chosen, shown)))
     echo_next(typed("plan", shown))
     return EXIT_OK
@@ -210,20 +215,13 @@ def weights(
     where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)
     plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
-    for one in plan.passed_over:
-        echo_err(f"passed over {one}")
     echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
-    done = write_weights(plan, out)
-    echo_page(_page(done))
+    done, loss = write_weights(plan, out), plan.source.manifest.eval_loss
+    echo_page(
+        f"{out}: {done.model}, {done.parameters:,} parameters in {plan.dtype}, {size(done.size_bytes)}\n"
+        f"  weights     run {run.name} of {campaign.name}, step {plan.source.step:,}"
+        f"{'' if loss is None else f', held-out loss {loss:.4f}'}\n"
+        f"  tokenizer   {done.tokenizer}\n"
+        f'  load it     AutoModelForCausalLM.from_pretrained("{out}", dtype="auto")'
+    )
     return EXIT_OK
-
-
-def _page(done: WrittenWeights) -> str:
-    loss = "" if done.eval_loss is None else f", held-out loss {done.eval_loss:.4f}"
-    lines = [
-        f"{done.out}: {done.model}, {done.parameters:,} parameters in {done.dtype}, {size(done.size_bytes)}",
-        f"  weights     run {done.run} of {done.campaign}, step {done.step:,}{loss}",
-        f"  tokenizer   {done.tokenizer}",
-        f'  load it     AutoModelForCausalLM.from_pretrained("{done.out}", dtype="auto")',
-    ]
-    return "\n".join(lines)
