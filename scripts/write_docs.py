@@ -80,8 +80,7 @@ Data goes to standard output, everything else to standard error. In commands tha
 are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 `counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
 before their target step; of a run, `completed_early` (in the report `early`) is true or false.
-`-o` names a format and `--output` a file or folder. `--json` is `-o json`. Commands that print a table take
-`-o csv` and `-o tsv`, too: a line for each row, with the document's fields as columns.
+`-o` names a format and `--output` a file or folder. `--json` is `-o json`. `campaign export` writes CSV.
 `NAME` is a campaign or its spec file, and may be left out where the store has only one campaign.
 `--debug` anywhere shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
 

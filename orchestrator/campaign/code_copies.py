@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Final
 
 from dscampaign.db.records import RunRow
 from dscampaign.files import ours
@@ -24,9 +22,6 @@ from dscampaign.orchestrator.executors.job_request import is_copy
 from dscampaign.orchestrator.spec.model import RunConfig
 
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
-
-DRAFT: Final = re.compile(r"\.[0-9a-f]{32}(\.damaged)?")
-"""The name of a copy that is being made, or removed."""
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,6 @@ _FILES: Final = (
 _TEMPORARY: Final = r"\.({})\.\d+\.[0-9a-f]{{8}}"
 """The name that `files.atomic_files` gives a file until it is complete."""
 
-ATTEMPT_LEFT: Final = re.compile(rf"reserve-\d+|{_TEMPORARY.format(_FILES)}")
-"""Useless files of an attempt that was killed."""
-
 _ATTEMPT: Final = re.compile(rf"{_FILES}|{_TEMPORARY.format(_FILES)}")
 _CURRENT: Final = re.compile(rf"current|{_TEMPORARY.format('current')}")
 _MARKER: Final = re.compile(rf"{re.escape(MARKER)}|{_TEMPORARY.format(re.escape(MARKER))}")

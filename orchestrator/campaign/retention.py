@@ -17,7 +17,7 @@ from typing import Final
 
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
-from dscampaign.db.records import AttemptRow, CampaignRow, RunRow
+from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.states import SETTLED_RUN, TERMINAL_ATTEMPT
 from dscampaign.db.store import Store
 from dscampaign.files import ours
@@ -26,13 +26,12 @@ from dscampaign.jobs.shared import checkpoint_retention
 from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.layout import MARKER, Beside, CampaignPaths
 from dscampaign.orchestrator.errors import Unreachable, UserError
-from dscampaign.orchestrator.executors.job_request import attempt_paths, run_config
+from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 
-from .code_copies import DRAFT
-from .removal import ATTEMPT_LEFT, acting_for
+from .removal import acting_for
 
 SURE_S: Final = 3600.0
 """Age from which nobody is about to use a file that no row names."""
@@ -48,8 +47,7 @@ class GarbageKind(StrEnum):
 
     CHECKPOINTS = "checkpoints beyond train.keep_checkpoints"
     CODE = "copies of code that no attempt ran"
-    SPOOLS = "metrics files that the store has in full"
-    TEMPORARY = "left-over temporary files"
+    TEMPORARY = "half-written and converted checkpoints"
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,6 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
     with store.read() as conn:
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts_by_run(conn, campaign.id)
         steps = {row.run_id: row.step for row in queries.status(conn, campaign.id)}
-        offsets = queries.node_offsets(conn, [row.id for rows in attempts.values() for row in rows])
     CampaignFolder(campaign).require()
     paths = CampaignPaths(Path(campaign.dir), campaign.name)
     if paths.dir.is_symlink():
@@ -168,11 +165,6 @@ def _of_campaign(store: Store, campaign: CampaignRow) -> Iterator[Item | Kept]:
         for name in {run.config_hash, *(row.config_hash for row in own)}:
             left = ours.named(folder.checkpoints(name), checkpoint_retention.TEMPORARY)
             yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
-        for row in own:
-            left = ours.named(attempt_paths(row).dir, ATTEMPT_LEFT)
-            yield from _items(GarbageKind.TEMPORARY, left, paths.dir, aged=True)
-            if not run.config.get("forward"):  # else another tool may lack lines
-                yield from _items(GarbageKind.SPOOLS, _ingested(row, offsets.get(row.id, {})), paths.dir, aged=True)
 
 
 def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
@@ -181,15 +173,6 @@ def _checkpoints(run: RunRow, folder: Path, step: int | None) -> list[Path]:
     if config.command or step is None:
         return []
     return checkpoint_retention.surplus(folder, config.train.keep_checkpoints, step, keep_best=config.train.keep_best)
-
-
-def _ingested(row: AttemptRow, offsets: dict[int, int]) -> Iterator[Path]:
-    place = attempt_paths(row)
-    read = {place.metrics: row.spool_offset, **{place.gpu_spool(node): offset for node, offset in offsets.items()}}
-    for path, offset in read.items():
-        with suppress(OSError):
-            if path.stat().st_size == offset:
-                yield path
 
 
 def _campaign_of_other_store(store: Store, dir: Path) -> str:
@@ -205,7 +188,6 @@ def _unused_code(store: Store, dir: Path) -> Iterator[Item | Kept]:
         used = {run.code for campaign in campaigns for run in queries.runs(conn, campaign.id)}
         used |= {row.code for campaign in campaigns for row in queries.attempts(conn, campaign.id)}
     codes = dir / Beside.CODE
-    yield from _items(GarbageKind.TEMPORARY, ours.named(codes, DRAFT), dir, aged=True)
     for place in ours.named(codes, re.compile(r"[^.]+")):
         if place.name in used or not (place.is_dir() or place.is_symlink()):
             continue

@@ -16,19 +16,17 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import count, duration, size
 
 from .options import (
-    TABLE,
     Verb,
     Verbs,
     agreed,
     campaign_argument,
-    echo_rows,
-    format_options,
+    json_option,
     names,
     store_options,
     verb,
     yes_option,
 )
-from .output import echo, echo_err, echo_page, page_for, progress_shown
+from .output import echo, echo_either, echo_err, echo_page, page_for, progress_shown
 from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:
@@ -40,8 +38,8 @@ if TYPE_CHECKING:
 
 @click.command("list", cls=Verb)
 @store_options
-@format_options
-def list_campaigns(place: PlaceOptions, form: str) -> int:
+@json_option
+def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
     """List the campaigns of the store.
 
     Shows the owner, the device-hours (GPUs, else ranks), the last activity and the runs by state of each campaign,
@@ -49,16 +47,12 @@ def list_campaigns(place: PlaceOptions, form: str) -> int:
 
     Examples:
       campaign list
-      campaign list -o csv
       campaign list --store postgresql://me@db/campaigns
     """
     from dscampaign.orchestrator.campaign.status import overview_document, read_overview
 
     rows = read_overview(locate(place).open())
-    if form == TABLE:
-        echo_page("\n".join(_overview(rows, page_for(sys.stdout))))
-    else:
-        echo_rows(form, overview_document(rows), lambda found: found["campaigns"])
+    echo_either(as_json, lambda: overview_document(rows), lambda page: "\n".join(_overview(rows, page)))
     return EXIT_OK
 
 
@@ -110,10 +104,9 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     """Delete files that no result needs, of a campaign or of all.
 
-    Deletes checkpoints of settled runs beyond train.keep_checkpoints, copies of code that no attempt ran, metrics files
-    that the store has in full, and left-over temporary files; all but checkpoints only once they are an hour old. Lists
-    the files and the size of each kind, and asks. Never touches unsettled runs, your own files, symbolic links and
-    mounts.
+    Deletes checkpoints of settled runs beyond train.keep_checkpoints, half-written checkpoints, and copies of code that
+    no attempt ran; the last two only once they are an hour old. Lists the files and the size of each kind, and asks.
+    Never touches unsettled runs, your own files, symbolic links and mounts.
 
     Examples:
       campaign gc --dry-run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import clean, count, source, words
 
-from .options import TABLE, echo_rows, format_options, json_option, store_options, verb
-from .output import echo_either, echo_err, echo_page, page_for
+from .options import json_option, store_options, verb
+from .output import echo_either, echo_err
 from .pages.text import Cell, Page, Style, table
 from .spec import read_submission, set_option
 
@@ -80,8 +79,8 @@ UNKNOWN: Final = "Add evidence: `--job ID`, the logs of the other ranks, standar
 @verb
 @click.argument("paths", metavar="[PATH...]", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--job", "job_id", metavar="ID", help="Also ask Slurm about this job; without PATH, read its logs.")
-@format_options
-def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
+@json_option
+def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
     PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt. All are taken to be
@@ -104,10 +103,7 @@ def diagnose(paths: Sequence[Path], job_id: str | None, form: str) -> int:
     if not paths and job and not job.view.terminal:
         raise UserError(f"job {job_id} has not ended: {job.view.state}", "to read its logs so far, name them")
     found = explain(paths or (files_of(job) if job else []), job)
-    if form == TABLE:
-        echo_page("\n".join(_lines(found, page_for(sys.stdout))))
-    else:
-        echo_rows(form, _document(found), lambda document: [document])
+    echo_either(as_json, lambda: _document(found), lambda page: "\n".join(_lines(found, page)))
     return EXIT_OK if found.kind else EXIT_FAILED
 
 

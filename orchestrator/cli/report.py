@@ -17,7 +17,7 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED,
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .options import TABLE, campaign_argument, echo_rows, format_options, json_option, names, store_options, verb
+from .options import campaign_argument, json_option, names, store_options, verb
 from .output import echo_either, echo_err, echo_json, echo_page, page_for, progress_shown
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def recommend(
 @click.argument("words", metavar="[NAME] A B", nargs=-1, required=True, shell_complete=names)
 @click.option("--fail-if", metavar="LIMIT,...", help="Exit with 1 if B is worse than A by more: slower=3%,loss=0.01.")
 @store_options
-@format_options
-def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, form: str) -> int:
+@json_option
+def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
     A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows the
@@ -162,7 +162,6 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, form
       campaign compare zero_stage-1 zero_stage-2
       campaign compare sweep zero_stage-1-r0 zero_stage-1-r2
       campaign compare sweep-before sweep-after --fail-if slower=3%,loss=0.01
-      campaign compare zero_stage-1 zero_stage-2 -o csv
     """
     with needs_the_extra():
         from dscampaign.orchestrator.report.compare.difference import compare_operands
@@ -174,20 +173,15 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, form
         limits = limits_of(fail_if) if fail_if is not None else []
         where = locate(place, words)
         compared = compare_operands(where.open(), where.words)
-        if form == TABLE:
-            echo_page(comparison_page(compared, page_for(sys.stdout), limits))
-        else:
-            echo_rows(form, comparison_document(compared, limits), _compared_figures)
+        echo_either(
+            as_json,
+            lambda: comparison_document(compared, limits),
+            lambda page: comparison_page(compared, page, limits),
+        )
         outcomes = {check.outcome for one in compared.comparisons for check in checks(one, limits)}
     if Outcome.FAILED in outcomes:
         return EXIT_FAILED
     return EXIT_UNDECIDED if Outcome.UNDECIDED in outcomes else EXIT_OK
-
-
-def _compared_figures(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for one in document["comparisons"]:
-        for name, (left, right) in one["figures"].items():
-            yield {"left": one["left"], "right": one["right"], "figure": name, "of_left": left, "of_right": right}
 
 
 def results_of_campaign(

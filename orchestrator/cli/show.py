@@ -13,17 +13,13 @@ from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK
 
 from .options import (
-    TABLE,
-    echo_rows,
-    format_options,
     json_option,
-    row_of_run,
     runs_argument,
     selection_options,
     store_options,
     verb,
 )
-from .output import echo_either, echo_err, echo_screen, page_for, screen_height
+from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
 from .pages.text import Page
 
 if TYPE_CHECKING:
@@ -37,9 +33,15 @@ if TYPE_CHECKING:
 @click.option("--all", "everything", is_flag=True, help="Show every run.")
 @click.option("--wide", is_flag=True, help="Show every run with all columns.")
 @store_options
-@format_options
+@json_option
 def status(
-    words: Sequence[str], watch: bool, chosen: Selection, everything: bool, wide: bool, place: PlaceOptions, form: str
+    words: Sequence[str],
+    watch: bool,
+    chosen: Selection,
+    everything: bool,
+    wide: bool,
+    place: PlaceOptions,
+    as_json: bool,
 ) -> int:
     """Show the status of a campaign.
 
@@ -51,7 +53,6 @@ def status(
     Examples:
       campaign status sweep --watch
       campaign status sweep 'zero_stage-3*' --state queued,running
-      campaign status sweep -o csv > runs.csv
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from dscampaign.orchestrator.campaign.documents import status_document
@@ -69,8 +70,8 @@ def status(
     shown = seen.of(chosen)
     if chosen and not shown.runs:
         echo_err(chosen.none(campaign.name))
-    if form != TABLE:
-        echo_rows(form, status_document(opened, campaign, chosen), lambda found: map(row_of_run, found["runs"]))
+    if as_json:
+        echo_json(status_document(opened, campaign, chosen))
     else:
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -18,7 +18,7 @@ from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_yo
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.output_files import check_folder_of, whole_file
 
-from .options import TABLE, echo_rows, format_options, json_option, row_of_run, store_options, verb
+from .options import json_option, store_options, verb
 from .output import echo, echo_err, echo_json, echo_page, page_for, progress_shown
 from .pages.text import table
 
@@ -181,8 +181,8 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 @set_option
 @click.option("--all", "everything", is_flag=True, help="Show every run, even if there are hundreds.")
 @store_options
-@format_options
-def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, form: str) -> int:
+@json_option
+def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, as_json: bool) -> int:
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
@@ -191,7 +191,6 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
 
     Examples:
       campaign plan campaign.yaml zero_stage-2
-      campaign plan campaign.yaml -o csv > plan.csv
       campaign plan campaign.yaml --json | jq '.runs[0].ds_config'
     """
     from dscampaign.orchestrator.campaign.plan import make_plan
@@ -199,7 +198,7 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
 
     from .pages.plan import config_page, plan_document, plan_page
 
-    with progress_shown(quiet=form != TABLE):
+    with progress_shown(quiet=as_json):
         submission, where = read_submission(spec, sets, place)
         warn_of_other_store(where)
         preflight = Preflight(submission.runs)
@@ -208,8 +207,8 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     if run:
         planned = replace(planned, runs=(_chosen(planned, run),))
-    if form != TABLE:
-        echo_rows(form, plan_document(planned), _plan_rows)
+    if as_json:
+        echo_json(plan_document(planned))
     elif run:
         echo(config_page(planned.runs[0], page))
     else:
@@ -217,11 +216,6 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     if planned.starting:
         preflight.require_accepted("`submit` would be refused")
     return EXIT_OK
-
-
-def _plan_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = map(row_of_run, document["runs"])
-    return [{name: value for name, value in row.items() if name not in ("ds_config", "warnings")} for row in rows]
 
 
 @verb

@@ -20,7 +20,6 @@ from dscampaign.orchestrator.campaign import desired, removal
 from dscampaign.orchestrator.campaign.retention import Garbage, GarbageKind, collect, find_garbage
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import Unreachable, UserError
-from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld, LeaseHolder, take_lease
 from dscampaign.tests.support.world_on_disk import World, make_world
 from dscampaign.tests.unit.jobs.test_checkpoint import make as save
@@ -282,22 +281,6 @@ def test_files_younger_than_an_hour_are_no_garbage(world: World) -> None:
     assert not folder.exists()
 
 
-def test_ingested_spools_and_temporary_files_are_garbage(world: World) -> None:
-    first, second = (attempt_paths(world.attempts(name)[0]) for name in ("depth-1", "depth-2"))
-    left = first.dir / ".outcome-0.json.4242.0a1b2c3d"
-    left.write_text("x")
-    with second.metrics.open("a") as spool:
-        spool.write('{"step": 4')  # not ingested
-    age(left, first.metrics, second.metrics)
-    found = garbage(world)
-    assert [item.path for item in found.items] == [left, first.metrics]
-    gone = collect(world.store, found, [world.campaign], world.folder)
-    assert gone.size_bytes == found.size_bytes
-    assert (left.exists(), first.metrics.exists(), second.metrics.exists()) == (False, False, True)
-    assert not world.run_pass().troubles  # a spool that is gone is no trouble
-    assert world.steps("depth-1") == [1, 2, 3]
-
-
 def test_code_that_no_attempt_ran_goes(world: World) -> None:
     used = world.paths.code(world.runs()["depth-1"].code)
     unused = unused_copy(world)
@@ -325,14 +308,16 @@ def test_a_checkpoint_with_files_of_the_user_s_stays(world: World) -> None:
 
 
 def test_a_run_that_is_not_settled_is_never_touched(world: World) -> None:
-    paths = attempt_paths(world.attempts("depth-1")[0])
-    age(paths.metrics)
+    run = world.runs()["depth-1"]
+    left = world.paths.run("depth-1").checkpoints(run.config_hash) / "g0001-step00000001.tmp"
+    left.mkdir(parents=True)
+    age(left)
     found = garbage(world)
-    assert kinds(world) == {GarbageKind.SPOOLS}
+    assert kinds(world) == {GarbageKind.TEMPORARY}
     with world.store.write() as conn:
-        queries.update_run(conn, world.runs()["depth-1"].id, state=RunState.RUNNING)
+        queries.update_run(conn, run.id, state=RunState.RUNNING)
     assert collect(world.store, found, [world.campaign], world.folder).items == ()
-    assert paths.metrics.exists()
+    assert left.exists()
 
 
 def test_checkpoints_beyond_retention_go_unless_a_script_keeps_them_itself(world: World) -> None:
