@@ -12,7 +12,6 @@ from dscampaign.db.records import RunRow
 from dscampaign.db.states import ENDED_RUN, RETRYABLE_RUN, UNNAMED, WANTED, RunState, shown_state
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, nearest
-from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import count
 
 
@@ -166,6 +165,8 @@ class Retry:
     @property
     def gpu_hours(self) -> float:
         """The maximum that one attempt of each can use within its time limit; 0 without Slurm."""
+        from dscampaign.orchestrator.executors.job_request import run_config  # with pydantic, which a status needs not
+
         configs = map(run_config, self.again)
         return sum(config.slurm.most_gpu_hours for config in configs if config.executor == "slurm")
 

@@ -51,11 +51,6 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(slurm: FakeSl
     assert error.hint == "one of: main"
 
 
-def test_a_time_above_the_partitions(slurm: FakeSlurm) -> None:
-    assert "main allows 1,440 min" in refused(time="2-0").message
-    Preflight(runs(slurm={"time": "2-0", "qos": "long"})).require_accepted()  # which may allow more
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -83,11 +78,6 @@ def test_nodes_that_are_down_for_now_refuse_nothing(slurm: FakeSlurm, said: str)
     Preflight(runs()).require_accepted()
 
 
-def test_what_no_node_has_is_refused(slurm: FakeSlurm) -> None:
-    slurm.answers("sbatch", err="allocation failure: Requested node configuration is not available\n", code=1)
-    assert "sbatch would refuse: Requested node configuration" in refused().message
-
-
 def test_a_shell_that_asks_for_another_cluster(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CLUSTERS", "dev2")
     slurm.answers("scontrol", "ClusterName             = dev\n")
@@ -107,8 +97,3 @@ def test_a_slurm_that_does_not_answer_refuses_nothing(slurm: FakeSlurm, monkeypa
     monkeypatch.setattr(check_slurm, "LOOK_S", 0.2)
     monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 600.0)
     Preflight(runs(slurm={"partition": "gpu"})).require_accepted()
-
-
-def test_a_local_campaign_asks_nothing(slurm: FakeSlurm) -> None:
-    Preflight(runs(executor="local")).require_accepted()
-    assert slurm.names() == []

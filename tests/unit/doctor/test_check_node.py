@@ -99,20 +99,6 @@ def test_a_gpu_that_is_unwell(changed: dict[str, Any], about: str, verdict: str,
     assert (found.verdict, words in found.seen) == (verdict, True), found.seen
 
 
-def test_a_machine_without_gpus_is_told_where_none_was_meant() -> None:
-    local = replace(REQUIRED, config=RunConfig(executor="local"), gpus=0, on_gpus=False)
-    assert verdicts(local)["gpu.count"].verdict is Severity.NOTE
-    meant = replace(local, config=RunConfig(executor="local", env={"DS_ACCELERATOR": "cpu"}))
-    assert "gpu.count" not in verdicts(meant)
-    assert "node.clock" not in verdicts(meant)  # one machine has one clock
-
-
-def test_states_that_do_not_fit_into_the_gpu_that_is_there() -> None:
-    found = verdicts(replace(REQUIRED, gpu_gb=100.0))["gpu.memory"]
-    assert found.verdict is Severity.PROBLEM
-    assert "86 GB, the model's states alone take 100 GB (run)" in found.seen
-
-
 def test_too_little_memory_for_the_offload() -> None:
     found = verdicts(replace(REQUIRED, host_gb=500.0))["node.memory"]
     assert found.verdict is Severity.PROBLEM
@@ -154,20 +140,11 @@ def test_software_that_is_missing_or_wrong(changed: dict[str, Any], about: str, 
     assert (found.verdict, words in found.seen) == (Severity.PROBLEM, True), found.seen
 
 
-def test_an_old_deepspeed_is_a_warning() -> None:
-    assert verdicts(software=replace(SOFTWARE, deepspeed="0.17.0"))["software.deepspeed"].verdict is Severity.WARNING
-
-
 def test_an_operator_that_a_run_needs_and_cannot_have() -> None:
     found = verdicts(software=replace(SOFTWARE, ops={"async_io": False, "fused_lamb": True}))["software.ops"]
     assert found.verdict is Severity.PROBLEM
     assert "cannot use async_io, which" in found.seen
     assert "software.ops" not in verdicts(software=replace(SOFTWARE, ops={}))
-
-
-def test_a_script_of_one_s_own_needs_no_packages_of_the_trainer() -> None:
-    own = replace(REQUIRED, config=RunConfig.model_validate({"command": "train.py"}))
-    assert "software.packages" not in verdicts(own, software=replace(SOFTWARE, missing=("transformers",)))
 
 
 @pytest.mark.parametrize(
@@ -200,26 +177,11 @@ def test_the_all_reduce(changed: dict[str, Any], nvlinks: int, verdict: str, wor
     assert (found.verdict, words in found.seen) == (verdict, True), found.seen
 
 
-def test_a_node_without_an_address_stops_runs_on_several() -> None:
-    config = RunConfig.model_validate({"slurm": {"gpus_per_node": "h100:2", "nodes": 2}})
-    several = replace(REQUIRED, config=config)
-    assert verdicts(several, host=HOST)["node.address"].verdict is Severity.PROBLEM
-    assert "node.address" not in verdicts(several, host=replace(HOST, address="10.0.0.7"))
-    assert "node.address" not in verdicts()
-
-
 def test_a_look_that_failed_or_was_not_reached_is_a_problem_with_its_reason_and_hides_no_other() -> None:
     found = verdicts(software=None, troubles={"software": "did not end within 240 s"}, collective=None)
     assert found["software.torch"].seen == "did not end within 240 s"
     assert "not checked" in found["node.all_reduce"].seen
     assert found["node.memory"].verdict is Severity.OK
-
-
-def test_whatever_fails_has_a_next_step() -> None:
-    sections = ("gpus", "host", "missing_files", "store_offset_s", "nvme", "software", "collective")
-    found = failed(NVME, **dict.fromkeys(sections, "no answer within 30 s"))
-    assert len(found) == len(sections) + 1  # and the clock
-    assert [c.id for c in found.values() if not c.next] == ["node.clock"]
 
 
 def test_clocks_files_and_the_store() -> None:

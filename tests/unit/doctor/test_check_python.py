@@ -29,10 +29,6 @@ def packages(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path)}
 
 
-def test_packages_are_found_and_not_loaded(packages: dict[str, str]) -> None:
-    assert check(env=packages).verdict is Severity.OK
-
-
 def python_without(tmp_path: Path) -> str:
     """An interpreter that sees the standard library alone."""
     path = tmp_path / "python"

@@ -12,7 +12,7 @@ import pytest
 from dscampaign.orchestrator.doctor.check import Check, Severity, exit_code
 from dscampaign.orchestrator.doctor.check_slurm import Cluster, Nodes, inspect_cluster, slurm_checks
 from dscampaign.orchestrator.doctor.requirements import Requirements
-from dscampaign.orchestrator.executors.base import SubmissionRefused, SubmissionUnclear
+from dscampaign.orchestrator.executors.base import SubmissionRefused
 from dscampaign.orchestrator.executors.slurm_commands import OtherCluster
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
@@ -102,37 +102,10 @@ def test_another_cluster_is_told_before_what_this_one_lacks() -> None:
     assert (found["slurm.submit"].verdict, found["slurm.submit"].next) == (Severity.PROBLEM, "unset it")
 
 
-def test_an_sbatch_that_does_not_answer_is_a_warning() -> None:
-    silent = SubmissionUnclear("sbatch gave no answer within 60 s")
-    assert verdicts(required(), forecast=silent)["slurm.submit"].verdict is Severity.WARNING
-
-
-def test_a_model_that_is_too_large_for_a_node() -> None:
-    found = verdicts(required(host_gb=2000.0))["slurm.nodes"]
-    assert found.verdict is Severity.PROBLEM
-    assert found.seen == "the model needs 2,000 GB of a node's memory (run), nodes have 1,049 GB"
-
-
-def test_nodes_out_of_service_are_a_warning() -> None:
-    found = verdicts(required(nodes=4))["slurm.nodes"]
-    assert (found.verdict, found.seen) == (Severity.WARNING, "4 requested, but only 3 in service")
-
-
 def test_a_controller_that_does_not_answer_is_all_that_is_said() -> None:
     found = list(slurm_checks(Cluster("sinfo gave no answer within 60 s"), [required()], []))
     assert [check.id for check in found] == ["slurm.controller"]
     assert exit_code(found) == 3
-
-
-def test_without_a_spec_it_is_no_problem_that_there_is_no_slurm() -> None:
-    [found] = slurm_checks(Cluster("sinfo gave no answer within 60 s"), [], [])
-    assert (found.id, found.verdict, exit_code([found])) == ("slurm.controller", Severity.NOTE, 0)
-    assert "`executor: local` needs none" in found.next
-
-
-def test_accounting() -> None:
-    for said, verdict in (("none", Severity.NOTE), ("sacct: x", Severity.WARNING)):
-        assert verdicts(required(), replace(CLUSTER, accounting=said))["slurm.accounting"].verdict is verdict
 
 
 # -- Slurm's own words -------------------------------------------------------------------------------------------------
@@ -166,10 +139,3 @@ def test_slurm_is_asked_and_understood(slurm: FakeSlurm, monkeypatch: pytest.Mon
     assert (drained.in_service, drained.has) == (False, "1000 MB, 8 cores")
     assert silent == Nodes("debug", False, "down", 30, "1", 2, False, 1000, "1000 MB, 8 cores")
     assert (empty.count, empty.memory_mb, empty.max_time_min) == (0, 0, None)
-
-
-def test_the_answers_of_a_slurm_that_fails_are_part_of_what_is_seen(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
-    assert inspect_cluster().accounting == "none"
-    slurm.answers("sinfo", err="sinfo: error: Unable to contact slurm controller\n", code=1)
-    assert "Unable to contact slurm controller" in inspect_cluster().trouble

@@ -18,8 +18,7 @@ from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.doctor import node_job
 from dscampaign.orchestrator.doctor.check import At
 from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops, requirements_of
-from dscampaign.orchestrator.executors.base import JobArray, SubmissionRefused
-from dscampaign.orchestrator.executors.job_listing import job_name
+from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.local import EXAMINE
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.orchestrator.spec.expand import expand
@@ -96,22 +95,6 @@ def test_without_a_spec_host_folder_and_store_are_looked_at(
     assert not any(about.startswith(("slurm.", "node.")) for about in found)
 
 
-def test_a_node_needs_a_spec(spec: Path, capsys: Output) -> None:
-    assert main(["doctor", "--on-node"]) == 2
-    assert "--on-node needs a spec" in capsys.readouterr().err
-
-
-def test_without_slurm_a_spec_for_it_is_unreachable(
-    spec: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    options = ["--set", "executor=slurm", "--set", "slurm.gpus_per_node=0", "--set", f"python={complete(spec.parent)}"]
-    assert main(["doctor", str(spec), "--on-node", "--json", *options]) == 3
-    found = checks(capsys)
-    assert found["slurm.controller"]["verdict"] == "problem"
-    assert "Slurm does not respond" in found["node.reached"]["seen"]
-
-
 def test_a_store_that_does_not_answer_is_a_verdict_and_exit_code_3(spec: Path, capsys: Output) -> None:
     words = ["--set", f"python={complete(spec.parent)}", "--store", "postgresql://me@127.0.0.1:1/x"]
     assert main(["doctor", str(spec), "--json", *words]) == 3
@@ -134,27 +117,6 @@ def test_postgresql_is_reached_from_here_and_from_the_node(
     for about in ("store.reachable", "store.clock", "node.store"):
         assert found[about]["verdict"] == "ok", found[about]
     assert ", PostgreSQL " in found["store.reachable"]["seen"]
-
-
-def test_a_training_python_that_is_not_there_is_told_and_hides_no_other(spec: Path, capsys: Output) -> None:
-    assert main(["doctor", str(spec), "--on-node", "--json", "--set", "python=/no/python"]) == 2
-    capsys.readouterr()
-    (spec.parent / "python").write_text("#!/bin/sh\necho 'ImportError: libcudart.so.12' >&2\nexit 1\n")
-    (spec.parent / "python").chmod(0o700)
-    assert main(["doctor", str(spec), "--on-node", "--json", "--set", "python=./python"]) == 1
-    found = checks(capsys)
-    assert found["software.torch"]["seen"] == "ended with code 1: ImportError: libcudart.so.12"
-    assert found["node.all_reduce"]["verdict"] == "problem"
-    [left] = (spec.parent / "campaign/.doctor").iterdir()
-    assert f"its logs are in {left}" in found["node.all_reduce"]["next"]
-    assert "libcudart" in (left / "software.log").read_text()
-    assert found["node.memory"]["verdict"] == "ok"
-
-
-def test_setup_that_fails_is_told_with_its_words(spec: Path, capsys: Output) -> None:
-    options = ["--set", 'local.setup=["echo no module cuda >&2; exit 4"]']
-    assert main(["doctor", str(spec), "--on-node", "--json", *options]) == 1
-    assert checks(capsys)["node.reached"]["seen"].endswith(" ended: no module cuda")
 
 
 def test_the_python_that_the_setup_chooses_is_checked(spec: Path, capsys: Output) -> None:
@@ -278,26 +240,6 @@ def test_a_job_that_fails_is_told_with_its_log(
     assert found.trouble == "job 12_0 on n7 ended as TIMEOUT: python: command not found"
     assert found.folder is not None
     assert found.folder.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("words", "away"), [("invalid partition specified: x", False), ("QOSMaxSubmitJobPerUserLimit", True)]
-)
-def test_a_job_that_sbatch_does_not_take(slurm: FakeSlurm, tmp_path: Path, words: str, away: bool) -> None:
-    slurm.answers("sbatch", err=f"sbatch: error: {words}\n", code=1)
-    found = node_job.examine(required(), settings(tmp_path), 60, lambda _: None)
-    assert words in found.trouble
-    assert found.away is away
-
-
-def test_a_forecast_submits_nothing(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", err="sbatch: Job 8 to start at 2030-01-01T00:00:00 on nodes n1 in partition main\n")
-    batch = JobArray("t", job_name("t"), tmp_path, 1, {"partition": "main"})
-    assert SlurmExecutor().forecast(batch).startswith("Job 8 to start at")
-    assert slurm.calls[0].args[0] == "--test-only"
-    slurm.answers("sbatch", err="allocation failure: Requested node configuration is not available\n", code=1)
-    with pytest.raises(SubmissionRefused, match="Requested node configuration"):
-        SlurmExecutor().forecast(batch)
 
 
 # -- what a spec asks for ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,11 +47,6 @@ def sacct_line(
     return f"{job_id}|{state}|{code}|1000|1010|{end}|n1|{user}|{name}\n"
 
 
-def test_nothing_expected_asks_nobody(slurm: FakeSlurm) -> None:
-    assert look({}) == ({}, True)
-    assert slurm.calls == []
-
-
 def test_one_squeue_is_enough_while_every_job_is_alive(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", squeue_line("12_0", "RUNNING") + squeue_line("12_1", "PENDING", reason="Priority", node=""))
     jobs, complete = look({"abc": {0, 1}})
@@ -80,12 +74,6 @@ def test_a_flag_or_an_unknown_word_in_place_of_a_state_ends_no_job(slurm: FakeSl
     slurm.answers("squeue")
     slurm.answers("sacct", sacct_line("12_0", word))
     assert look({"abc": {0}}) == ({}, True)
-
-
-def test_many_batches_are_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
-    look({f"t{i}": {0, 1} for i in range(50)})
-    assert slurm.names() == ["squeue", "sacct"]
-    assert any(a.startswith("--name=") and a.count(",") == 49 for a in slurm.calls[0].args)
 
 
 def test_any_number_of_batches_is_listed_and_cancelled(slurm: FakeSlurm) -> None:
@@ -122,13 +110,6 @@ def test_no_variable_of_the_user_sends_a_command_elsewhere_or_spares_a_job(
     SlurmExecutor().cancel(["12_0"])
     assert slurm.names() == ["squeue", "sacct", "scancel"]
     assert not any(call.env.keys() & set(mine) for call in slurm.calls)
-
-
-def test_sacct_is_asked_from_well_before_the_first_submission(slurm: FakeSlurm) -> None:
-    look({"abc": {0}}, since_s=1_750_000_000.0)
-    args = slurm.calls[-1].args
-    assert args[args.index("-S") + 1].startswith("2025-06-14T")  # the day before
-    assert "-X" not in args  # it would hide the step that ran out of memory
 
 
 @pytest.mark.parametrize(
@@ -175,35 +156,6 @@ def test_only_jobs_of_this_user_are_asked_for_and_believed(slurm: FakeSlurm) -> 
     jobs, _ = look({"abc": {0}})
     assert {job.job_id: job.state for job in jobs.values()} == {"12_0": "FAILED"}
     assert {call.name for call in slurm.calls if f"--user={ME}" in call.args} == {"squeue", "sacct"}
-
-
-def test_a_user_whom_the_host_does_not_know_for_now_has_jobs_all_the_same(slurm: FakeSlurm) -> None:
-    """While the directory of accounts is away, squeue prints nothing for a user's number, and exits with 0."""
-    refuses = (
-        '#!/bin/sh\ncase "$*" in *--user=*) echo "{0}: error: Invalid user{1}" >&2; exit {2};; esac\nprintf %s "{3}"'
-    )
-    lines = squeue_line("12_0", "PENDING") + squeue_line("99_0", "RUNNING", user=ME + 1)
-    (slurm.folder / "squeue").write_text(refuses.format("squeue", ": 1234", 0, lines))
-    jobs, _ = look({"abc": {0}})
-    assert {job.job_id: job.state for job in jobs.values()} == {"12_0": "PENDING"}
-    (slurm.folder / "squeue").write_text(refuses.format("squeue", ": 1234", 0, ""))
-    ended = sacct_line("12_0", "TIMEOUT") + sacct_line("99_0", "FAILED", user=ME + 1)
-    everybodys = refuses.format("sacct", " id: 1234", 1, ended) + '\ncase "$*" in *--allusers*) ;; *) exit 9;; esac'
-    (slurm.folder / "sacct").write_text(everybodys)
-    jobs, complete = look({"abc": {0}})
-    assert ({job.job_id: job.state for job in jobs.values()}, complete) == ({"12_0": "TIMEOUT"}, True)
-
-
-def test_the_jobs_of_a_campaign_are_those_of_its_owner_whoever_looks(slurm: FakeSlurm, tmp_path: Path) -> None:
-    folder = tmp_path / "c"
-    folder.mkdir()
-    if ME == 0:
-        os.chown(folder, 4711, -1)
-    owner = folder.stat().st_uid
-    slurm.answers("squeue", squeue_line("12_0", "RUNNING", user=owner))
-    assert SlurmExecutor(folder).list_jobs({"abc": {0}}, 1e9).jobs.keys() == {("abc", 0)}
-    assert f"--user={owner}" in slurm.calls[0].args
-    assert SlurmExecutor(tmp_path / "away").user == ME
 
 
 def test_two_jobs_of_one_attempt_are_both_shown(slurm: FakeSlurm) -> None:
@@ -343,24 +295,6 @@ def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
         assert looks(lines[0], **long) == {0: "PENDING"}  # an accounting that is away knows nothing
 
 
-def test_books_that_slurm_closed_on_a_waiting_array_are_no_wish(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", sacct_line("12_[0-1]", "CANCELLED"))
-    assert {job.state for job in look({"abc": {0, 1}})[0].values()} == {"GONE"}
-
-
-def test_the_list_of_those_that_wait_is_asked_for_uncut(slurm: FakeSlurm) -> None:
-    look({"abc": {0}})
-    assert all(call.env["SLURM_BITSTR_LEN"] == "0" for call in slurm.calls)
-
-
-def test_a_finished_job_in_squeue_is_looked_up_for_its_steps(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", squeue_line("12_0", "FAILED"))
-    slurm.answers("sacct", sacct_line("12_0", "OUT_OF_MEMORY", "0:125"))
-    assert look({"abc": {0}})[0]["abc", 0].state == "OUT_OF_MEMORY"
-    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))  # it lags
-    assert look({"abc": {0}})[0]["abc", 0].state == "FAILED"
-
-
 @pytest.mark.parametrize(
     ("ago_s", "sacct", "state"),
     [
@@ -381,18 +315,13 @@ def test_a_failure_waits_a_little_for_what_only_the_accounting_knows(slurm: Fake
     slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now) + squeue_line("12_1", "TIMEOUT", end=now))
     slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))
     jobs, _ = look({"abc": {0, 1}})
-    assert [(job.state, job.terminal) for job in jobs.values()] == [("COMPLETING", False), ("TIMEOUT", True)]
+    shown = {index: (job.state, job.terminal) for (_, index), job in jobs.items()}
+    assert shown == {0: ("COMPLETING", False), 1: ("TIMEOUT", True)}
     slurm.answers("squeue", squeue_line("12_0", "FAILED", end=long_ago))
     assert look({"abc": {0}})[0]["abc", 0].terminal
     slurm.answers("squeue", squeue_line("12_0", "FAILED", end=now))
     slurm.answers("sacct", sacct_line("12_0", "FAILED") + sacct_line("12_0.0", "OUT_OF_MEMORY", "0:125", name="a"))
     assert look({"abc": {0}})[0]["abc", 0].step_out_of_memory
-
-
-def test_without_an_accounting_no_failure_waits_for_it(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", squeue_line("12_0", "FAILED", end=str(int(time.time()))))
-    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
-    assert look({"abc": {0}})[0]["abc", 0].terminal
 
 
 def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(slurm: FakeSlurm) -> None:
@@ -409,16 +338,6 @@ def test_the_queue_beats_an_accounting_that_lags(slurm: FakeSlurm) -> None:
     assert look({"abc": {0, 1}})[0]["abc", 0].state == "RUNNING"
 
 
-def test_a_job_that_only_the_accounting_takes_for_alive_is_gone(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", sacct_line("12_0", "RUNNING", end="Unknown"))
-    assert look({"abc": {0}}) == ({}, True)
-
-
-def test_without_accounting_the_queue_is_all_there_is(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
-    assert look({"abc": {0}}) == ({}, True)
-
-
 def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", squeue_line("12_1", "RUNNING"))
     slurm.answers("sacct", err="sacct: error: slurm_persist_conn_open: Unable to connect\n", code=1)
@@ -427,29 +346,11 @@ def test_an_accounting_that_does_not_answer_leaves_the_look_incomplete(slurm: Fa
     assert not complete
 
 
-def test_an_accounting_that_hangs_does_not_hide_what_the_queue_shows(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 1.0)
-    slurm.answers("squeue", squeue_line("12_0", "COMPLETED"))
-    (slurm.folder / "sacct").write_text("#!/bin/sh\nexec sleep 9\n")
-    jobs, complete = look({"abc": {0}})
-    assert jobs["abc", 0].state == "COMPLETED"
-    assert not complete
-
-
 def test_a_queue_that_does_not_answer_is_an_error_not_an_empty_queue(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err="slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
     with pytest.raises(Unreachable, match="Unable to contact"):
         look({"abc": {0}})
     assert slurm.names() == ["squeue"]
-
-
-def test_a_command_that_hangs_is_given_up(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.2)
-    with pytest.raises(Unreachable, match="did not respond"):
-        look({"abc": {0}})
 
 
 def test_how_many_jobs_are_cancelled_is_counted(slurm: FakeSlurm) -> None:
@@ -463,12 +364,6 @@ def test_how_many_jobs_are_cancelled_is_counted(slurm: FakeSlurm) -> None:
     with shown_by(through):
         SlurmExecutor().cancel([f"12_{index}" for index in range(2500)])
     assert counts == [("jobs cancelled", 1000), ("jobs cancelled", 1000), ("jobs cancelled", 500)]
-
-
-def test_many_jobs_are_one_scancel(slurm: FakeSlurm) -> None:
-    SlurmExecutor().cancel([])
-    SlurmExecutor().cancel(["12_0", "12_1"])
-    assert [(call.name, call.args) for call in slurm.calls] == [("scancel", ["12_0", "12_1"])]
 
 
 def test_a_job_that_has_ended_by_itself_is_cancelled_too(slurm: FakeSlurm) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from inspect import getattr_static, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
-import submitit
 
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import (
@@ -50,27 +48,6 @@ def test_a_batch_is_one_array_with_its_token_in_name_and_comment(slurm: FakeSlur
     assert "--kill-on-bad-exit=0" in srun
     assert srun.endswith(f"-u -m dscampaign.jobs.agent {tmp_path}/batches/abc")
     assert call.script.index("module load cuda") < call.script.index("\nsrun ")
-
-
-PRIVATE = {
-    "_submitit_command_str": ["self"],
-    "_make_submission_file_text": ["self", "command", "uid"],
-    "_make_submission_command": ["self", "submission_file_path"],
-}
-"""What the executor uses of submitit's that is private, with the parameters that it gives."""
-
-
-@pytest.mark.parametrize("name", PRIVATE)
-def test_submitit_still_has_what_is_used_of_it(name: str) -> None:
-    """A release without it shall fail here, by name, before it fails at the first `submit` (docs/adr/0011)."""
-    member = getattr_static(submitit.SlurmExecutor, name)
-    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-    assert list(signature(function).parameters) == PRIVATE[name]
-
-
-def test_one_attempt_is_an_array_too(slurm: FakeSlurm, tmp_path: Path) -> None:
-    assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
-    assert "--array=0-0%1" in slurm.calls[0].options
 
 
 OF_ANOTHER_PROCESS = """WANDB_RUN_ID WANDB_RESUME WANDB_SWEEP_ID WANDB_SERVICE MLFLOW_RUN_ID COMET_EXPERIMENT_KEY
@@ -115,19 +92,6 @@ def test_an_sbatch_that_hangs_may_have_submitted(
         SlurmExecutor().submit(batch(tmp_path))
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_what_an_sbatch_said_that_was_ended_is_told(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
-) -> None:
-    monkeypatch.setattr("dscampaign.orchestrator.executors.slurm_commands.COMMAND_TIMEOUT_S", 0.5)
-    words = "Slurm temporarily unable to accept job, sleeping and retrying." if full else "The site says hello."
-    (slurm.folder / "sbatch").write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexec sleep 5\n")
-    told = "the cluster takes no more jobs for now .* still trying after" if full else f"and last said: {words}"
-    with pytest.raises(SubmissionUnclear, match=told) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    assert caught.value.full is full
-
-
 @pytest.mark.parametrize("name", ["SLURM_CLUSTERS", "SBATCH_CLUSTERS"])
 @pytest.mark.parametrize("clusters", ["dev2", "dev,dev2", "all"])
 def test_a_shell_that_asks_for_another_cluster_submits_nothing(
@@ -142,18 +106,6 @@ def test_a_shell_that_asks_for_another_cluster_submits_nothing(
     assert slurm.names() == ["scontrol"]
 
 
-def test_a_shell_that_names_its_own_cluster_submits_there(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CLUSTERS", "Dev")
-    slurm.answers("scontrol", "ClusterName             = dev\n")
-    SlurmExecutor().submit(batch(tmp_path))
-    assert slurm.names() == ["scontrol", "sbatch"]
-    slurm.answers("scontrol", err="Unable to contact slurm controller\n", code=1)
-    with pytest.raises(Unreachable, match="Unable to contact"):
-        SlurmExecutor().submit(batch(tmp_path / "again"))
-
-
 @pytest.mark.parametrize(
     "answer", ["12", "12;main", "Submitted batch job 12", "Submitted batch job 12 on cluster main"]
 )
@@ -162,12 +114,6 @@ def test_a_job_id_is_read_from_sbatchs_own_answer(slurm: FakeSlurm, tmp_path: Pa
     slurm.answers("sbatch", f"{banner}{answer}\n{banner}")
     assert SlurmExecutor().submit(batch(tmp_path, 1)) == ["12_0"]
     assert "--parsable" in slurm.calls[0].args
-
-
-def test_two_lines_that_could_be_the_answer_are_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", "512\n12\n")
-    with pytest.raises(SubmissionUnclear, match="2 jobs"):
-        SlurmExecutor().submit(batch(tmp_path))
 
 
 def test_an_answer_without_a_job_id_is_unclear(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -188,13 +134,6 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
 FAILED = "sbatch: error: Batch job submission failed: "
 TIMED_OUT = f"{FAILED}Socket timed out on send/recv operation"
 MUNGE = 'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": Connection refused'
-NOTES = (
-    MUNGE.replace("refused", "refused (retrying)"),
-    "Note: jobs in an Invalid partition are rejected. See QOSMaxSubmitJobPerUserLimit.",
-    "sbatch: error: Requested time limit is invalid here; we set it to one day",
-    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying.",
-    "Welcome! Your last job 4242 ended well.",
-)
 POLICY = "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
 NEVER_TAKEN = [
@@ -300,26 +239,9 @@ def test_what_an_answer_of_sbatch_means(kind: type[Exception], text: str) -> Non
         assert found.hint == "nothing was submitted; the next pass tries again"
 
 
-@pytest.mark.parametrize("note", NOTES)
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_no_note_before_the_decisive_line_changes_what_it_means(note: str, kind: type[Exception]) -> None:
-    last = f"{FAILED}Invalid qos specification" if kind is SubmissionRefused else ANSWERS[kind][0]
-    assert type(submission_error("", f"{note}\n{last}\n")) is kind
-
-
 def test_a_job_id_beside_a_failure_is_unclear() -> None:
     """The wrapper failed, not sbatch."""
     assert type(submission_error("12\n", f"{FAILED}Invalid qos specification\n")) is SubmissionUnclear
-
-
-@pytest.mark.parametrize("kind", ANSWERS)
-def test_a_failed_submission_is_raised_with_the_words_of_sbatch(
-    slurm: FakeSlurm, tmp_path: Path, kind: type[Exception]
-) -> None:
-    slurm.answers("sbatch", err=f"{ANSWERS[kind][0]}\n", code=1)
-    with pytest.raises(kind) as caught:
-        SlurmExecutor().submit(batch(tmp_path))
-    assert ANSWERS[kind][0].removeprefix("sbatch: error: ") in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -347,12 +269,6 @@ def test_what_sbatch_itself_objects_to_is_a_refusal_once_there_is_no_job(
         SlurmExecutor().forecast(made)
 
 
-def test_a_cluster_that_takes_no_array_of_one_job_takes_none(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.answers("sbatch", err=f"{FAILED}Invalid job array specification\n", code=1)
-    with pytest.raises(SubmissionRefused, match=r"takes no job arrays.*MaxArraySize"):
-        SlurmExecutor().submit(batch(tmp_path, 1))
-
-
 @pytest.mark.parametrize(("needed", "options"), [("", "-PE"), ("/ours", "-P")])
 def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed: str, options: str
@@ -364,9 +280,3 @@ def test_a_job_starts_in_the_folder_that_was_recorded_with_no_module_of_it_first
     script = (array.folder / "submission.sh").read_text()
     assert "#SBATCH --chdir='/my project'\n" in script
     assert f" {options} -u -m dscampaign.jobs.agent" in script
-
-
-@pytest.mark.usefixtures("slurm")
-def test_what_submitit_makes_no_job_of_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SubmissionRefused, match=r"submitit: .*no_such_parameter"):
-        SlurmExecutor().submit(batch(tmp_path, no_such_parameter=1))

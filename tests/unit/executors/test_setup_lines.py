@@ -56,20 +56,6 @@ def test_commands_of_a_login_shell_and_the_python_that_results(tmp_path: Path, l
     assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
 
 
-@pytest.mark.parametrize("line", ["module load none", "conda activate nothing", "modul load cuda"])
-def test_commands_of_a_login_shell_fail_loudly(tmp_path: Path, line: str) -> None:
-    assert shell(tmp_path, ["true", line]).returncode
-    record = SetUpFailure.read(record_of(tmp_path, 0))
-    assert record
-    assert (record.line, record.text) == (2, line)
-
-
-def test_a_python_that_was_active_before_is_chosen_anew(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    active = {"PATH": f"{tmp_path}/env/bin:{os.environ['PATH']}"}
-    assert shell(tmp_path, ["source env/bin/activate"], **active).stdout == f" {tmp_path}/env/bin/python\n"
-
-
 def run(folder: Path, *lines: str) -> tuple[int, str, SetUpFailure | None]:
     """The exit status, what was printed after the set-up, and the record."""
     script = "\n".join([*guarded(lines, folder, "0"), 'echo "A=${A:-} ENV=${ENV:-}"'])
@@ -132,10 +118,6 @@ def test_a_trace_shows_the_lines_alone_and_ends_with_the_message(tmp_path: Path)
     assert trace[:2] == ["+ A=1", "+ modul load cuda"]
     assert trace[-1].endswith("modul: command not found")
     assert "dscampaign" not in done.stderr
-
-
-def test_nothing_is_added_where_there_is_no_set_up(tmp_path: Path) -> None:
-    assert guarded(["", " "], tmp_path, "0") == guarded([], tmp_path, "0") == []
 
 
 def test_a_batch_script_ends_before_any_node_starts_its_agent(slurm: FakeSlurm, tmp_path: Path) -> None:

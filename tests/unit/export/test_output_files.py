@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.cli.export import _output
-from dscampaign.orchestrator.cli.spec import _hand_over
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.output_files import refuse_links_of_others, whole_file
+from dscampaign.orchestrator.output_files import whole_file
 from dscampaign.orchestrator.report.page import write
 
 SOMEBODY = 4711
@@ -69,43 +67,9 @@ def test_a_report_is_not_written_through_a_link_of_another_s(tmp_path: Path, pla
     assert names(home) == []
 
 
-@as_root
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_an_export_is_not_written_through_a_link_of_another_s(tmp_path: Path, form: str) -> None:
-    link = link_of_another(tmp_path / "a.csv", tmp_path / "b.csv")
-    with pytest.raises(UserError, match="is a link to"), _output(link, form):
-        pass
-
-
-def test_a_link_of_one_s_own_stands_for_its_target(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    link = tmp_path / "latest.csv"
-    link.symlink_to(tmp_path / "there" / "1.csv")
-    with whole_file(link) as stream:
-        stream.write("x")
-    assert (link.is_symlink(), link.read_text(), names(tmp_path / "there")) == (True, "x", ["1.csv"])
-
-
 def test_a_device_is_written_to_and_stays_one(tmp_path: Path) -> None:
     link = tmp_path / "null"
     link.symlink_to("/dev/null")
     with whole_file(link, binary=True) as stream:
         stream.write(b"x")
     assert link.is_char_device()
-
-
-def test_a_link_of_one_s_own_may_lead_to_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    refuse_links_of_others(tmp_path / "link")
-    with whole_file(tmp_path / "link" / "a") as stream:
-        stream.write("x")
-    assert (tmp_path / "there" / "a").read_text() == "x"
-
-
-@as_root
-def test_a_rendered_script_is_not_written_through_a_link_of_another_s(tmp_path: Path) -> None:
-    link = link_of_another(tmp_path / "run.sh", tmp_path / "profile")
-    with pytest.raises(UserError, match="is a link to"):
-        _hand_over("#!/bin/sh\n", link, False)
-    assert not (tmp_path / "profile").exists()

@@ -6,7 +6,6 @@ import csv
 import datetime as dt
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +132,6 @@ def test_what_was_not_reported_is_null_and_nan_is_nan() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_many_rows_are_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "ROWS_A_BATCH", 2)
-    assert exported("steps").num_rows == 5
-    assert pq.ParquetFile("steps.parquet").num_row_groups == 3
-
-
-@pytest.mark.usefixtures("world")
 def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     exported("steps")
     before, stored = Path("steps.parquet").read_bytes(), arrow._text
@@ -154,19 +146,3 @@ def test_a_file_is_whole_or_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> 
     assert main(["export", "--format", "parquet", "--output", "steps.parquet"]) == 70
     assert Path("steps.parquet").read_bytes() == before
     assert [path.name for path in Path().glob(".*")] == []
-
-
-@pytest.mark.usefixtures("world")
-def test_parquet_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--format", "parquet"]) == 2
-    assert "name a file: --output steps.parquet" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("world")
-def test_without_pyarrow_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert main(["export", "--format", "parquet", "--output", "x.parquet"]) == 2
-    assert "pip install 'dscampaign[parquet]'" in capsys.readouterr().err
-    assert not Path("x.parquet").exists()

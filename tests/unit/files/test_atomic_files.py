@@ -57,12 +57,6 @@ def test_a_link_whose_answer_was_lost_is_still_ours(tmp_path: Path, monkeypatch:
     assert (tmp_path / "claim").read_text() == "mine"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "nonsense", '{"a": '])
-def test_what_is_no_object_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x").write_text(text)
-    assert read_json(tmp_path / "x") is None
-
-
 def test_an_object_is_read_and_an_absent_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"a": 1}')
     assert read_json(tmp_path / "x") == {"a": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
 import stat
@@ -12,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign import db
 from dscampaign.db.store import Store
 from dscampaign.files.private_files import make_below, make_folder, make_private, open_private
 
-EVERYTHING = 7
 DEFAULT_LIST = "system.posix_acl_default"
 SOMEBODY = 12345
 
@@ -122,58 +119,3 @@ def test_a_project_s_folder_opens_nothing_of_a_campaign(tmp_path: Path) -> None:
     make_private(tmp_path / "c")
     make_below(tmp_path / "c", tmp_path / "c" / "runs")
     assert mode(tmp_path / "c") & 0o777 == mode(tmp_path / "c" / "runs") & 0o777 == 0o700
-
-
-def test_a_parent_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        make_below(tmp_path / "away", tmp_path / "away" / "x")
-    with pytest.raises(ValueError, match="subpath"):
-        make_below(tmp_path / "a", tmp_path / "b")
-
-
-# -- everywhere --------------------------------------------------------------------------------------------------------
-
-ROOT = Path(db.__file__).parents[1]
-WRITING_BELOW_DIR = (
-    "db",
-    "files",
-    "jobs",
-    *(f"orchestrator/{part}" for part in ("campaign", "doctor", "executors", "reconcile")),
-)
-OF_THEIR_OWN = {
-    "files/private_files.py",  # the one place
-    "jobs/rank.py",  # these four run by path under any Python, and import nothing of ours
-    "jobs/report.py",
-    "jobs/trainer/all_reduce.py",
-    "jobs/trainer/software.py",
-    "jobs/agent/progress.py",  # in the node's memory
-    "jobs/trainer/swap_space.py",  # on the node's disk, where others have folders too
-    "orchestrator/campaign/weights.py",  # in a folder that the user names
-    "jobs/trainer/transformers_folder.py",  # the same
-    "jobs/trainer/checkpoint_weights.py",  # links, in a temporary folder that nobody else may read
-}
-
-
-def makes_something(call: ast.Call) -> bool:
-    """Whether a call makes a folder or a file in another way than `private_files` does."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    if name in ("mkdir", "makedirs", "mkdtemp", "mkstemp", "touch", "write_text", "write_bytes"):
-        return True
-    text = ast.unparse(call)
-    if name != "open" or "opener=" in text:
-        return False
-    modes = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    return "O_CREAT" in text or any(set("wax") & set(mode) and len(mode) <= 3 for mode in modes)
-
-
-def test_everything_below_dir_is_made_in_one_place() -> None:
-    paths = [path for part in WRITING_BELOW_DIR for path in (ROOT / part).rglob("*.py")]
-    found = {
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in paths
-        if path.relative_to(ROOT).as_posix() not in OF_THEIR_OWN
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and makes_something(node)
-    }
-    assert len(paths) > 100
-    assert found == set()

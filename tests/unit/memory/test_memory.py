@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dscampaign.db.records import MemoryObservation, memory_observation_key
+from dscampaign.db.records import MemoryObservation
 from dscampaign.orchestrator.memory.config_changes import changed
 from dscampaign.orchestrator.memory.prediction import (
     HEADROOM,
@@ -40,12 +40,6 @@ def probed(micro: int, base_gb: float, sample_gb: float, **values: Any) -> Memor
 # -- the line --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_seen_is_nothing_known() -> None:
-    ledger = Ledger()
-    assert (ledger.fit(), ledger.predict_gb(8), ledger.fits(8), ledger.too_big) == (None, None, None, None)
-    assert ledger.largest([1, 2, 4]) is None
-
-
 @given(
     a=st.floats(0, 50), b=st.floats(0.01, 5), sizes=st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True)
 )
@@ -60,25 +54,10 @@ def test_one_size_gives_the_line_with_what_a_sample_takes(a: float, b: float, mi
     assert ledger.predict_gb(100) == pytest.approx(a + 100 * b)
 
 
-def test_an_attempt_that_never_trained_gives_it_too() -> None:
-    ledger = Ledger.of([probed(256, 3.0, 1.1), seen(256, oom=True)])
-    assert ledger.fit() == (3.0, 1.1)
-    assert ledger.predict_gb(60) == pytest.approx(69.0)
-
-
 def test_peaks_of_the_optimizers_step_are_no_line() -> None:
     """At micro-batches 1 to 4 a small model's peak is the optimizer's: flat, until the samples outgrow it."""
     ledger = Ledger.of([seen(1, 9.0, per_sample_gb=0.5), seen(2, 9.0), seen(4, 9.01)])
     assert ledger.predict_gb(100) == pytest.approx(9.01 - 2.0 + 50.0)
-
-
-def test_peaks_that_fall_are_no_line() -> None:
-    assert Ledger.of([seen(4, 9.0), seen(8, 8.0)]).fit() is None
-
-
-def test_a_script_that_only_says_what_is_held_is_believed() -> None:
-    held = [seen(micro, peak_reserved_gb=1.0 + micro) for micro in (2, 4)]
-    assert Ledger.of(held).predict_gb(8) == pytest.approx(9.0)
 
 
 # -- what fits -------------------------------------------------------------------------------------------------
@@ -120,13 +99,6 @@ observations = st.builds(
     st.none() | st.floats(1, 100),
 )
 ledgers = st.lists(observations, max_size=8).map(Ledger.of)
-
-
-@given(ledgers, st.integers(1, 300), st.integers(1, 300))
-def test_what_is_smaller_than_what_fits_fits(ledger: Ledger, one: int, other: int) -> None:
-    small, large = sorted((one, other))
-    if ledger.fits(large):
-        assert ledger.fits(small)
 
 
 @given(ledgers, st.integers(1, 300))
@@ -173,12 +145,6 @@ def test_a_micro_batch_as_large_that_trained_since_refutes_an_out_of_memory(
     assert ledger.too_big == (None if refutes else 8)
 
 
-def test_an_out_of_memory_after_it_trained_stays() -> None:
-    """The same attempt, late: what it held grew."""
-    late = [seen(8, 9.0, created_s=NOW_S - 99), seen(8, oom=True, created_s=NOW_S - 9)]
-    assert believed(late, NOW_S) == late
-
-
 def test_another_version_gives_way_to_the_newest_that_has_trained() -> None:
     before = [seen(8, 9.0), seen(16, oom=True)]
     begun = probed(8, 2.0, 1.0, key="key|NVIDIA H100|2.12")
@@ -186,16 +152,6 @@ def test_another_version_gives_way_to_the_newest_that_has_trained() -> None:
     unknown = seen(32, oom=True, key="key|NVIDIA H100|?")
     assert believed([*before, begun], NOW_S) == [*before, begun]
     assert believed([*before, begun, trained, unknown], NOW_S) == [begun, trained, unknown]
-
-
-def test_the_smallest_device_counts_whatever_its_version() -> None:
-    small = seen(8, 9.0, key=A100, usable_gb=39.0)
-    assert Ledger.of(believed([small, seen(8, 7.0, key="key|NVIDIA H100|2.12")], NOW_S)).usable_gb == 39.0
-
-
-@given(st.lists(observations, max_size=8))
-def test_without_dates_and_versions_all_counts(given: list[MemoryObservation]) -> None:
-    assert believed(given, NOW_S) == given
 
 
 # -- what is tried ---------------------------------------------------------------------------------------------
@@ -277,21 +233,6 @@ def test_after_an_oom_the_probe_says_where_to_go() -> None:
     assert choice.why == "micro-batch 240 ran out of memory, 60 is predicted to take 69.0 of 84.0 GB"
 
 
-def test_a_sibling_starts_where_the_first_one_ended() -> None:
-    ledger = Ledger.of([probed(240, 3.0, 1.1), seen(240, oom=True), seen(60, 70.0)])
-    choice = start_micro_batch(240, 1, 240, ledger)
-    assert choice.micro_batch == 60
-    assert choice.why == "micro-batch 240 ran out of memory, 60 is known to fit"
-
-
-def test_where_nothing_is_measured_failures_still_count() -> None:
-    ledger = Ledger.of([seen(64, oom=True, usable_gb=None), seen(32, oom=True, usable_gb=None)])
-    assert start_micro_batch(64, 1, 64, ledger).micro_batch == 16
-    after = after_oom(64, 1, 64, ledger)
-    assert after is not None
-    assert after.micro_batch == 16
-
-
 def test_a_prediction_that_failed_is_not_believed_again() -> None:
     """240, 120, 80, 60 would use up all tries, one divisor after the other."""
     ledger = Ledger.of([seen(1, 1.9), seen(2, 1.91)])
@@ -303,17 +244,6 @@ def test_a_prediction_that_failed_is_not_believed_again() -> None:
     assert choice.micro_batch == 60
     assert start_micro_batch(240, 1, 240, ledger.with_oom(240)).micro_batch == 120
     assert start_micro_batch(240, 1, 240, Ledger.of([seen(80, 1.9)]).with_oom(120)).micro_batch == 80  # seen to fit
-
-
-def test_a_clamp_before_anything_failed_says_why() -> None:
-    choice = start_micro_batch(240, 1, 240, Ledger.of([seen(30, 36.0, per_sample_gb=1.1)]))
-    assert choice.micro_batch == 60
-    assert choice.why == "240 is predicted to take 267.0 of 84.0 GB, 60 is predicted to take 69.0 of 84.0 GB"
-
-
-def test_where_even_one_sample_is_predicted_not_to_fit_it_is_tried() -> None:
-    ledger = Ledger.of([probed(8, 90.0, 3.0), seen(8, oom=True)])
-    assert start_micro_batch(8, 1, 8, ledger).micro_batch == 1
 
 
 # -- the key ---------------------------------------------------------------------------------------------------
@@ -364,18 +294,6 @@ def test_what_takes_memory_is_in_the_key(other: dict[str, Any]) -> None:
     assert memory_key(config(**other)) != memory_key(config())
 
 
-def test_a_local_limit_is_another_device() -> None:
-    keys = {memory_key(config(executor="local", local={"gpu_mem_per_process": size})) for size in ("40G", "80G")}
-    assert len(keys) == 2
-
-
-def test_every_word_of_a_command_counts() -> None:
-    keys = [
-        memory_key(config(command)) for command in ("train.py --depth 6", "train.py --depth 12", "train.py --depth 6")
-    ]
-    assert keys[0] == keys[2] != keys[1]
-
-
 @pytest.mark.parametrize(
     "same",
     [
@@ -388,40 +306,8 @@ def test_how_a_command_learns_is_not_in_its_key(same: dict[str, Any]) -> None:
     assert memory_key(config("train.py", train=same)) == memory_key(config("train.py"))
 
 
-@pytest.mark.parametrize("other", [{"seq_len": 64}, {"global_batch": 128}, {"dropout": 0.1}, {"grad_clip": 0.0}])
-def test_the_other_settings_of_a_command_are(other: dict[str, Any]) -> None:
-    assert memory_key(config("train.py", train=other)) != memory_key(config("train.py"))
-
-
-def test_a_script_that_manages_its_own_batches_has_no_key() -> None:
-    assert memory_key(RunConfig.model_validate({"command": "train.py"})) is None
-
-
 def test_a_taken_rung_is_another_key() -> None:
     changes = ("expandable_segments", "activation_checkpointing", "offload_optimizer", "zero_stage=3")
     base = config(train={"zero_stage": 1})
     keys = {memory_key(changed(base, changes[:count])) for count in range(len(changes) + 1)}
     assert len(keys) == 5
-
-
-NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=300)
-"""What may name a model, a space around it and a length that no file's name has aside."""
-
-
-@given(
-    NAMES.filter(lambda name: name == name.strip() and len(name.encode()) < 256),
-    st.text(max_size=100),
-    st.text(max_size=100),
-)
-def test_keys_fit_into_their_column(model: str, device: str, torch: str) -> None:
-    key = memory_key(config(train={"model": model}))
-    assert key is not None
-    assert "|" not in key
-    assert len(memory_observation_key(key, device, torch)) <= 255
-    assert memory_observation_key(key, device, torch).startswith(f"{key}|")
-
-
-def test_the_key_says_what_it_is_about() -> None:
-    key = memory_key(config(train={"zero_stage": 2, "activation_checkpointing": True}))
-    assert key is not None
-    assert key.startswith("gpt2 seq1024 bf16 zero2 recompute 1x")
