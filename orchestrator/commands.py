@@ -1,14 +1,14 @@
-"""Commands of `campaign` for the user to type next, complete, so that they can be pasted."""
+"""The context of the running command: the place for its hints, which can be pasted, and its progress."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -71,3 +71,42 @@ def _place(settings: Settings) -> Iterator[str]:
             file = origin.value.removeprefix(_FILE)
             yield f"--{origin.name}"
             yield f"{_FILE}{Path(file).absolute()}" if file and file != origin.value else origin.value
+
+
+_Item = TypeVar("_Item")
+
+_PIECE: Final = 1000
+
+
+Through = Callable[[Iterable[Any], str, Callable[[Any], int] | None], Iterator[Any]]
+"""Hands on items as `counted` does, and shows their progress."""
+
+_SHOWN: ContextVar[Through | None] = ContextVar("progress", default=None)
+
+
+@contextmanager
+def shown_by(shown: Through | None) -> Iterator[None]:
+    """Show the progress of the work inside, or nothing."""
+    before = _SHOWN.set(shown)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+def counted(noun: str, items: Iterable[_Item], size: Callable[[_Item], int] | None = None) -> Iterator[_Item]:
+    """The items one by one; each counts as done when the next is asked for. Items with a length have a total, too.
+
+    Args:
+        noun: the counted things, in the plural.
+        items: to work on.
+        size: how many an item counts for, one unless given.
+    """
+    shown = _SHOWN.get()
+    return iter(items) if shown is None else shown(items, noun, size)
+
+
+def in_pieces(noun: str, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """A thousand of the items at a time, counted as `counted` does."""
+    parts = [items[start : start + _PIECE] for start in range(0, len(items), _PIECE)]
+    return counted(noun, parts, len)

@@ -13,7 +13,7 @@ from typing import Final
 from dscampaign.files.ownership import Distrusted, distrust, trusted_bytes
 
 from .errors import UserError, did_you_mean
-from .user_paths import expanded
+from .user_files import expanded
 
 FILE_NAME: Final = "campaign.toml"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -19,9 +19,13 @@ from dscampaign.jobs.shared.code_copy import LIVE, CodeCopy, CopyPaths, DamagedC
 from dscampaign.jobs.shared.layout import Beside
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import is_copy
+from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.spec.model import RunConfig
 
 from .code_tree import TREE_LIMIT_BYTES, TREE_LIMIT_FILES, CodeTree, has_module, tree_around, work_tree
+
+_PATHS = 5
+"""Paths that a line names."""
 
 
 @dataclass(frozen=True)
@@ -192,3 +196,23 @@ def _link(link: Path, target: Path) -> None:
     with suppress(FileExistsError, NotADirectoryError):
         make_private(link.parent)
         link.symlink_to(target)
+
+
+def describe(codes: Iterable[Code]) -> list[str]:
+    """Return one line for each code: its files, those that are left out, or why it is used in place."""
+    lines = []
+    for code in codes:
+        if code.why:
+            lines.append(f"code: used in place, not copied: {code.why}")
+        elif code.tree:
+            kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
+            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
+            around = code.tree.narrowed_from
+            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
+            lines.append(kept + left + rest)
+    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
+
+
+def shown(paths: Sequence[str]) -> str:
+    """Return a few paths as text, in any encoding."""
+    return some([os.fsencode(path).decode(errors="replace") for path in paths], _PATHS)

@@ -21,15 +21,14 @@ from dscampaign.files.ownership import distrust, user_name
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.shared.checkpoint import newest_first
 from dscampaign.jobs.shared.layout import Beside, CampaignPaths
-from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.commands import in_pieces, typed
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.progress import in_pieces
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder, require_free
 from dscampaign.orchestrator.reconcile.origin import Origin, that_matter
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import Spec
-from dscampaign.orchestrator.user_paths import expanded
+from dscampaign.orchestrator.user_files import expanded
 
 from .code_copies import CodeCopies, has_code
 from .code_tree import git

@@ -17,7 +17,7 @@ from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow, untimed_
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.commands import counted, typed
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request
 from dscampaign.orchestrator.executors.base import ARRAY_LIMIT
@@ -29,7 +29,6 @@ from dscampaign.orchestrator.memory.feasibility import ModelNeeds, needs_of
 from dscampaign.orchestrator.memory.observations import ledgers_of
 from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_micro_batch
 from dscampaign.orchestrator.memory.zero_memory import Sizes
-from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
 from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, point_of, work_of
@@ -38,10 +37,9 @@ from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
 
 from . import script_checks
-from .code_copies import Code, changed_files, has_code
+from .code_copies import Code, changed_files, describe, has_code, shown
 from .desired import Submission, spec_diff
 from .diff import SpecDiff, as_kept, asked_again, changes, unchanged
-from .titles import describe, shown
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.reconcile.actions import Submit

@@ -20,11 +20,10 @@ from dscampaign.db.store import Store
 from dscampaign.files.ours import Kept, Part, measure, sweep
 from dscampaign.files.ownership import user_name
 from dscampaign.jobs.shared.layout import MARKER, CampaignPaths
-from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.commands import counted, typed
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.local import local_elsewhere
 from dscampaign.orchestrator.formatting import count
-from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.lease import FencedWriter, LeaseHolder, release_lease, take_lease
 from dscampaign.orchestrator.reconcile.loop import make_executor

@@ -25,9 +25,9 @@ from dscampaign.files.ours import Kept
 from dscampaign.jobs.shared import checkpoint_retention
 from dscampaign.jobs.shared.code_copy import CopyPaths, DamagedCopy
 from dscampaign.jobs.shared.layout import MARKER, Beside, CampaignPaths
+from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.executors.job_request import run_config
-from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.lease import LeaseHeld
 

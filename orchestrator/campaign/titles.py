@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from dscampaign.orchestrator.formatting import count, last_part, shorten_middle, some
-
-if TYPE_CHECKING:
-    from .code_copies import Code
 
 LABELS: Final = ("label", "strategy")
 """Axes that name a point, and so the other settings of that point."""
@@ -95,7 +91,6 @@ def _value(value: Any) -> str:
     return shorten_middle(last_part(text) or text, _LONGEST)
 
 
-_PATHS: Final = 5
 _RUNS: Final = 3
 
 
@@ -113,23 +108,3 @@ def mixed_code(runs: Iterable[tuple[str, str]]) -> str:
             names.setdefault(code, []).append(name)
     shown = "; ".join(f"{code} ({some(by, _RUNS)})" for code, by in names.items())
     return f"Not all runs ran the same code: {shown}." if len(names) > 1 else ""
-
-
-def describe(codes: Iterable[Code]) -> list[str]:
-    """Return one line for each code: its files, those that are left out, or why it is used in place."""
-    lines = []
-    for code in codes:
-        if code.why:
-            lines.append(f"code: used in place, not copied: {code.why}")
-        elif code.tree:
-            kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
-            left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
-            around = code.tree.narrowed_from
-            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
-            lines.append(kept + left + rest)
-    return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
-
-
-def shown(paths: Sequence[str]) -> str:
-    """Return a few paths as text, in any encoding."""
-    return some([os.fsencode(path).decode(errors="replace") for path in paths], _PATHS)

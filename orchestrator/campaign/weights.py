@@ -25,10 +25,10 @@ from dscampaign.jobs.shared.variables import inheritable
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import some
-from dscampaign.orchestrator.output_files import refuse_links_of_others
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.origin import Origin
 from dscampaign.orchestrator.spec.model import RunConfig
+from dscampaign.orchestrator.user_files import refuse_links_of_others
 
 _WRITER: Final = ("-P", "-m", "dscampaign.jobs.trainer.transformers_folder")
 _ENVIRONMENT: Final = {

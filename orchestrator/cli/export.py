@@ -13,11 +13,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from dscampaign.orchestrator.campaign.location import PlaceOptions, locate
-from dscampaign.orchestrator.commands import typed
+from dscampaign.orchestrator.commands import counted, typed
 from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
-from dscampaign.orchestrator.output_files import check_folder_of, whole_file
-from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
 from .options import campaign_argument, format_option, names, store_options, verb
 from .output import echo_err, echo_next, echo_page, progress_shown

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from dscampaign.orchestrator.commands import shown_by
 from dscampaign.orchestrator.formatting import duration, printable, short_number, shorten
-from dscampaign.orchestrator.progress import shown_by
 
 from .pages.text import Page, Style, fold
 

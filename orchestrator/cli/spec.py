@@ -16,7 +16,7 @@ from dscampaign.orchestrator.campaign.location import Location, PlaceOptions
 from dscampaign.orchestrator.commands import overridden, typed
 from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import count, some
-from dscampaign.orchestrator.output_files import check_folder_of, whole_file
+from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
 from .options import json_option, store_options, verb
 from .output import echo, echo_err, echo_json, echo_page, page_for, progress_shown

@@ -19,7 +19,7 @@ from dscampaign.files.private_files import make_private
 from dscampaign.jobs.shared.process_groups import signal_group
 from dscampaign.orchestrator.errors import Finding
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.user_paths import cache_folder
+from dscampaign.orchestrator.user_files import cache_folder
 
 _PIPE = subprocess.PIPE
 

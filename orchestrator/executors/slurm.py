@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.files.atomic_files import write_atomically
+from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.progress import in_pieces
 from dscampaign.sbatch import prologue
 
 from .base import (

@@ -20,12 +20,12 @@ from dscampaign.db.store import Store
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import CampaignPaths
+from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Executor
 from dscampaign.orchestrator.executors.job_request import attempt_paths
 from dscampaign.orchestrator.executors.slurm_commands import before_each_command
 from dscampaign.orchestrator.memory.prediction import Ledger
-from dscampaign.orchestrator.progress import in_pieces
 
 from .act import act
 from .actions import Action, Finish, SetAside, SetRun, Submit, run_of

@@ -26,6 +26,7 @@ from dscampaign.jobs.shared.divergence import diverged
 from dscampaign.jobs.shared.identity import Identity
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.state_layout import arrangement
+from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import Executor, JobListing, JobView, WaitedJob
 from dscampaign.orchestrator.executors.job_request import attempt_paths, is_copy
@@ -35,7 +36,6 @@ from dscampaign.orchestrator.failures.exits import SET_UP
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory import config_changes
 from dscampaign.orchestrator.memory.prediction import Ledger
-from dscampaign.orchestrator.progress import counted
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import PruneConfig
 

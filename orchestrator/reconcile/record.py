@@ -22,13 +22,13 @@ from dscampaign.db.store import refusal
 from dscampaign.db.stored_document import StoredDocument
 from dscampaign.jobs.agent.progress import QUIET_START
 from dscampaign.jobs.report import UNSAID
+from dscampaign.orchestrator.commands import in_pieces
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import NO_NODES
 from dscampaign.orchestrator.failures.evidence import GROUP, READ_CONFIG, SOFTWARE, Ended, frames_of
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.formatting import words
 from dscampaign.orchestrator.memory.observations import remember_end
-from dscampaign.orchestrator.progress import in_pieces
 
 from .actions import Action, Adopt, Failures, Finish, MarkAttempt, Note, NoteAbsence, SetAside, SetRun, run_of
 from .lease import FencedWriter

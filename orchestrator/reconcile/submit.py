@@ -30,6 +30,7 @@ from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.closed_tasks import make_closed
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
 from dscampaign.jobs.shared.payload_array import write_payloads
+from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request, storage
 from dscampaign.orchestrator.executors.base import (
@@ -42,7 +43,6 @@ from dscampaign.orchestrator.executors.base import (
 )
 from dscampaign.orchestrator.executors.job_listing import job_name
 from dscampaign.orchestrator.executors.sbatch_answer import last_words
-from dscampaign.orchestrator.progress import counted
 
 from .actions import UNCLEAR, Failures, SetAside, Submit
 from .attempt_files import newest_begun, take_claim

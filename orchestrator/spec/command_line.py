@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator
 
 from dscampaign.orchestrator.errors import Finding
-from dscampaign.orchestrator.user_paths import expanded, too_long
+from dscampaign.orchestrator.user_files import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
 from .launch_line import launch_line

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from dscampaign.db.states import Stage
 from dscampaign.db.storable import to_json
 from dscampaign.jobs.shared.ds_config import merged
+from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotted
 from dscampaign.orchestrator.formatting import count
-from dscampaign.orchestrator.progress import counted
 
 from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from dscampaign.jobs.shared.placeholders import text_of
-from dscampaign.orchestrator.user_paths import too_long
+from dscampaign.orchestrator.user_files import too_long
 
 
 class Hint(ValueError):

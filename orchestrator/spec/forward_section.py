@@ -14,7 +14,7 @@ from pydantic import (
 
 from dscampaign.orchestrator.errors import did_you_mean
 from dscampaign.orchestrator.formatting import shorten
-from dscampaign.orchestrator.user_paths import expanded
+from dscampaign.orchestrator.user_files import expanded
 
 from .field_types import Hint, SpecSection, Text
 

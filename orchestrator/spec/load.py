@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
-from dscampaign.orchestrator.user_paths import expanded
+from dscampaign.orchestrator.user_files import expanded
 
 from . import secrets
 from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of

@@ -24,8 +24,7 @@ from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.run_names import value_slug
 from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
 
-from .states import changed_line, changed_name
-from .text import Cell, Page, Style, table
+from .text import Cell, Page, Style, changed_line, changed_name, table
 
 _STYLES: Final = {
     Sign.CREATE: Style.GREEN,

@@ -67,16 +67,6 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
     return f"{word} for {duration(status.now_s - run.phase_since_s)}"
 
 
-def changed_name(name: str, changes: str | None) -> str:
-    """The name of the run, with a mark if it was changed to fit into memory."""
-    return f"{name} *" if changes else name
-
-
-def changed_line(name: str, changes: str) -> str:
-    """The meaning of the mark."""
-    return f"* {name} was changed so that it fits into memory: {', '.join(changes.split())}"
-
-
 def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
     """`12 completed (2 early), 8 running, 1 failed`, in the order of a run's life."""
     numbers = {str(state): number for state, number in counts.items() if number}

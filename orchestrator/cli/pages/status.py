@@ -36,8 +36,8 @@ from dscampaign.orchestrator.formatting import (
 )
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 
-from .states import changed_line, changed_name, counts_line, doing, state_cell
-from .text import Cell, Page, Style, fold, table
+from .states import counts_line, doing, state_cell
+from .text import Cell, Page, Style, changed_line, changed_name, fold, table
 
 _HEADER = (
     "run", "state", "step", "left", "loss", "tok/s", "mfu", "memory", "micro-batch", "tries", "job", "nodes",

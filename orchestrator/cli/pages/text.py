@@ -159,3 +159,13 @@ def _line(page: Page, cells: Sequence[tuple[Cell, int, bool]]) -> str:
     ]
     cell, width, right = cells[-1]
     return _GAP.join([*painted, page.paint(cell.text.rjust(width) if right else cell.text, cell.style)]).rstrip()
+
+
+def changed_name(name: str, changes: str | None) -> str:
+    """The name of the run, with a mark if it was changed to fit into memory."""
+    return f"{name} *" if changes else name
+
+
+def changed_line(name: str, changes: str) -> str:
+    """The meaning of the mark."""
+    return f"* {name} was changed so that it fits into memory: {', '.join(changes.split())}"

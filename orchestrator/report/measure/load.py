@@ -13,7 +13,7 @@ from dscampaign.db.campaigns import METRICS_SOURCE
 from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
 from dscampaign.db.series import extra_highest, run_series
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.progress import counted
+from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.reconcile.lease import looked_s
 
 from .run import MeasuredRun, RunData, measured_run

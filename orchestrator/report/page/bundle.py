@@ -10,7 +10,7 @@ import vl_convert
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import Distrusted, trusted_bytes
 from dscampaign.files.private_files import make_private
-from dscampaign.orchestrator.user_paths import cache_folder
+from dscampaign.orchestrator.user_files import cache_folder
 
 
 def vega_bundle() -> str:

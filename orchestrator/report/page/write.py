@@ -15,8 +15,8 @@ from altair.utils.schemapi import debug_mode
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.formatting import printable, spreadsheet_cells
-from dscampaign.orchestrator.output_files import refuse_links_of_others, whole_file
 from dscampaign.orchestrator.report.compare.results import Results
+from dscampaign.orchestrator.user_files import refuse_links_of_others, whole_file
 
 from .data import condition_rows, document_of, run_rows
 from .details import details as folded

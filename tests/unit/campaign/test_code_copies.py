@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dscampaign.jobs.shared.code_copy import LIVE, CopyPaths, DamagedCopy
 from dscampaign.orchestrator.campaign import code_copies, code_tree
-from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files
-from dscampaign.orchestrator.campaign.titles import describe
+from dscampaign.orchestrator.campaign.code_copies import Code, CodeCopies, changed_files, describe
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.world_on_disk import make_world

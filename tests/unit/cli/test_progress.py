@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.cli import output
 from dscampaign.orchestrator.cli.output import progress_shown, progress_text
-from dscampaign.orchestrator.progress import counted, in_pieces
+from dscampaign.orchestrator.commands import counted, in_pieces
 
 
 class Terminal(io.StringIO):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from dscampaign.orchestrator.commands import shown_by
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_listing, slurm_commands
 from dscampaign.orchestrator.executors.array_tasks import MISSED_S
 from dscampaign.orchestrator.executors.base import JobView, WaitedJob
 from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.progress import shown_by
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.errors import UserError
-from dscampaign.orchestrator.output_files import whole_file
 from dscampaign.orchestrator.report.page import write
+from dscampaign.orchestrator.user_files import whole_file
 
 SOMEBODY = 4711
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user's")
