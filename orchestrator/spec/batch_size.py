@@ -31,7 +31,6 @@ class IndivisibleError(ValueError):
 
     Attributes:
         field: The field of `train` that does not fit.
-        message: The numbers that do not divide.
         hint: The sizes that would fit.
     """
 
@@ -41,24 +40,16 @@ class IndivisibleError(ValueError):
 
 
 def per_rank_batch(global_batch: int, shares: int, micro_batch: int = 1, ranks_per_sample: int = 1) -> int:
-    """Return the samples that one rank handles in an optimizer step.
-
-    Args:
-        shares: Ranks, or groups of ranks, that divide the batch.
-        micro_batch: The hint fits this size, too.
+    """Return the samples that one of the ranks, or groups of ranks, handles in an optimizer step.
 
     Raises:
-        IndivisibleError: The ranks cannot share the batch evenly.
+        IndivisibleError: They cannot share the batch evenly; the hint fits the micro-batch, too.
     """
-    if global_batch % shares:
-        unit = shares * micro_batch
-        below = global_batch - global_batch % unit
-        nearest = " or ".join(str(size) for size in (below, below + unit) if size)
-        ranks = sharers(shares * ranks_per_sample, ranks_per_sample)
-        raise IndivisibleError(
-            "global_batch", f"global_batch {global_batch} is not a multiple of {ranks}", f"use {nearest}"
-        )
-    return global_batch // shares
+    if global_batch % shares == 0:
+        return global_batch // shares
+    below = global_batch - global_batch % (unit := shares * micro_batch)
+    message = f"global_batch {global_batch} is not a multiple of {sharers(shares * ranks_per_sample, ranks_per_sample)}"
+    raise IndivisibleError("global_batch", message, f"use {f'{below} or ' if below else ''}{below + unit}")
 
 
 def accumulation(global_batch: int, micro_batch: int, shares: int, ranks_per_sample: int = 1) -> int:
@@ -68,31 +59,23 @@ def accumulation(global_batch: int, micro_batch: int, shares: int, ranks_per_sam
         IndivisibleError: The three numbers do not multiply.
     """
     share = per_rank_batch(global_batch, shares, micro_batch, ranks_per_sample)
-    if share % micro_batch:
-        allowed = ", ".join(str(d) for d in divisors(share))
-        ranks = sharers(shares * ranks_per_sample, ranks_per_sample)
-        message = f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {ranks}"
-        raise IndivisibleError("micro_batch", message, f"use {'one of ' if share > 1 else ''}{allowed}")
-    return share // micro_batch
+    if share % micro_batch == 0:
+        return share // micro_batch
+    ranks = sharers(shares * ranks_per_sample, ranks_per_sample)
+    message = f"micro_batch {micro_batch} does not divide {share} = global_batch {global_batch} / {ranks}"
+    allowed = ", ".join(map(str, divisors(share)))
+    raise IndivisibleError("micro_batch", message, f"use {'one of ' if share > 1 else ''}{allowed}")
 
 
 def default_micro_batch(global_batch: int, world_size: int) -> int:
-    """Return the largest micro-batch up to 8 that divides a rank's share of the batch.
-
-    Raises:
-        IndivisibleError: The ranks cannot share the batch evenly.
-    """
-    share = per_rank_batch(global_batch, world_size)
-    return max(d for d in divisors(share) if d <= COMFORTABLE_MICRO_BATCH)
+    """Return the largest micro-batch up to 8 that divides a rank's share of the batch; errors as above."""
+    return max(d for d in divisors(per_rank_batch(global_batch, world_size)) if d <= COMFORTABLE_MICRO_BATCH)
 
 
 def smaller_micro_batch(global_batch: int, world_size: int, micro_batch: int) -> int | None:
-    """Return the micro-batch to try after `micro_batch` ran out of memory.
+    """Return the micro-batch to try after `micro_batch` ran out of memory; None at 1.
 
     The global batch and so the experiment stay the same: only the accumulation grows.
-
-    Returns:
-        The largest divisor of a rank's share of the batch that is at most half of `micro_batch`; None at 1.
     """
     share = per_rank_batch(global_batch, world_size)
     return max((d for d in divisors(share) if d <= micro_batch // 2), default=None)

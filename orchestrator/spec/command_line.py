@@ -15,14 +15,12 @@ from dscampaign.orchestrator.user_files import expanded, too_long
 
 from .field_types import TOO_LONG, Hint
 from .launch_line import launch_line
-from .variables import dollar_form
+from .variables import filled
 
 _OPERATORS: Final = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _FOLDERS: Final = "paths start at the spec's folder"
 _START: Final = "start with a Python script, `-m MODULE`, or their launcher; shell lines belong in `setup`"
-_HEAD: Final = 256
-"""Bytes that distinguish a program from a script."""
 
 
 def words_of(value: Any, data: Mapping[str, Any] | None = None) -> Any:
@@ -115,8 +113,8 @@ def split(text: str) -> list[str]:
 
 def shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
     """Return the part of a command that a shell would expand, and a hint; `$$NAME` is a dollar that is meant."""
-    texts = (word for word in words if isinstance(word, str))
-    form = next(filter(None, (dollar_form(word, escapes=True) for word in texts)), None)
+    texts = (filled(word, {}, escapes=True) for word in words if isinstance(word, str))
+    form = next((text.shell or f"${{{text.unset[0]}}}" for text in texts if text.shell or text.unset), None)
     if form is None:
         return None
     hint = "write the value itself, or read the variable in the script; write $$ for a dollar that is meant"
@@ -134,12 +132,12 @@ def script_problem(words: Sequence[Any], folder: Path) -> tuple[str, str] | None
     if too_long(first):
         return TOO_LONG, _START
     script = folder / expanded(first)
-    if script.exists():
-        return None if _is_python(script) else (f"{first} is not a Python script", _START)
-    if first.endswith(".sh") or ("/" not in first and not first.endswith(".py")):
+    if first.endswith(".sh") or ("/" not in first and not first.endswith(".py") and not script.exists()):
         return f"{first} is not a Python script", _START
+    if script.is_dir():
+        return None if (script / "__main__.py").exists() else (f"{first} has no __main__.py", _START)
     elsewhere = first.startswith(("/", "~")) and not first.endswith(".py")
-    return None if elsewhere else (f"no such script: {script}", _FOLDERS)
+    return None if elsewhere or script.exists() else (f"no such script: {script}", _FOLDERS)
 
 
 def stand_in(value: Any) -> list[str]:
@@ -156,21 +154,6 @@ def as_meant(value: Any) -> str:
 def command_is_meant(finding: Finding) -> bool:
     """Return whether a finding is about the command, or a misspelt `command`."""
     return any(place[0] == "command" for place in finding.places)
-
-
-def _is_python(script: Path) -> bool:
-    if script.is_dir():
-        return (script / "__main__.py").exists()
-    if script.suffix.startswith(".py"):
-        return True
-    if script.suffix == ".sh" or not script.is_file():
-        return False
-    try:
-        with script.open("rb") as stream:
-            line = stream.readline(_HEAD)
-    except OSError:
-        return True  # it cannot be known
-    return b"python" in line if line.startswith(b"#!") else b"\0" not in line
 
 
 def _as_word(value: Any) -> Any:

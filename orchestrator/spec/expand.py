@@ -17,7 +17,6 @@ from dscampaign.db.storable import to_json
 from dscampaign.jobs.shared.ds_config import merged
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotted
-from dscampaign.orchestrator.formatting import count
 
 from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY
@@ -34,7 +33,7 @@ _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fiel
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
-"""Points that repeat an experiment, each with an error of its own."""
+"""Most errors for points that repeat an experiment: two axes may make hundreds."""
 
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
 
@@ -132,7 +131,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     if not findings and not any(spec.baseline.items() <= run.params.items() for run in runs.values()):
         hint = "name axes of the matrix, each with one of its values"
         findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
-    findings += _first_of([finding for finding in repeated if not concerns(finding, reported)])
+    findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
     if spec.screen and len(found) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if check_options and not findings:
@@ -301,16 +300,9 @@ def _at_origin(finding: Finding, origins: Origins) -> Finding:
     return replace(finding, places=(place, *value, *finding.places), message=message)
 
 
-def _first_of(repeated: Sequence[Finding]) -> Iterator[Finding]:
-    """Return the first points that repeat an experiment, and the number of others: two axes may make hundreds."""
-    yield from repeated[:_REPEATED]
-    if more := len(repeated[_REPEATED:]):
-        yield Finding((("matrix",),), f"has {count(more, 'more point')} that repeat the experiment of another run")
-
-
 def _duplicate(point: Point, other: str, stage: Stage) -> Finding:
     places = tuple(setting.place for setting in point.settings) or (("matrix",),)
-    if stage is Stage.SCREENING and other.endswith(SCREENS):
+    if stage is Stage.SCREENING:
         message = f"is screened by the same experiment as {other}"
         return Finding(places, message, "vary no length or warm-up that `screen` shortens, or leave `screen` out")
     message = f"is the same experiment as run {other}"

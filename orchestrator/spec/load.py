@@ -22,7 +22,7 @@ from .field_types import Hint, name_of_input
 from .launch_line import launch_line
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
-from .variables import filled, names_in, unexpanded
+from .variables import filled
 from .wrong_values import existing, validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
@@ -280,20 +280,20 @@ class _Prepared:
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
         escapes = path[0] in _DOLLARS
-        if wrong := unexpanded(value, escapes=escapes, home=path in _AT_HOME):
-            self.findings.append(Finding((place,), *wrong))
-            return value
-        unset = [name for name in names_in(value, escapes=escapes) if name not in self.environ]
-        for name in unset:
+        new = filled(value, self.environ, escapes=escapes, home=path in _AT_HOME)
+        if new.shell:
+            escaped = f", or ${new.shell} if the dollar is meant" if escapes and new.shell != "~" else ""
+            message = f"{new.shell} is not expanded: no shell reads it"
+            self.findings.append(Finding((place,), message, new.hint + escaped))
+        for name in new.unset:
             self.unset[name] = (*self.unset.get(name, ()), place)
-        if unset:
+        if new.shell or new.unset:
             return value  # its other errors depend on the variable
-        filled_in = filled(value, self.environ, escapes=escapes)
-        if path == ("store",) and not _STORE.match(filled_in):
+        if path == ("store",) and not _STORE.match(new.text):
             self.findings.append(
                 Finding((place,), "is not a database URL", "use sqlite:///FILE or postgresql://HOST/NAME")
             )
-        return self._input(filled_in, path, place) if path in INPUTS else filled_in
+        return self._input(new.text, path, place) if path in INPUTS else new.text
 
     def _input(self, text: str, field: tuple[str, ...], place: FieldPath) -> str:
         """Return an absolute path for a file beside the spec; a name on the hub stays."""
@@ -327,7 +327,7 @@ class _Prepared:
         if wrong := shell_word([*line.options, *line.script] if line else words):
             self.findings.append(Finding((place,), *wrong))
             return value
-        words = [filled(word, {}, escapes=True) if isinstance(word, str) else word for word in words]
+        words = [filled(word, {}, escapes=True).text if isinstance(word, str) else word for word in words]
         at = line.at if line else 0
         if line and line.python:
             words[0] = _absolute(self.folder / expanded(words[0]))

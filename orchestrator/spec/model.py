@@ -289,7 +289,7 @@ class RunConfig(SpecSection):
     """Image in which the training runs. Default: none."""
     env: dict[Variable, EnvText] = Field(default={})
     """Environment variables of the training. They are kept in the store, so never put secrets here."""
-    deepspeed: DeepSpeedSection = Field(default={})  # type: ignore[assignment]
+    deepspeed: DeepSpeedSection = Field(default={})
     """DeepSpeed configuration, merged over the one generated from `train`."""
     retry: RetryConfig = RetryConfig()
     """How often to retry a run."""

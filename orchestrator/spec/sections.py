@@ -8,15 +8,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
-    StrictBool,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
 )
-from typing_extensions import TypedDict
 
 from .field_types import Count, Hint, Real, SpecSection, Text, Whole
 from .slurm_section import SlurmTime
@@ -179,53 +173,22 @@ class RetentionConfig(SpecSection):
     """Days since the last attempt of a run ended."""
 
 
-_OPEN = ConfigDict(extra="allow")
+_MAPPINGS: Final = {
+    (): ("bf16", "fp16", "compile", "optimizer", "torch_autocast", "checkpoint", "zero_optimization"),
+    ("zero_optimization",): ("offload_optimizer", "offload_param"),
+    ("optimizer",): ("params",),
+}
+"""Parts of `deepspeed` that this program reads; DeepSpeed itself is asked about all values."""
 
 
-class _Switched(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    enabled: StrictBool
-
-
-class _Compile(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    deepcompile: StrictBool
-
-
-class _Optimizer(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    type: str
-    params: dict[str, Any]
-
-
-class _Offload(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    device: Literal["none", "cpu", "nvme"]
-    nvme_path: str
-
-
-class _Zero(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    offload_optimizer: _Offload | None
-    offload_param: _Offload | None
-    reduce_bucket_size: Whole
-
-
-class _DeepSpeed(TypedDict, total=False):
-    __pydantic_config__ = _OPEN  # type: ignore[misc]
-    bf16: _Switched
-    fp16: _Switched
-    compile: _Compile
-    optimizer: _Optimizer
-    zero_optimization: _Zero
-
-
-def _as_given(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    check(value)
+def _deepspeed(value: dict[str, Any]) -> dict[str, Any]:
+    for path, names in _MAPPINGS.items():
+        section = value.get(path[0]) or {} if path else value
+        for name in names:
+            if not isinstance(section.get(name) or {}, dict):
+                raise Hint(f"expected a mapping of fields for {'.'.join((*path, name))}", f"write `{name}: {{...}}`")
     return value
 
 
-DeepSpeedSection = Annotated[
-    _DeepSpeed, WrapValidator(_as_given), PlainSerializer(lambda value: value, return_type=dict[str, Any])
-]
+DeepSpeedSection = Annotated[dict[str, Any], AfterValidator(_deepspeed)]
 """The section as it is given: its digest must not depend on the form in which this program reads a value."""

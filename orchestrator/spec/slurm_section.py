@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import ceil
 from typing import Annotated, Any, Final
 
@@ -16,7 +17,7 @@ from pydantic import (
 
 from dscampaign.orchestrator.errors import FieldPath
 
-from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole, one_line
+from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole
 from .other_names import hint_for, meant
 from .slurm_syntax import gpus_of_node, slurm_minutes
 
@@ -112,20 +113,14 @@ def parse_mem_mb(text: str) -> int:
     return ceil(int(match[1]) * _UNIT_MB[(match[2] or "M").upper()])
 
 
-def _checked_time(text: str) -> str:
-    parse_time_min(text)
-    return text
+def _readable(read: Callable[[str], int]) -> AfterValidator:
+    return AfterValidator(lambda text: text if read(text) is not None else "")
 
 
-def _checked_mem(text: str) -> str:
-    parse_mem_mb(text)
-    return text
-
-
-MemorySize = Annotated[Text, AfterValidator(_checked_mem)]
+MemorySize = Annotated[Text, _readable(parse_mem_mb)]
 """A Slurm memory size such as `64G`."""
 
-SlurmTime = Annotated[Text, AfterValidator(_checked_time)]
+SlurmTime = Annotated[Text, _readable(parse_time_min)]
 """A Slurm time such as `90`, `4:00:00` or `2-12`."""
 
 
@@ -219,17 +214,16 @@ class SlurmConfig(SpecSection):
         return {name: value for name, value in (self.model_extra or {}).items() if value is not False}
 
 
+_OPTIONS: Final = (*SlurmConfig.model_fields, *PASSED_OPTIONS)
+
+
 def option_meant(name: str) -> FieldPath:
     """Return the field for an option without a field of its own, by `option_problem`; () for none."""
     name = name.replace("-", "_")
     if name in OWNED_OPTIONS or name in PASSED_OPTIONS:
         return tuple(_INSTEAD[name].split(".")) if name in _INSTEAD else ()
-    field = meant(name, _own_and_passed())
+    field = meant(name, _OPTIONS)
     return ("slurm", field) if field in SlurmConfig.model_fields else ()
-
-
-def _own_and_passed() -> list[str]:
-    return [*SlurmConfig.model_fields, *PASSED_OPTIONS]
 
 
 def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
@@ -239,11 +233,7 @@ def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:
         reason = OWNED_OPTIONS[name]
         return f"is set by this program: {reason}", f"use {_INSTEAD[name]}" if name in _INSTEAD else "leave it out"
     if name not in PASSED_OPTIONS:
-        return "unknown field", hint_for(name, _own_and_passed(), "it is not a long option of sbatch")
-    if not isinstance(value, Scalar):
-        return "expected one value", None
-    try:
-        one_line(value)
-    except Hint as error:
-        return str(error), error.hint
+        return "unknown field", hint_for(name, _OPTIONS, "it is not a long option of sbatch")
+    if not isinstance(value, Scalar) or "\n" in str(value):
+        return "expected one value, on a single line", None
     return None

@@ -18,7 +18,6 @@ TEXT: Final = "wikitext.txt"
 """Training data of the scale `smoke`, beside the spec."""
 
 _FOLDER: Final = files("dscampaign.templates")
-_SUFFIXES: Final = {SMOKE: f".{SMOKE}.yaml", FULL: ".yaml"}
 
 
 @dataclass(frozen=True)
@@ -36,36 +35,21 @@ class Template:
     @property
     def summary(self) -> str:
         """Its purpose: the first line of its spec."""
-        return self.text(FULL).partition("\n")[0].removeprefix("# ")
-
-    def text(self, scale: str) -> str:
-        """Its spec.
-
-        Raises:
-            UserError: It has none of that scale.
-        """
-        if scale not in self.specs:
-            others = [template.name for template in templates() if scale in template.specs]
-            raise UserError(f"template {self.name} has no scale {scale}", f"these have: {', '.join(others)}")
-        return self.specs[scale].read_text(encoding="utf-8")
+        return self.specs[FULL].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def templates() -> list[Template]:
-    """All templates, by name."""
+    """Return all templates, by name."""
     found: dict[str, dict[str, Traversable]] = {}
     for item in _FOLDER.iterdir():
-        scale = next((scale for scale, suffix in _SUFFIXES.items() if item.name.endswith(suffix)), None)
-        if scale:
-            found.setdefault(item.name.removesuffix(_SUFFIXES[scale]), {})[scale] = item
+        if item.name.endswith(".yaml"):
+            name, _, scale = item.name.removesuffix(".yaml").partition(".")
+            found.setdefault(name, {})[scale or FULL] = item
     return [Template(name, found[name]) for name in sorted(found)]
 
 
 def find(name: str) -> Template:
-    """The template of that name.
-
-    Raises:
-        UserError: There is none.
-    """
+    """Return the template of a name, or raise a UserError."""
     known = {template.name: template for template in templates()}
     if name not in known:
         hint = f"{did_you_mean(name, known, '')} one of: {', '.join(known)}"
@@ -82,7 +66,10 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
     Raises:
         UserError: The template lacks the scale, or the spec already exists, or a file cannot be written.
     """
-    texts, beside = {path: template.text(scale)}, path.with_name(TEXT)
+    if scale not in template.specs:
+        others = [other.name for other in templates() if scale in other.specs]
+        raise UserError(f"template {template.name} has no scale {scale}", f"these have: {', '.join(others)}")
+    texts, beside = {path: template.specs[scale].read_text(encoding="utf-8")}, path.with_name(TEXT)
     if scale == SMOKE and not beside.exists():
         texts[beside] = (_FOLDER / TEXT).read_text(encoding="utf-8")
     write_new(texts)
@@ -90,11 +77,7 @@ def write(template: Template, scale: str, path: Path) -> list[Path]:
 
 
 def write_new(texts: Mapping[Path, str]) -> None:
-    """Write files that do not exist.
-
-    Raises:
-        UserError: One exists, or cannot be written.
-    """
+    """Write files that do not exist, or raise a UserError."""
     for file, text in texts.items():
         try:
             with file.open("x", encoding="utf-8") as new:

@@ -23,7 +23,7 @@ def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("dir: $HOME/x", "dir", "$HOME", "write ${HOME}"),
         ("env: {A: $HOME/x}", "env.A", "$HOME", "write ${HOME}, or $$HOME if the dollar is meant"),
-        ('env: {A: "${NOPE:-3}"}', "env.A", "${NOPE:-3}", "write ${NOPE} and export it, or write the value, or"),
+        ('env: {A: "${NOPE:-3}"}', "env.A", "${NOPE:-3}", "write ${NOPE}, or $${NOPE:-3} if"),
         ("env: {A: $(hostname)}", "env.A", "$(", "write the value, or $$( if the dollar is meant"),
         ("env: {A: ~/x}", "env.A", "~", "write ${HOME}"),
         ("slurm: {partition: $PART}", "slurm.partition", "$PART", "write ${PART}, or $$PART if the dollar is meant"),
