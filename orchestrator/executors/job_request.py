@@ -24,9 +24,8 @@ from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.spec import batch_size
 from dscampaign.orchestrator.spec.effects import ALIKE_IN_SPEED
-from dscampaign.orchestrator.spec.expand import Run
+from dscampaign.orchestrator.spec.expand import Run, SharedSections
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 from .local import local_gpus

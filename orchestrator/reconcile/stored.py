@@ -19,8 +19,8 @@ from dscampaign.db.store import Store
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.memory.observations import read_ledgers
+from dscampaign.orchestrator.spec.expand import SharedSections
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.orchestrator.spec.slurm_syntax import gpus_per_rank
 
 from .lease import lease_name

@@ -20,11 +20,9 @@ from dscampaign.orchestrator.errors import Finding, InvalidSpec, concerns, dotte
 
 from . import batch_size, placeholders, strategies
 from .effects import DESCRIBES_ONLY
-from .field_types import Scalar
-from .matrix import AxisSetting, Path, Point, points, short_name
+from .field_types import Scalar, SpecSection
+from .matrix import SCREENS, AxisSetting, Path, Point, points, run_name, short_name
 from .model import RunConfig, Spec
-from .run_names import SCREENS, run_name
-from .shared_sections import SharedSections
 from .strategies import Origins, canonical
 from .validate import check
 from .wrong_values import validation_findings
@@ -34,6 +32,12 @@ _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_
 _WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
 """Most errors for points that repeat an experiment: two axes may make hundreds."""
+
+_SECTIONS = {
+    name: field.annotation
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, SpecSection)
+}
 
 CheckOptions = Callable[[Sequence[RunConfig]], Sequence[Sequence[Finding]]]
 
@@ -307,3 +311,31 @@ def _duplicate(point: Point, other: str, stage: Stage) -> Finding:
         return Finding(places, message, "vary no length or warm-up that `screen` shortens, or leave `screen` out")
     message = f"is the same experiment as run {other}"
     return Finding(places, message, "remove it, or use repeats for the same point with other seeds")
+
+
+class SharedSections:
+    """Reads thousands of similar configurations: equal sections are checked once, and are the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], SpecSection] = {}
+
+    def read(self, data: Mapping[str, Any]) -> RunConfig:
+        """A run's configuration, from values as a spec or the store has them.
+
+        Raises:
+            ValidationError: With everything that pydantic has against them.
+        """
+        try:
+            sections = {name: self._section(name, kind, data[name]) for name, kind in _SECTIONS.items() if name in data}
+        except ValidationError:
+            sections = {}  # the whole has all errors, with their places
+        return RunConfig.model_validate({**data, **sections})
+
+    def _section(self, name: str, kind: type[SpecSection], value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        key = name, repr(value)  # by their text: 1, 1.0 and true are equal, and not the same
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = kind.model_validate(value)
+        return found

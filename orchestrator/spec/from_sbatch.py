@@ -17,9 +17,9 @@ from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
 from .model import Spec
 from .sbatch_options import MOST_POINTS, Made, count, name_from, number_at_end, options_of, take_container, take_option
-from .secrets import findings as secrets_in
 from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, statements, words_of
 from .slurm_section import SlurmConfig
+from .texts import findings as secrets_in
 
 _SETUP: Final = "module ml source . conda mamba micromamba virtualenv pip spack ulimit unset eval umask".split()  # noqa: SIM905
 _NEEDLESS: Final = {

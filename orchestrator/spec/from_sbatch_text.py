@@ -11,7 +11,7 @@ from typing import Final
 
 from .launch_line import LaunchLine
 from .sbatch_options import Made
-from .secrets import secret_in
+from .texts import secret_in
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
 _PLAIN: Final = re.compile(

@@ -15,14 +15,14 @@ from pydantic import ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, InvalidSpec, Problem, SpecError, UserError, concerns
 from dscampaign.orchestrator.user_files import expanded
 
-from . import secrets
 from .command_line import command_is_meant, script_problem, shell_word, stand_in, words_of
 from .expand import CheckOptions, Run, expand
 from .field_types import Hint, name_of_input
 from .launch_line import launch_line
 from .matrix import axis_of, field_path, near_field
 from .model import Spec
-from .variables import filled
+from .texts import filled, secret_in
+from .texts import findings as findings_in
 from .wrong_values import existing, validation_findings
 from .yaml_source import YamlDocument, load, parse_value
 
@@ -92,7 +92,7 @@ def runs_of_text(
     # The store keeps everything as it is after filling in, but for its own address.
     kept = data | {"store": source.data["store"]} if "store" in source.data else data
     findings = prepared.findings
-    findings += _news(secrets.findings(kept), findings)
+    findings += _news(findings_in(kept), findings)
     findings += _news(wrong, findings)
     runs: tuple[Run, ...] = ()
     if spec is not None:
@@ -276,7 +276,7 @@ class _Prepared:
         return self._text(value, path, place) if isinstance(value, str) and _asks(path) else value
 
     def _text(self, value: str, path: tuple[str, ...], place: FieldPath) -> str:
-        if path == ("store",) and secrets.secret_in(value):
+        if path == ("store",) and secret_in(value):
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
         escapes = path[0] in _DOLLARS

@@ -15,8 +15,8 @@ from dscampaign.db import queries, schema
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
 from dscampaign.orchestrator.executors.job_request import run_config
+from dscampaign.orchestrator.spec.expand import SharedSections
 from dscampaign.orchestrator.spec.sections import RetryConfig
-from dscampaign.orchestrator.spec.shared_sections import SharedSections
 from dscampaign.tests.simulation.fates import GUESSES
 from dscampaign.tests.simulation.nasty_slurm import NastySlurm
 from dscampaign.tests.support.budgets import FINAL, MUST_SAVE, charged, progressed, spent

@@ -21,7 +21,7 @@ from dscampaign.orchestrator.memory.feasibility import Shortage
 from dscampaign.orchestrator.memory.prediction import HEADROOM
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.run_names import value_slug
+from dscampaign.orchestrator.spec.matrix import value_slug
 from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
 
 from .text import Cell, Page, Style, changed_line, changed_name, table

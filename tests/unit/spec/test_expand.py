@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dscampaign.orchestrator.errors import InvalidSpec
 from dscampaign.orchestrator.spec.expand import Run, expand
+from dscampaign.orchestrator.spec.matrix import run_name
 from dscampaign.orchestrator.spec.model import Spec
-from dscampaign.orchestrator.spec.run_names import run_name
 
 TRAIN = {"model": "gpt2", "dataset": "wikitext", "global_batch": 16, "steps": 100}
 

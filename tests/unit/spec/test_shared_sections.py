@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from dscampaign.orchestrator.spec.expand import SharedSections
 from dscampaign.orchestrator.spec.model import RunConfig
-from dscampaign.orchestrator.spec.shared_sections import SharedSections
 
 GIVEN: list[dict[str, Any]] = [
     {},

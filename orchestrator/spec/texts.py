@@ -1,12 +1,53 @@
-"""Literal secrets in a spec: the store keeps its text, and reports show it."""
+"""The texts of a spec: `${NAME}`, forms that only a shell would expand, and literal secrets. Pure.
+
+The store keeps the text of a spec, and reports show it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from dscampaign.orchestrator.errors import FieldPath, Finding
+
+_FORM: Final = r"\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:[A-Za-z_]\w*|\{[^{}]*\}?|\())"
+_FORMS: Final = {False: re.compile(_FORM), True: re.compile(rf"\$\$(?=[A-Za-z_{{(])|{_FORM}")}
+"""A variable, and a form for a shell; with escapes also a dollar that is meant, as in `$$NAME`."""
+
+
+class Filled(NamedTuple):
+    """A text with the values of its variables.
+
+    Attributes:
+        unset: The variables without a value.
+        shell: The first form that only a shell would expand, "" for none.
+    """
+
+    text: str
+    unset: tuple[str, ...]
+    shell: str
+
+    @property
+    def hint(self) -> str:
+        """The text to write instead of the form for a shell."""
+        name = re.match(r"\$\{?([A-Za-z_]\w*)", "${HOME" if self.shell == "~" else self.shell)
+        return f"write ${{{name[1]}}}" if name else "write the value"
+
+
+def filled(text: str, environ: Mapping[str, str], *, escapes: bool = False, home: bool = True) -> Filled:
+    """Fill in the variables of a text.
+
+    Args:
+        escapes: `$$NAME` is a dollar that is meant.
+        home: A `~` at the beginning is the home folder.
+    """
+    forms = list(_FORMS[escapes].finditer(text))
+    shell = [form["shell"] for form in forms if form["shell"]] + ["~"] * (text.startswith("~") and not home)
+    unset = [form["name"] for form in forms if form["name"] and form["name"] not in environ]
+    value = _FORMS[escapes].sub(lambda f: "$" if f[0] == "$$" else environ.get(f["name"] or "", f[0]), text)
+    return Filled(value, tuple(unset), next(iter(shell), ""))
+
 
 _NAME: Final = re.compile(
     r"""(?:^|_)(?:
@@ -41,25 +82,17 @@ _REFERENCE: Final = re.compile(
 HINT: Final = "export it in your shell instead, and where the reconciler runs: jobs inherit their environment"
 
 
-def findings(data: Any, place: FieldPath = ()) -> Iterator[Finding]:
+def findings(data: Any, place: FieldPath = (), name: str = "") -> Iterator[Finding]:
     """Return the secrets in a value of a spec and in all that it holds, each with its place."""
     if isinstance(data, dict):
-        for name, value in data.items():
-            inner = (*place, str(name))
-            values = value if isinstance(value, list) else [value]
-            if any(isinstance(item, str) and _is_secret(str(name), item) for item in values):
-                yield _finding(inner, str(name))
-            else:
-                yield from findings(value, inner)
+        for key, value in data.items():
+            yield from findings(value, (*place, str(key)), str(key))
     elif isinstance(data, list):
         for index, item in enumerate(data):
-            option = data[index - 1] if index else None  # of a command in words
-            if isinstance(item, str) and str(option).startswith("--") and _is_secret(str(option), item):
-                yield _finding((*place, index), str(option))
-            else:
-                yield from findings(item, (*place, index))
-    elif isinstance(data, str) and (name := secret_in(data)):
-        yield _finding(place, name)
+            before = str(data[index - 1]) if index else ""  # of a command in words
+            yield from findings(item, (*place, index), before if before.startswith("--") else name)
+    elif isinstance(data, str) and (secret := name if _is_secret(name, data) else secret_in(data)):
+        yield Finding((place,), f"{secret} looks like a secret, and a spec is kept in the store", HINT)
 
 
 def secret_in(text: str) -> str:
@@ -75,7 +108,3 @@ def secret_in(text: str) -> str:
 def _is_secret(name: str, value: str) -> bool:
     words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()).strip("_")
     return bool(value) and _NAME.search(words) is not None and not _REFERENCE.match(value)
-
-
-def _finding(place: FieldPath, name: str) -> Finding:
-    return Finding((place,), f"{name} looks like a secret, and a spec is kept in the store", HINT)
