@@ -212,7 +212,7 @@ def _by_exits(ended: Ended) -> Verdict:
     left = [(rank, o.host) for o in ended.outcomes for rank in o.ranks if rank.exit and rank.exit > 0]
     if silent_ranks(ended) and left:  # the launcher ended the others
         rank, host = left[0]
-        return Verdict(FailureClass.CRASH, f"rank {rank.rank} exited with {rank.exit}", "see its log", host=host)
+        return _seen_last(ended, f"rank {rank.rank} exited with {rank.exit}", rank.rank, host)
     if silent_ranks(ended):
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         name, host = first_to_die(ended)
@@ -221,7 +221,14 @@ def _by_exits(ended: Ended) -> Verdict:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
     codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
     how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
-    return Verdict(FailureClass.CRASH, f"{how} failed without a known error", "see its log")
+    return _seen_last(ended, f"{how} failed without a known error", left[0][0].rank if left else 0)
+
+
+def _seen_last(ended: Ended, reason: str, rank: int, host: str = "") -> Verdict:
+    """Return a crash with the last line of a rank: a script that ends itself has often written why."""
+    lines = [line for o in ended.outcomes for line in o.lines if line.file.endswith(f"_rank{rank}.log")]
+    last = next((line for line in reversed(lines) if line.text.strip()), None)
+    return Verdict(FailureClass.CRASH, reason, "" if last else "see its log", last, host=host)
 
 
 def _usage(ended: Ended) -> Verdict | None:

@@ -55,6 +55,17 @@ def test_a_script_that_leaves_before_the_target_step_completes_early() -> None:
     assert judge(outcome(last_step=7, target_step=50), target_step=50, **own).kind == "completed_early"
 
 
+def test_of_a_rank_that_ends_itself_the_last_line_is_the_proof() -> None:
+    """Not what torchrun prints of it."""
+    texts = ("step 3 loss 2.5", "shard 7 does not match its index", "")
+    of_rank = tuple(LogLine("1_rank1.log", number, text) for number, text in enumerate(texts))
+    of_launcher = log_lines("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    ends = RankEnd(0, None, None), RankEnd(1, 3, None)
+    verdict = judge(outcome(*ends, launcher_exit=1, last_step=3, lines=(*of_rank, *of_launcher)))
+    assert (verdict.kind, verdict.reason) == ("crash", "rank 1 exited with 3")
+    assert verdict.line == of_rank[1]
+
+
 @pytest.mark.parametrize(("state", "kind"), [("PREEMPTED", "preempted"), ("CANCELLED", "cancelled")])
 def test_a_script_that_exits_with_0_when_slurm_ends_it_has_not_completed(state: str, kind: str) -> None:
     ended = outcome(last_step=7, ended_by="signal", ending_s=1.0)
