@@ -36,7 +36,6 @@ demo: $(STAMP)
 # What DeepSpeed and Inductor compile is kept with the environment that it was compiled for.
 test test-all: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
 test test-all: export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.venv/inductor
-test test-all: export CXX := $(CURDIR)/tests/support/quick_compiler/g++
 test: PYTEST_LANE := -m "not nightly"
 test-all: export MACHINE_EXAMPLES ?= 5000
 test-all: export OURS_HISTORIES ?= 100
@@ -44,7 +43,6 @@ test-all: export TORTURE_LINES ?= 200000
 test-all: export STRATEGY_STEPS ?= 50
 test test-all: $(STAMP)
 	SKIP="$(SKIP) $(if $(filter test,$@),nvme)" scripts/test_dependencies.sh
-	$(if $(filter training,$(SKIP)),,DS_ACCELERATOR=cpu $(BIN)/python -m tests.integration.trainer.build_operators $(if $(filter test-all,$@),$(filter-out $(SKIP),nvme)))
 	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(PYTEST_LANE) $(addprefix --without=,$(SKIP)) $(PYTEST_ARGS)
 
 # Needs no torch: a small environment does, and the full one will do.

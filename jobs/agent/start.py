@@ -184,7 +184,7 @@ class Starter:
             newest = checkpoint.newest_verified(
                 self._run_paths.checkpoints(self._payload.config_hash),
                 self._payload.config_hash,
-                self._payload.resumable_world,
+                self._payload.world_size,
                 zero_stage=self._payload.zero_stage,
                 arrangement=self._payload.arrangement,
                 patience_s=AWAY_S,

@@ -196,7 +196,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def newest_verified(
     folder: Path,
     config_hash: str,
-    world_size: int | None,
+    world_size: int,
     *,
     zero_stage: int | None = None,
     arrangement: str | None = None,
@@ -207,7 +207,7 @@ def newest_verified(
     """Return the newest checkpoint of the experiment that is complete and loadable, or None.
 
     Args:
-        world_size: its number of ranks; None if checkpoints of any number can be loaded.
+        world_size: its number of ranks.
         zero_stage: its ZeRO stage, which may have been raised to save memory; None if that does not matter.
         arrangement: layout of its state, which a change to save memory may have altered; None if unknown.
         check_digests: read every byte of the returned checkpoint; sizes are always checked.
@@ -299,9 +299,8 @@ def _shards(zero_stage: int) -> int:
     return 1 if zero_stage == 2 else zero_stage  # stages 1 and 2 load each other's checkpoints
 
 
-def _require_match(manifest: Manifest, config_hash: str, world_size: int | None) -> None:
+def _require_match(manifest: Manifest, config_hash: str, world_size: int) -> None:
     if manifest.config_hash != config_hash:
         raise CheckpointError(f"of another experiment ({manifest.config_hash}, not {config_hash})")
-    if world_size is not None and manifest.world_size != world_size:
-        written = f"written by {manifest.world_size} ranks, not {world_size}"
-        raise CheckpointError(f"{written}; only a run with train.universal_checkpoint resumes from it")
+    if manifest.world_size != world_size:
+        raise CheckpointError(f"written by {manifest.world_size} ranks, not {world_size}")

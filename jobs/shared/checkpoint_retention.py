@@ -24,13 +24,8 @@ from .checkpoint import (
     write_manifest,
 )
 
-UNIVERSAL = "universal-"
-"""Prefix of a checkpoint converted for another number of ranks."""
-
-_NAME = r"g\d{4,}-step\d{8,}"
-_CONVERTED = re.compile(rf"{UNIVERSAL}{_NAME}({re.escape(DRAFT_SUFFIX)})?")
-TEMPORARY = re.compile(rf"{_NAME}{re.escape(DRAFT_SUFFIX)}|{_CONVERTED.pattern}")
-"""Names of drafts and of converted checkpoints, which are useless once their attempt has ended."""
+TEMPORARY = re.compile(rf"g\d{{4,}}-step\d{{8,}}{re.escape(DRAFT_SUFFIX)}")
+"""Names of drafts, which are useless once their attempt has ended."""
 
 DEEPSPEED_SCRIPTS = frozenset({"zero_to_fp32.py", "zero_to_torch.py"})
 """Scripts that DeepSpeed copies into every checkpoint, which a manifest does not name."""
@@ -51,8 +46,6 @@ def prune(folder: Path, keep: int, step: int, *, keep_best: bool = False) -> lis
     old = [path for path in surplus(folder, keep, step, keep_best=keep_best) if is_ours(path)]
     for path in old:
         remove_checkpoint(path)
-    for converted in ours.named(folder, _CONVERTED):  # only until there is one of these ranks' own
-        ours.remove(converted)
     return old
 
 

@@ -155,11 +155,6 @@ class Payload(Document):
         )
 
     @property
-    def resumable_world(self) -> int | None:
-        """Return the number of ranks whose checkpoints it can load; None for any."""
-        return None if self.train and self.train.get("universal_checkpoint") else self.world_size
-
-    @property
     def zero_stage(self) -> int | None:
         """Return the ZeRO stage of the built-in training, None for a script of the user's own."""
         return self.train.get("zero_stage") if self.train else None

@@ -92,7 +92,6 @@ class TrainerConfig:
     compile: bool
     log_every: int
     keep_best: bool = False
-    universal_checkpoint: bool = False
     engine: Literal["deepspeed", "ddp", "fsdp2"] = "deepspeed"
     offload: Literal["none", "optimizer", "full", "nvme"] = "none"
     fsdp2_reduce: Literal["each", "last"] = "each"

@@ -89,9 +89,7 @@ def leave_process_group() -> None:
     time.sleep(LET_GO_S)
 
 
-def create_engine(
-    model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any], *, universal: bool = False
-) -> Engine:
+def create_engine(model: NextTokenLoss, config: TrainerConfig, ds_config: Mapping[str, Any]) -> Engine:
     """Hand the model to DeepSpeed, by its configuration, or to an engine of PyTorch alone."""
     torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
     device = torch.device(get_accelerator().current_device_name())
@@ -107,7 +105,7 @@ def create_engine(
         trained = FlatModel(model, device, copy_gradients=config.cuda_graphs) if joined else model
         if patched:
             patches.patch_process(config)
-        engine = _deepspeed_engine(trained, ds_config, universal)
+        engine = _deepspeed_engine(trained, ds_config)
         if patched:
             patches.patch_optimizer(engine.optimizer, config)
     if config.compile or config.deepcompile:
@@ -167,12 +165,8 @@ def persistent(engine: Engine) -> dict[str, int]:
     return {"persistent_parameters": len(kept), "persistent_elements": sum(int(each.ds_numel) for each in kept)}
 
 
-def _deepspeed_engine(
-    model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any], universal: bool
-) -> DeepSpeedEngine:
+def _deepspeed_engine(model: NextTokenLoss | FlatModel, ds_config: Mapping[str, Any]) -> DeepSpeedEngine:
     rendered = deepcopy(dict(with_a_block_ahead(ds_config, model)))
-    if universal:
-        rendered["checkpoint"] = {**rendered.get("checkpoint", {}), "load_universal": True}
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=parameter_groups(model), config=rendered, dist_init_required=False
     )

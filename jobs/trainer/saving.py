@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -19,7 +19,6 @@ from dscampaign.jobs.shared.state_layout import arrangement
 
 from .config import Job, TrainerConfig
 from .engine import Engine
-from .universal import adam_kept, fitting
 from .weights_only import weights_only
 
 REPORTED = "reported"
@@ -51,61 +50,32 @@ def save(engine: Engine, config: TrainerConfig, job: Job, step: int, reported: d
     dist.barrier()
 
 
-@dataclass(frozen=True)
-class ResumeSource:
-    """The source that an attempt begins with.
+def restore(engine: Engine, job: Job) -> tuple[int, dict[str, float], bool]:
+    """Load the checkpoint to resume. All ranks call it.
 
-    Attributes:
-        checkpoint: the checkpoint to resume, None for a fresh start.
-        folder: the folder to load.
-        universal: whether the checkpoint was converted for another number of ranks.
-        rated: whether the model was evaluated at the checkpoint.
-    """
-
-    checkpoint: Path | None
-    folder: Path
-    universal: bool
-    rated: bool = False
-
-
-def find_source(job: Job) -> ResumeSource:
-    """Return the checkpoint to load, converted if its number of ranks differs. All ranks call it.
+    Returns:
+        Its step, 0 for a fresh start; the step's reported metrics; and whether the model was evaluated there.
 
     Raises:
-        CheckpointError: the checkpoint is incomplete.
-        OSError: the disk lacks room for the conversion.
-        ValueError: the conversion failed.
-    """
-    if job.resume is None:
-        return ResumeSource(None, Path(), universal=False)
-    saved = checkpoint.verify(job.resume, check_digests=False)
-    folder, universal = fitting(saved.path, job, TAG)
-    return ResumeSource(job.resume, folder, universal, saved.manifest.eval_loss is not None)
-
-
-def restore(engine: Engine, source: ResumeSource) -> tuple[int, dict[str, float]]:
-    """Load the source; return its step, 0 for a fresh start, and the step's reported metrics.
-
-    Raises:
-        CheckpointError: its files are damaged; later attempts skip it.
+        CheckpointError: the checkpoint is incomplete, or its files are damaged; later attempts skip a damaged one.
         Exception: any other error of DeepSpeed; later attempts try it again.
     """
-    if source.checkpoint is None:
-        return 0, {}
+    if job.resume is None:
+        return 0, {}, False
+    manifest = checkpoint.verify(job.resume, check_digests=False).manifest
     try:
-        kept = adam_kept(engine) if source.universal and engine.zero_optimization_stage() == 3 else nullcontext()
-        with kept, weights_only():
-            loaded, client_state = engine.load_checkpoint(str(source.folder), tag=TAG)
+        with weights_only():
+            loaded, client_state = engine.load_checkpoint(str(job.resume), tag=TAG)
         if loaded is None:
-            raise RuntimeError(f"DeepSpeed found nothing to load in {source.folder}")
+            raise RuntimeError(f"DeepSpeed found nothing to load in {job.resume}")
     except Exception as error:
-        if not _damaged(source.checkpoint, error):
+        if not _damaged(job.resume, manifest, error):
             raise
         reason = f"{type(error).__name__}: {error}"
-        checkpoint_retention.mark_unusable(source.checkpoint, reason)
+        checkpoint_retention.mark_unusable(job.resume, reason)
         later = "later attempts begin at the checkpoint before it"
-        raise CheckpointError(f"{source.checkpoint} cannot be loaded, {later}: {reason}") from error
-    return checkpoint.read_manifest(source.checkpoint).step, client_state.get(REPORTED, {})
+        raise CheckpointError(f"{job.resume} cannot be loaded, {later}: {reason}") from error
+    return manifest.step, client_state.get(REPORTED, {}), manifest.eval_loss is not None
 
 
 def _require_room(job: Job) -> None:
@@ -189,18 +159,14 @@ def _make_room(draft: Path, config: TrainerConfig, job: Job) -> None:
             file.unlink(missing_ok=True)
 
 
-def _damaged(path: Path, error: Exception) -> bool:
+def _damaged(path: Path, manifest: checkpoint.Manifest, error: Exception) -> bool:
     """Return whether a checkpoint is proven to be damaged. Other errors may come from the environment or the code.
 
     Digests were compared before the attempt began; the next attempt skips a checkpoint that differs in them.
     """
     if isinstance(error, BadZipFile | EOFError) or "PytorchStreamReader failed" in str(error):
         return True
-    try:
-        files = checkpoint.read_manifest(path).files
-    except CheckpointError:
-        return False
-    return any(_differs(path / name, entry) for name, entry in files.items())
+    return any(_differs(path / name, entry) for name, entry in manifest.files.items())
 
 
 def _differs(file: Path, entry: FileEntry) -> bool:

@@ -36,7 +36,7 @@ from .model import build_model
 from .probe import report_memory
 from .profile import Profile
 from .sampling import training_batches
-from .saving import find_source, restore, save
+from .saving import restore, save
 from .schedule import learning_rate
 from .search import search
 from .speed import profiled_steps
@@ -60,12 +60,11 @@ def main() -> None:
     ds_config = swap_space.apart(json.loads(job.ds_config.read_text()), job)
     build_operators(config, ds_config)  # before the model: under ZeRO-Infinity its weights go to the disk at once
     model, facts = build_model(config, data, ds_config)
-    source = find_source(job)
-    engine = create_engine(model, config, ds_config, universal=source.universal)
+    engine = create_engine(model, config, ds_config)
     if config.search:
         search(engine, model, config, job)
         return
-    first, reported = restore(engine, source)
+    first, reported, rated = restore(engine, job)
     report_memory(engine, config, job)
     if job.rank == 0:
         checkpoint_retention.remove_drafts(job.checkpoint_dir, job.generation)
@@ -78,7 +77,7 @@ def main() -> None:
         **persistent(engine),
         **_software(device, config),
     )
-    behind = 0 < first < steps and _due(first, config.eval_every, steps) and not source.rated
+    behind = 0 < first < steps and _due(first, config.eval_every, steps) and not rated
     if (behind or first == steps) and reported:
         report.report(first, **reported)  # of each step the newest attempt's line counts
     if behind:  # the attempt before ended between saving and evaluating

@@ -2,15 +2,11 @@
 
 A pickle may call anything. PyTorch has a reader that refuses to, but DeepSpeed (0.19.8) names the other reader; this
 module forces the careful reader upon it.
-
-    python -m dscampaign.jobs.trainer.weights_only MODULE ARGUMENTS    runs a module like `python -m`, with that reader
 """
 
 from __future__ import annotations
 
 import os
-import runpy
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -38,9 +34,3 @@ def weights_only() -> Iterator[None]:
             del os.environ[_FORCE]
         else:
             os.environ[_FORCE] = before
-
-
-if __name__ == "__main__":
-    del sys.argv[0]
-    with weights_only():
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -160,7 +160,7 @@ def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
         return False
     told = _experiment_changes(before.model_dump(mode="json", exclude_none=True), run)
     same = all(change.startswith(_STEPS) for change in told)
-    alike = before.train.universal_checkpoint == after.train.universal_checkpoint and row.stage is run.stage
+    alike = row.stage is run.stage
     steps = before.train.steps is not None and after.train.steps is not None and after.train.schedule == "constant"
     return same and alike and steps and (not told or (row.id in saved and row.state not in _UNDER_WAY))
 
@@ -191,8 +191,7 @@ def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
         if differing and all(change.startswith(_RANKS) for change in differing):
             raise UserError(
                 f"run {row.name} has a checkpoint, and the spec now gives it other ranks: {', '.join(differing)}",
-                "keep them, or give the campaign another name to start afresh; if train.universal_checkpoint is set"
-                " from the start, a run can continue with other ranks",
+                "keep them, or give the campaign another name to start afresh",
             )
 
 

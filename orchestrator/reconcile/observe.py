@@ -285,7 +285,7 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
     found = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
         run.config_hash,
-        None if train.universal_checkpoint else config.world_size(),
+        config.world_size(),
         zero_stage=train.zero_stage if config.command is None else None,
         arrangement=arrangement(train.model_dump()) if config.command is None else None,
         check_digests=False,

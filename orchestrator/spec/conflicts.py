@@ -31,11 +31,11 @@ UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "datastates_ckpt": ("still writes when a checkpoint is taken as complete", _LEAVE_OUT),
     "zero_optimization.cpu_offload": ("is an old key", "use train.offload: optimizer"),
     "zero_optimization.cpu_offload_param": ("is an old key", "use train.offload: full"),
-    "zero_optimization.elastic_checkpoint": ("stops a run that resumes", "use train.universal_checkpoint"),
+    "zero_optimization.elastic_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
     "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
     "zero_optimization.load_from_fp32_weights": ("changes the weights of a run that resumes", _LEAVE_OUT),
     "zero_optimization.zenflow": ("does not take the optimizer of the built-in training", "use train.offload"),
-    "checkpoint.load_universal": ("is set for each attempt", "use train.universal_checkpoint"),
+    "checkpoint.load_universal": ("needs a conversion first, which is not served", _LEAVE_OUT),
     "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
 }
 """Keys of DeepSpeed that the built-in training does not serve: why, and the hint. A dot leads into a section."""
@@ -91,7 +91,6 @@ def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     given = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
     given |= {"deepspeed_patches": not train.deepspeed_patches}
     given |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
-    given |= {"universal_checkpoint": train.universal_checkpoint} if train.engine == "fsdp2" else {}
     for name in (name for name, value in given.items() if value):
         yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
     if config.deepspeed:
@@ -328,15 +327,6 @@ def _optimizer(config: RunConfig) -> Iterator[Finding]:
     if name in _WHOLE and joins_parameters(train.model_dump()):
         message = f"{name} updates each matrix by itself, and train.compile joins them all"
         yield Finding((place, ("train", "compile")), message, "write compile: false")
-    if not (train.universal_checkpoint and train.zero_stage):
-        return
-    universal, hint = ("train", "universal_checkpoint"), "leave it out: the run resumes on the same number of ranks"
-    if name not in ("adam", "adamw") or section(config.deepspeed, ("optimizer", "params")).get("amsgrad"):
-        message = "is for plain Adam: DeepSpeed (0.19.8) cannot convert the states of other optimizers"
-        yield Finding((universal, ("deepspeed", "optimizer")), message, hint)
-    if train.zero_stage < 3 and section(config.deepspeed, (_ZERO,)).get("round_robin_gradients"):
-        message = "does not go with round_robin_gradients: DeepSpeed (0.19.8) mixes up the weights"
-        yield Finding((universal, ("deepspeed", _ZERO, "round_robin_gradients")), message, hint)
 
 
 def _optimizer_of(config: RunConfig) -> str:

@@ -15,7 +15,7 @@ changes the digests of the runs that set it."""
 MEASURES: Final = ("eval_batches", "log_every", "untimed_steps")
 """Fields that change a compared figure, not the learned model: runs with results keep them, too."""
 COMPARES_ALIKE: Final = frozenset(
-    "checkpoint_every keep_checkpoints keep_best universal_checkpoint eval_every profile_at".split()  # noqa: SIM905
+    "checkpoint_every keep_checkpoints keep_best eval_every profile_at".split()  # noqa: SIM905
 )
 DESCRIBES_ONLY: Final = COMPARES_ALIKE.union(MEASURES)
 """Fields that observe or save a run without changing the model."""

@@ -29,7 +29,6 @@ from .wrong_values import validation_findings
 
 _CAMPAIGN_FIELDS = frozenset(Spec.model_fields) - frozenset(RunConfig.model_fields)
 _MACHINE = frozenset({"partition", "constraint", "gres", "gpus_per_node", "cpus_per_task"})
-_WORLD = frozenset({("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",)})
 _REPEATED: Final = 3
 """Most errors for points that repeat an experiment: two axes may make hundreds."""
 
@@ -248,7 +247,7 @@ def _batch(config: RunConfig, world_size: int) -> tuple[int | None, int | None]:
 def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
     # Defaults are left out, so that a field of a later version changes no hash. Time limits, retries and checkpoints do
     # not count. The machine, environment variables and a command's own parameters count if an axis sets them: they are
-    # compared. So do nodes and ranks, unless a checkpoint fits any number of them.
+    # compared. So do nodes and ranks: a checkpoint fits one number of them.
     varied = {".".join(s.path or (s.key,)): s.value for s in point.settings if _varies(s)}
     experiment: dict[str, Any] = {
         "train": config.train.model_dump(mode="json", exclude_defaults=True, exclude=set(DESCRIBES_ONLY)),
@@ -259,9 +258,9 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
         "image": config.container and config.container.image,
         "deepspeed": config.deepspeed,
         "varied": varied,
+        "nodes": config.nodes,
+        "ranks_per_node": config.ranks(local_gpus),
     }
-    if not config.train.universal_checkpoint or any(s.axis and s.path in _WORLD for s in point.settings):
-        experiment |= {"nodes": config.nodes, "ranks_per_node": config.ranks(local_gpus)}
     given = {name: value for name, value in experiment.items() if value}
     return sha256(dumps(given, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 

@@ -156,10 +156,6 @@ class TrainConfig(SpecSection):
     """Also keep the checkpoint with the lowest loss on held-out text, `eval_loss` in its manifest.json. Only a
     checkpoint whose step was evaluated can be the best: set eval_every and checkpoint_every, one a multiple of the
     other; the last step always has both. An interrupted run resumes from the newest checkpoint, not from the best."""
-    universal_checkpoint: bool = False
-    """Let the run resume on a different number of nodes or ranks, by DeepSpeed's conversion to a universal checkpoint,
-    which temporarily takes three times the space. Set it before the run starts: nodes and ranks are then not part of
-    the experiment, unless the matrix varies them. Built-in training only."""
     eval_every: Positive | None = None
     """Steps between evaluations on held-out text. Default: only at the end."""
     eval_batches: Positive | None = None

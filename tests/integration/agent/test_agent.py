@@ -759,17 +759,10 @@ def test_a_script_of_ones_own_looks_for_its_checkpoints_itself(attempt: Attempt)
     assert not attempt.paths.metrics.exists()
 
 
-def test_ranks_of_another_number_resume_only_what_fits_any(attempt: Attempt) -> None:
+def test_ranks_of_another_number_begin_anew(attempt: Attempt) -> None:
     make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
     assert resumed(attempt) == ""
     assert "written by 4 ranks, not 2" in str(events(attempt)[0]["reason"])
-
-
-def test_a_universal_run_resumes_what_any_number_of_ranks_wrote(attempt: Attempt) -> None:
-    folder = attempt.run_paths.checkpoints("hash")
-    make(folder, 200, config_hash="hash", world_size=4, arrangement="single padded")
-    attempt.change(train={"universal_checkpoint": True})
-    assert resumed(attempt) == "g0001-step00000200"
 
 
 @pytest.mark.parametrize("written", ["", "joined padded"])

@@ -33,7 +33,7 @@ forward: [wandb, tensorboard, mlflow]
 matrix:
   case:
     - {{label: crashes, crash_at: {crash_at}}}
-    - {{label: hangs, crash_at: 0, env.PYTHONPATH: "{path}"}}
+    - {{label: hangs, crash_at: 0, env.PYTHONPATH: "{path}", forward: [wandb, tensorboard]}}
 """
 
 FIRST = [(step, 100.0 + step) for step in range(1, STEPS + 1)]
@@ -87,7 +87,7 @@ def test_a_run_of_two_attempts_is_one_curve_in_each_tool(done: Observed, capsys:
 
 def test_a_tool_that_hangs_costs_the_others_nothing(done: Observed, capsys: pytest.CaptureFixture[str]) -> None:
     found = described(done, "case-hangs", capsys)
-    assert found["forwarded"].keys() == {"tensorboard", "mlflow"}
+    assert found["forwarded"].keys() == {"tensorboard"}
     assert curves.tensorboard_curve(Path(found["forwarded"]["tensorboard"]["where"]), "loss") == FIRST
     [unfinished] = [event for event in found["events"] if event["kind"] == "forward.unfinished"]
     assert unfinished["data"]["tool"] == "wandb"

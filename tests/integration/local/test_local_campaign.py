@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
 
 from dscampaign.db.states import RunState
 from dscampaign.orchestrator.cli.main import main
@@ -29,7 +28,8 @@ SLOW = SCRIPTS / "slow.py"
 SPEC = f"""\
 name: local
 executor: local
-ranks_per_node: 2
+python: PYTHON
+ranks_per_node: 1
 retry: {{backoff_s: 0}}
 train:
   model: {{model_type: gpt2, n_layer: 1, n_embd: 16, n_head: 1, vocab_size: 50304}}
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(folder: Path) -> Iterator[Observed]:
     """The campaign after it has settled, all processes of which record the network connections that they make."""
     spec = folder / "spec.yaml"
-    spec.write_text(SPEC)
+    spec.write_text(SPEC.replace("PYTHON", str(stand_in(folder))))
     store = open_store(f"sqlite:///{folder}/campaign.db")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
@@ -94,9 +94,12 @@ def test_a_run_whose_agent_was_killed_resumes_from_its_checkpoint(done: Observed
     assert reached - resumed <= CHECKPOINT_EVERY
 
 
+@pytest.mark.nightly
 def test_the_weights_of_a_run_are_written_for_transformers(
     done: Observed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from transformers import AutoModelForCausalLM
+
     out = tmp_path / "model"
     capsys.readouterr()
     assert main(["weights", "case-killed", str(out), "--store", done.store.url_without_password]) == 0

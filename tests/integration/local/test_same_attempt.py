@@ -206,7 +206,7 @@ with open(os.environ["CAMPAIGN_METRICS_FILE"], "a") as spool:
     ("shell", "differs"),
     [
         ({"OMP_NUM_THREADS": "1", "CUDA_LAUNCH_BLOCKING": "1"}, ["CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS"]),
-        ({"WANDB_RUN_ID": "left over", "TRITON_CACHE_DIR": "/elsewhere"}, []),
+        pytest.param({"WANDB_RUN_ID": "left over", "TRITON_CACHE_DIR": "/elsewhere"}, [], marks=pytest.mark.nightly),
     ],
 )
 def test_a_shell_that_differs_between_two_conditions_establishes_nothing(
@@ -274,6 +274,7 @@ def test_a_variable_that_is_missing_holds_the_run_until_it_is_there(
     assert [line["read"] for line in project.saw(run.name)] == [["s3", "hello"], ["s4", "hello"]]
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_retried_goes_on_without_a_variable(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write("train.py", "from said import saw\nsaw()\n")
     monkeypatch.setenv("HF_HOME", "/hub")
@@ -311,17 +312,23 @@ def test_a_folder_that_is_away_is_waited_for(
     assert set(project.settle(campaign).states().values()) == {RunState.COMPLETED}
 
 
-@pytest.mark.training
-def test_modules_in_the_folder_shadow_nothing_of_the_program_s_own(project: Project) -> None:
-    """With the real launcher, which starts a second process of its own before the ranks."""
+@pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(str(STUB), id="stand-in"),
+        pytest.param(sys.executable, id="launcher", marks=[pytest.mark.training, pytest.mark.nightly]),
+    ],
+)
+def test_modules_in_the_folder_shadow_nothing_of_the_program_s_own(project: Project, python: str) -> None:
+    """Every night with the real launcher, which starts a second process of its own before the ranks."""
     for name in ("random.py", "json.py", "dscampaign/__init__.py", "dscampaign/jobs/__init__.py", "deepspeed.py"):
         project.write(name, "raise SystemExit('hijacked')")
     project.write("train/train.py", "import json, random\njson.dumps(random.random())\n")
-    done = project.settle(project.submit("train/train.py", python=sys.executable))
+    done = project.settle(project.submit("train/train.py", python=python))
     assert set(done.states().values()) == {RunState.COMPLETED}
 
 
-@pytest.mark.parametrize("harm", ["edited", "gone"])
+@pytest.mark.parametrize("harm", ["edited", pytest.param("gone", marks=pytest.mark.nightly)])
 def test_a_damaged_copy_is_not_used_and_a_retry_makes_it_anew(project: Project, harm: str) -> None:
     project.write("train.py", "from said import saw\nsaw()\n")
     campaign = project.submit("train.py")

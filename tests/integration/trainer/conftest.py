@@ -51,13 +51,16 @@ def train_many(
 ) -> Callable[..., dict[str, Attempt]]:
     """Trains attempts that differ from the tiny one as said, in one launch."""
 
-    def train(ranks: int = WORLD_SIZE, /, **changes_by_name: Mapping[str, Any]) -> dict[str, Attempt]:
+    def train(
+        ranks: int = WORLD_SIZE, /, backend: str = "", **changes_by_name: Mapping[str, Any]
+    ) -> dict[str, Attempt]:
         folder = tmp_path_factory.mktemp("runs")
         attempts = {name: Attempt(folder / name) for name in changes_by_name}
         environments = [attempts[name].prepare(data_dir, **changes) for name, changes in changes_by_name.items()]
         (folder / "environments.json").write_text(json.dumps(environments))
         script = str(Path(__file__).with_name("many.py"))
-        code, output = launch(script, str(folder / "environments.json"), env=ON_CPU, ranks=ranks).finish()
+        env = {**ON_CPU, "COMPILE_BACKEND": backend}
+        code, output = launch(script, str(folder / "environments.json"), env=env, ranks=ranks).finish()
         assert code == 0, output
         return attempts
 

@@ -1,4 +1,4 @@
-"""ZeRO-Infinity on a plain disk. DeepSpeed compiles an operator for it first, see build_operators.py."""
+"""ZeRO-Infinity on a plain disk. DeepSpeed compiles an operator for it first."""
 
 from __future__ import annotations
 

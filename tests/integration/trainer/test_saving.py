@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -17,10 +16,10 @@ import torch
 
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import CheckpointError, Manifest
-from dscampaign.jobs.trainer import saving, universal
+from dscampaign.jobs.trainer import saving
 from dscampaign.jobs.trainer.config import Job
 from dscampaign.jobs.trainer.fsdp_engine import _alone
-from dscampaign.jobs.trainer.saving import ResumeSource, restore, save
+from dscampaign.jobs.trainer.saving import restore, save
 from dscampaign.tests.integration.trainer.attempts import Attempt, train_config
 
 pytestmark = pytest.mark.training
@@ -38,7 +37,11 @@ def saved(tmp_path: Path) -> Path:
 
 
 def engine(load: Callable[..., Any]) -> Any:
-    return SimpleNamespace(load_checkpoint=load, zero_optimization_stage=lambda: 1)
+    return SimpleNamespace(load_checkpoint=load)
+
+
+def resuming(saved: Path) -> Any:
+    return SimpleNamespace(resume=saved)
 
 
 def failing(error: Exception) -> Any:
@@ -58,7 +61,7 @@ def failing(error: Exception) -> Any:
 )
 def test_a_file_that_proves_damaged_marks_the_checkpoint(error: Exception, saved: Path) -> None:
     with pytest.raises(CheckpointError, match="later attempts begin at the checkpoint before it"):
-        restore(failing(error), ResumeSource(saved, saved, universal=False))
+        restore(failing(error), resuming(saved))
     assert (saved / checkpoint.UNUSABLE).exists()
 
 
@@ -66,9 +69,12 @@ def test_a_file_that_proves_damaged_marks_the_checkpoint(error: Exception, saved
 def test_a_file_that_differs_from_the_manifest_marks_it_whatever_was_raised(
     damage: Callable[[Path], object], saved: Path
 ) -> None:
-    damage(saved / SHARD)
+    def load(*_: object, **__: object) -> None:
+        damage(saved / SHARD)
+        raise KeyError("optimizer_state_dict")
+
     with pytest.raises(CheckpointError):
-        restore(failing(KeyError("optimizer_state_dict")), ResumeSource(saved, saved, universal=False))
+        restore(engine(load), resuming(saved))
     assert (saved / checkpoint.UNUSABLE).exists()
 
 
@@ -88,7 +94,7 @@ def test_a_file_that_differs_from_the_manifest_marks_it_whatever_was_raised(
 )
 def test_an_error_of_the_environment_leaves_the_checkpoint_usable(error: Exception, saved: Path) -> None:
     with pytest.raises(type(error)) as raised:
-        restore(failing(error), ResumeSource(saved, saved, universal=False))
+        restore(failing(error), resuming(saved))
     assert raised.value is error
     assert checkpoint.verify(saved)
 
@@ -96,15 +102,8 @@ def test_an_error_of_the_environment_leaves_the_checkpoint_usable(error: Excepti
 def test_where_nothing_is_found_in_a_whole_checkpoint_it_stays_usable(saved: Path) -> None:
     nothing = engine(lambda *_, **__: (None, None))
     with pytest.raises(RuntimeError, match="found nothing to load"):
-        restore(nothing, ResumeSource(saved, saved, universal=False))
+        restore(nothing, resuming(saved))
     assert checkpoint.verify(saved)
-
-
-def test_a_manifest_that_cannot_be_read_proves_nothing(saved: Path) -> None:
-    (saved / checkpoint.MANIFEST).write_text(json.dumps({}))
-    with pytest.raises(KeyError):
-        restore(failing(KeyError("x")), ResumeSource(saved, saved, universal=False))
-    assert not (saved / checkpoint.UNUSABLE).exists()
 
 
 @pytest.mark.parametrize(
@@ -130,24 +129,6 @@ def test_a_rank_that_cannot_write_leaves_the_others_their_folder(
         save(engine(lambda: None), train_config(), job, 3, {})
     [draft] = job.checkpoint_dir.iterdir()
     assert sorted(path.name for path in (draft / saving.TAG).iterdir()) == sorted(left)
-
-
-def test_what_a_killed_conversion_has_left_takes_no_room(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    converted = saved.with_name(f"universal-{saved.name}")
-    draft = universal._draft(converted)
-    draft.mkdir()
-    (draft / "half").write_bytes(b"written")
-
-    def convert(_: Path, converted: Path, __: str) -> None:
-        converted.mkdir()
-
-    def require_free(*_: object) -> None:
-        assert not draft.exists()
-
-    monkeypatch.setattr(universal, "_convert", convert)
-    monkeypatch.setattr("dscampaign.jobs.shared.checkpoint_retention.require_space", require_free)
-    job: Any = SimpleNamespace(rank=0, world_size=2)
-    assert universal.fitting(saved, job, "t") == (converted, True)
 
 
 def test_what_is_saved_of_a_larger_storage_is_a_copy() -> None:

@@ -131,15 +131,6 @@ def test_a_run_resumes_from_the_parts_of_all_ranks(four: dict[str, Attempt], tra
 
 
 @nightly
-def test_a_run_resumes_on_another_number_of_ranks(four: dict[str, Attempt], train_many: TrainMany) -> None:
-    """With as many ranks to a layer: DeepSpeed's tool puts the parts together, and they are cut again."""
-    half, base = f"g0001-step{HALF:08d}", {**BASE, "tensor_parallel": 2, "universal_checkpoint": True}
-    resumed = train_many(**{name: {**base, **FOUR[name], "resume": four[name].checkpoints / half} for name in RESUMED})
-    for name, attempt in resumed.items():
-        _same(attempt, four[name], HALF, FOUR_APART[name])
-
-
-@nightly
 @pytest.mark.parametrize("name", FOUR)
 def test_the_weights_of_a_run_are_whole(four: dict[str, Attempt], name: str, data_dir: Path, tmp_path: Path) -> None:
     """In the format of the training they have the loss that it reported; in fp32 they are what the optimizer keeps."""

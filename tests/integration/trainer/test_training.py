@@ -44,7 +44,7 @@ def trained(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]
         dropout={"dropout": 0.2, "checkpoint_every": 3, "keep_checkpoints": 5},
         one_epoch={"steps": None, "epochs": 0.002, "eval_batches": None},
         sparse={"log_every": 4, "eval_every": 4},
-        profiled={"profile_at": 22, "steps": 26, "warmup_steps": 2},
+        profiled={"profile_at": 5, "steps": 10, "untimed_steps": 2},
         profiled_to_the_end={"profile_at": 5},
         best={"checkpoint_every": 2, "eval_every": 2, "keep_checkpoints": 1, "keep_best": True, "lr": 1.0},
     )
@@ -74,9 +74,9 @@ def test_profiles_three_steps_and_leaves_them_out_of_the_speed(trained: dict[str
     assert "aten::addmm" in (folder / "operators.txt").read_text()
     forwards = [each for each in operators(folder) if each["name"] == "aten::embedding"]
     assert len(forwards) == 3 * 2 * 2  # steps, micro-batches, tables
-    assert attempt.event("speed")["steps"] == 26 - 13 - 3
-    assert list(attempt.values("loss")) == list(range(1, 27))
-    assert attempt.values("step_time").keys() == attempt.values("tokens_per_s").keys() == {*range(1, 22), 25, 26}
+    assert attempt.event("speed")["steps"] == 10 - 2 - 3
+    assert list(attempt.values("loss")) == list(range(1, 11))
+    assert attempt.values("step_time").keys() == attempt.values("tokens_per_s").keys() == {1, 2, 3, 4, 8, 9, 10}
 
 
 def test_a_profile_ends_with_the_last_step(trained: dict[str, Attempt]) -> None:
@@ -190,28 +190,6 @@ def test_resumes_to_the_sample(
     assert continued[name].event("start")["step"] == 3
 
 
-@pytest.fixture(scope="module")
-def on_one_rank(trained: dict[str, Attempt], train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt]:
-    """Attempts of one rank that begin at checkpoints of two; one of them makes a checkpoint itself."""
-    sources = {name: trained[name].checkpoints / "g0001-step00000003" for name in ("zero1", "zero3")}
-    zero1 = {"resume": sources["zero1"], "world_size": 1}
-    return train_many(1, zero1=zero1, zero3={"resume": sources["zero3"], "world_size": 1, "zero_stage": 3})
-
-
-@pytest.mark.parametrize("name", ["zero1", "zero3"])
-def test_a_universal_checkpoint_resumes_on_another_number_of_ranks(
-    trained: dict[str, Attempt], on_one_rank: dict[str, Attempt], name: str
-) -> None:
-    """With ZeRO 3 the loss went astray from the second step on until Adam's state was put in order."""
-    for metric in ("loss", "grad_norm", "lr", "eval_loss"):
-        expected = {step: value for step, value in trained[name].values(metric).items() if step > 3}
-        same(on_one_rank[name].values(metric), expected, 1e-4)
-    converted = trained[name].checkpoints / "universal-g0001-step00000003"
-    assert sorted(path.name for path in converted.iterdir()) == [TAG, "latest_universal"]
-    checkpoint_retention.prune(trained[name].checkpoints, 5, 6)
-    assert not converted.exists()
-
-
 def test_a_run_killed_in_its_last_evaluation_only_evaluates(
     trained: dict[str, Attempt], continued: dict[str, Attempt]
 ) -> None:
@@ -277,13 +255,12 @@ class Call:
         return os.mkdir, (str(self._marker),)
 
 
-@pytest.mark.parametrize("ranks", [2, 1], ids=["resumed", "converted"])
 def test_nothing_that_a_checkpoint_would_call_is_called(
-    trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path, ranks: int
+    trained: dict[str, Attempt], launch: Launch, data_dir: Path, tmp_path: Path
 ) -> None:
     """Not even if its digests fit: whoever wrote it may have written those too."""
     attempt, marker = Attempt(tmp_path / "run", generation=2), tmp_path / "called"
-    environment = attempt.prepare(data_dir, resume=attempt.checkpoints / "g0001-step00000003", world_size=ranks)
+    environment = attempt.prepare(data_dir, resume=attempt.checkpoints / "g0001-step00000003")
     shutil.copytree(trained["zero1"].checkpoints, attempt.checkpoints, dirs_exist_ok=True)
     planted = attempt.checkpoints / "g0001-step00000003"
     shards = sorted((planted / TAG).glob("zero_pp_rank_*"))
@@ -292,7 +269,7 @@ def test_nothing_that_a_checkpoint_would_call_is_called(
         torch.save({**state, "planted": Call(marker)}, shard)
     manifest = checkpoint.read_manifest(planted)
     checkpoint.write_manifest(planted, replace(manifest, files={**manifest.files, **checkpoint.seal(planted, shards)}))
-    code, output = launch(*TRAINER, env=environment, ranks=ranks).finish()
+    code, output = launch(*TRAINER, env=environment).finish()
     assert code != 0
     assert not marker.exists(), output
     assert "weights_only" in output

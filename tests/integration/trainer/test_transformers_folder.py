@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +23,7 @@ from dscampaign.jobs.trainer.flat_parameters import FlatModel
 from dscampaign.jobs.trainer.fused_loss import IGNORED_TARGET
 from dscampaign.jobs.trainer.model import NextTokenLoss
 from dscampaign.jobs.trainer.sampling import evaluation_batches
-from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, write
+from dscampaign.jobs.trainer.transformers_folder import WeightsRequest, main, write
 from dscampaign.tests.integration.trainer.attempts import LLAMA, TINY, Attempt, train_config
 
 pytestmark = pytest.mark.training
@@ -45,15 +47,29 @@ def attempts(train_many: Callable[..., dict[str, Attempt]]) -> dict[str, Attempt
     return train_many(**KINDS)
 
 
-def written(attempt: Attempt, folder: Path, dtype: str, **changes: Any) -> Path:
+def request(attempt: Attempt, folder: Path, dtype: str, **changes: Any) -> WeightsRequest:
     (saved,) = attempt.checkpoints.iterdir()
     folder.mkdir(exist_ok=True)
-    write(
-        WeightsRequest(
-            str(saved), {**json.loads((attempt.dir / "train.json").read_text()), **changes}, str(folder), dtype
-        )
-    )
+    train = {**json.loads((attempt.dir / "train.json").read_text()), **changes}
+    return WeightsRequest(str(saved), train, str(folder), dtype)
+
+
+def written(attempt: Attempt, folder: Path, dtype: str, **changes: Any) -> Path:
+    write(request(attempt, folder, dtype, **changes))
     return folder
+
+
+def test_the_program_answers_in_its_last_line(
+    attempts: dict[str, Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`campaign weights` starts it."""
+    asked = json.dumps(asdict(request(attempts["ddp"], tmp_path, "fp32")))
+    monkeypatch.setattr("sys.stdin", StringIO(asked))
+    main()
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["model"], answer["tokenizer"]) == ("GPT2LMHeadModel", "bytes")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert model.num_parameters() == answer["parameters"]
 
 
 def held_out_loss(folder: Path, kind: str, data_dir: Path) -> float:

@@ -73,9 +73,8 @@ def test_a_run_with_a_checkpoint_keeps_its_ranks() -> None:
     before = new("a").stored_config
     before["ranks_per_node"] = 4
     row = stored("a", RunState.FAILED, id=7, config=before)
-    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node: 4 → 1") as caught:
+    with pytest.raises(UserError, match=r"has a checkpoint, .* other ranks: ranks_per_node: 4 → 1"):
         merge([new("a", "other")], [row], saved=[7])
-    assert "train.universal_checkpoint" in (caught.value.hint or "")
     assert merge([new("a", "other")], [row], saved=[8]).replace  # nothing would be lost
     before["train"] |= {"lr": 0.5}
     assert merge([new("a", "other")], [row], saved=[7]).replace  # another experiment, which starts afresh anyway

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("OURS_SEED", "1"))
 NAMES = (
     *("thesis", ".env", "notes.txt", "model.pt", "lock", "a b", "ü", "-f", "data", "core", "latest", ".git", "x.tmp"),
     *("0123456789abcdef", "fedcba9876543210.json", "campaign.json.bak", "campaign.db.bak", "train.json.old", "g0001"),
-    *("universal-theory", "g0001-step", "reserve-me", "checkpoints", ".a.b.12345678", "runs2", "depth-3", "by-hand"),
+    *("g0001-step", "reserve-me", "checkpoints", ".a.b.12345678", "runs2", "depth-3", "by-hand"),
 )
 IN_CAMPAIGN = ("", "/runs", "/batches", "/searches", "/tensorboard", "/runs/*", "/runs/*/g0001")
 FOLDERS = ("code", "code/*", "data", *(f"c{place}" for place in IN_CAMPAIGN))

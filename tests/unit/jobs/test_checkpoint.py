@@ -155,7 +155,7 @@ def test_one_of_another_experiment_or_size_is_passed_over(tmp_path: Path) -> Non
     assert name == "g0001-step00000100"
     assert reasons == {
         "g0001-step00000300": "of another experiment (other, not abc)",
-        "g0001-step00000200": "written by 4 ranks, not 2; only a run with train.universal_checkpoint resumes from it",
+        "g0001-step00000200": "written by 4 ranks, not 2",
     }
 
 

@@ -90,19 +90,3 @@ def test_ranks_that_an_axis_gives_to_no_whole_group_are_told_of_which_field(tmp_
     (found,) = problems(tmp_path, train, {}, matrix={"ranks_per_node": [5, 4]}, executor="local")
     message = "train.tensor_parallel: 2 does not divide the 5 ranks of the run"
     assert (found.field, found.message) == ("matrix.ranks_per_node[0]", message)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"optimizer": {"type": "Lion"}},
-        {"optimizer": {"params": {"amsgrad": True}}},
-        {"zero_optimization": {"round_robin_gradients": True}},
-    ],
-)
-def test_states_that_deepspeed_cannot_convert_need_the_same_ranks(tmp_path: Path, given: dict[str, Any]) -> None:
-    train = {"zero_stage": 1, "universal_checkpoint": True}
-    (found,) = problems(tmp_path, train, given)
-    assert found.field == "train.universal_checkpoint"
-    assert not problems(tmp_path, {**train, "zero_stage": 0}, given)
-    assert not problems(tmp_path, train, {"optimizer": {"type": "Adam"}})

@@ -138,14 +138,6 @@ def test_a_digest_changes_with_the_experiment(fields: dict[str, Any]) -> None:
     assert hashes(**fields) != hashes()
 
 
-def test_nodes_and_ranks_do_not_count_where_a_checkpoint_fits_any_number_of_them() -> None:
-    universal = {"train": {"universal_checkpoint": True}}
-    assert hashes(**universal) == hashes(**universal, slurm={"nodes": 2}) == hashes(**universal, ranks_per_node=2)
-    assert hashes(**universal) != hashes()
-    assert len(hashes({"nodes": [1, 2]}, **universal)) == 2  # these are compared
-    assert hashes({"nodes": [1]}, **universal) != hashes({"nodes": [2]}, **universal)
-
-
 def test_a_digest_is_the_same_in_every_version() -> None:
     # A changed digest orphans every checkpoint that users have: change this only with a migration.
     assert hashes() == {"00d547ba85297c78"}
