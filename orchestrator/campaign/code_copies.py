@@ -102,7 +102,7 @@ class CodeCopies:
             tree = tree_around(folder, script, self.dir, self.spec, named)
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
-                return Code(LIVE, why=f"{folder} holds more than {limits}")
+                return Code(LIVE, why=f"the tree around {folder} holds more than {limits}")
             _require_trust_in(tree)
             found = tree.manifest(tree.root)
             if self.make:
@@ -207,9 +207,7 @@ def describe(codes: Iterable[Code]) -> list[str]:
         elif code.tree:
             kept = f"code: copy of {code.tree.root}, {count(len(code.tree.files), 'file')}, hash {code.hash}"
             left = f"; left out: {shown(code.tree.left_out)}" if code.tree.left_out else ""
-            around = code.tree.narrowed_from
-            rest = f"; the rest of {around} is used in place, it is too much to copy" if around else ""
-            lines.append(kept + left + rest)
+            lines.append(kept + left)
     return list(dict.fromkeys(lines))  # scripts in several folders of a work tree share its copy
 
 

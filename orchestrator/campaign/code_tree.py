@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Final
@@ -20,9 +20,7 @@ FILE_LIMIT_BYTES: Final = 10 * 10**6
 """A larger file is data, not code."""
 TREE_LIMIT_BYTES: Final = 200 * 10**6
 TREE_LIMIT_FILES: Final = 20_000
-"""A larger tree is not copied: then the script's own folder is, and if that is as large, nothing."""
-FOLDER_LIMIT_FILES: Final = 1000
-"""Outside of git, a folder below the script's with more files of its own holds data."""
+"""A larger tree is used in place."""
 GIT_TIMEOUT_S: Final = 60.0
 
 _CODE: Final = (*NAMING, ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
@@ -65,13 +63,11 @@ class CodeTree:
     Attributes:
         files: paths below it to copy.
         left_out: paths of other files and whole folders below it; the copy links to them.
-        narrowed_from: the work tree around it, of which nothing else is copied; None if it is the whole tree.
     """
 
     root: Path
     files: tuple[str, ...]
     left_out: tuple[str, ...]
-    narrowed_from: Path | None = None
 
     def manifest(self, folder: Path) -> CodeCopy:
         """Return the content of a copy at `folder`, or of one to come if that is the root. Raises OSError."""
@@ -83,7 +79,7 @@ class CodeTree:
 def tree_around(
     folder: Path, script: Path | None, dir: Path, spec: Path, reads: Collection[Path] = ()
 ) -> CodeTree | None:
-    """Return the git work tree around a folder; outside of one, or if that is too large, the folder; else None.
+    """Return the git work tree around a folder, or else the folder; None if it is too large.
 
     Args:
         script: a file that belongs to it in any case.
@@ -92,16 +88,11 @@ def tree_around(
         reads: files that the script reads: they belong to it even if they look like specs of other campaigns.
     """
     root = work_tree(folder)
-    listings: list[tuple[Path, Callable[[Path], _Listing | None]]] = [(root, _git_listing)] if root else []
-    for top, listed in [*listings, (folder, lambda place: _walk(place, dir))]:
-        listing = listed(top)
-        if listing is None:
-            continue
-        always = {os.path.relpath(script, top)} if script else set()
-        named = {os.path.relpath(path, top) for path in reads}
-        if tree := _within_limits(top, listing, always, named, dir, spec):
-            return tree if top == (root or folder) else replace(tree, narrowed_from=root)
-    return None
+    top, listing = (root, _git_listing(root)) if root else (folder, _walk(folder, dir))
+    if listing is None:
+        return None
+    always = {os.path.relpath(script, top)} if script else set()
+    return _within_limits(top, listing, always, {os.path.relpath(path, top) for path in reads}, dir, spec)
 
 
 @dataclass
@@ -251,10 +242,6 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
     listing, own = _Listing(), os.path.relpath(dir, root)
     for folder, folders, names in os.walk(root):
         at = "" if folder == os.fspath(root) else f"{os.path.relpath(folder, root)}/"
-        if at and len(names) > FOLDER_LIMIT_FILES:
-            listing.left_out.append(at.rstrip("/"))
-            folders.clear()
-            continue
         outside = [name for name in folders if f"{at}{name}" != own and not _is_a_campaign_s(root, f"{at}{name}")]
         kept = [name for name in outside if not _is_a_tool_s(Path(folder, name))]
         listing.left_out += [f"{at}{name}" for name in folders if name not in kept]

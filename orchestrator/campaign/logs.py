@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow, RunRow
@@ -40,7 +39,6 @@ class Wanted:
         job_logs: glob patterns of the batch job's own logs, from before the launcher started.
         over: whether the attempt has ended by the store.
         unrun: why there never was a job; "" if there was one.
-        before: the number of the attempt before it; None if it is the first.
     """
 
     attempt: AttemptPaths
@@ -50,7 +48,6 @@ class Wanted:
     launcher: bool
     over: bool
     unrun: str = ""
-    before: int | None = None
 
     @classmethod
     def of(
@@ -77,7 +74,6 @@ class Wanted:
             launcher=launcher,
             over=row.ended_s is not None,
             unrun=run.reason if row.ended_s is not None and row.job_id is None else "",
-            before=max((other.generation for other in rows if other.generation < row.generation), default=None),
         )
 
     @property
@@ -90,10 +86,9 @@ def newest_log(wanted: Wanted) -> Path:
     """Return the rank's log, else the launcher's or the batch job's; raises UserError if there is none."""
     found = next(_candidates(wanted), None)
     if found is None:
-        before = f"; the attempt before it is --attempt {wanted.before}" if wanted.before else ""
-        hint = f"it has not started yet; wait for it with -f{before}"
+        hint = "it has not started yet; wait for it with -f, or see another --attempt"
         if wanted.ended:
-            hint = f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else f"it never began to write{before}"
+            hint = f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else "it never began to write"
         what = "launcher" if wanted.launcher else "rank"
         if wanted.unrun:
             raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")
@@ -121,28 +116,11 @@ def await_attempt(
 def print_log(path: Path, lines: int | None, out: LogStream, offset: int = 0) -> int:
     """Copy a log from an offset, or its last lines; return the offset of its end."""
     with path.open("rb") as log:
-        log.seek(offset if lines is None else _start_of_last(log, lines))
-        shutil.copyfileobj(log, out, _BLOCK)
+        log.seek(offset)
+        for block in iter(lambda: log.read(_BLOCK), b"") if lines is None else deque(log, lines):
+            out.write(block)
         out.flush()
         return log.tell()
-
-
-def _start_of_last(log: BinaryIO, lines: int) -> int:
-    end = log.seek(0, os.SEEK_END)
-    log.seek(max(0, end - 1))
-    open_end = log.read(1) not in (b"", b"\n")
-    wanted = lines + 1 - open_end  # line ends, with the one before the first wanted line
-    while end and wanted > 0:
-        begin = max(0, end - _BLOCK)
-        log.seek(begin)
-        block = log.read(end - begin)
-        if (count := block.count(b"\n")) >= wanted:
-            place = len(block)
-            for _ in range(wanted):
-                place = block.rindex(b"\n", 0, place)
-            return begin + place + 1
-        wanted, end = wanted - count, begin
-    return end
 
 
 def follow_log(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dscampaign.db import queries
-from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow, untimed_steps
+from dscampaign.db.records import COMPLETED_EARLY, CampaignRow, RunRow
 from dscampaign.db.states import UNSETTLED_RUN, RunState, Stage, shown_state
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths
@@ -31,7 +31,7 @@ from dscampaign.orchestrator.memory.prediction import Ledger, memory_key, start_
 from dscampaign.orchestrator.memory.zero_memory import Sizes
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.orchestrator.reconcile.origin import Origin, why_held
-from dscampaign.orchestrator.reconcile.screening import Screening, ScreeningRule, point_of, work_of
+from dscampaign.orchestrator.reconcile.screening import ScreeningRule, work_of
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.model import RunConfig, Spec
 from dscampaign.orchestrator.spec.validate import remarks
@@ -124,8 +124,7 @@ class Plan:
     """All runs of a campaign with the effect on each.
 
     `trouble` is set if the executor could not be reached: resubmissions may be missing. `notes` name changed limits,
-    the code of runs, and obstacles of all of them. `likely_gpu_hours` is the time that the submitted full runs will
-    train for, by the speed of their screening runs; None unless all of them were screened.
+    the code of runs, and obstacles of all of them.
     """
 
     campaign: str
@@ -134,7 +133,6 @@ class Plan:
     trouble: Unreachable | None = None
     notes: tuple[str, ...] = ()
     screening: ScreeningPlan | None = None
-    likely_gpu_hours: float | None = None
 
     @property
     def starting(self) -> list[Run]:
@@ -201,8 +199,7 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     if reason := why_held(Origin.of(campaign.provenance).missing(os.environ)) if campaign else "":
         notes.append(reason)
     screening = _screening(submission, runs)
-    likely = _likely_gpu_hours(store, change, runs) if store and screening else None
-    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), screening, likely)
+    return Plan(submission.spec.name, submission.spec.executor, tuple(runs), trouble, tuple(notes), screening)
 
 
 def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> ScreeningPlan | None:
@@ -220,21 +217,6 @@ def _screening(submission: Submission, planned: Sequence[PlannedRun]) -> Screeni
     screens = [item for item in planned if item.run and item.run.stage is Stage.SCREENING]
     still = sum(item.starts or item.why in UNSETTLED_RUN for item in screens)
     return ScreeningPlan(screen.steps, rule.text, still, len(chosen), hours)
-
-
-def _likely_gpu_hours(store: Store, change: SpecDiff, planned: Sequence[PlannedRun]) -> float | None:
-    starting = [item.run for item in planned if item.run and item.starts and item.run.stage is Stage.FULL]
-    rows = {point_of(run.params): row for row, run in change.keep if run.stage is Stage.SCREENING}
-    with store.read() as conn:
-        steps = queries.step_figures(conn, [row.id for row in rows.values()])
-    hours = 0.0
-    for run in starting:
-        row = rows.get(point_of(run.params))
-        step_s = Screening.of(steps.get(row.id, ()), (), untimed_steps(row.config)).step_s if row else None
-        if step_s is None or run.target_step is None:
-            return None
-        hours += run.target_step * step_s * run.world_size / 3600
-    return hours if starting else None
 
 
 def _unseeded(spec: Spec, codes: Sequence[Code]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def require_usable(submission: Submission, codes: Sequence[Code]) -> None:
 
 def variables_read(codes: Sequence[Code]) -> frozenset[str] | None:
     """Return the names after `CAMPAIGN_` in all files of the code; None if not all of it is known."""
-    trees = [code.tree for code in codes if code.tree and not code.tree.narrowed_from]
+    trees = [code.tree for code in codes if code.tree]
     files = [tree.root / path for tree in trees for path in tree.files]
     if not files or len(trees) < len(codes):
         return None

@@ -118,8 +118,7 @@ def summary(plan: Plan, page: Page) -> str:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         parts += [f"on this machine, {most} at a time"] if start else []
     elif start:
-        likely = "" if plan.likely_gpu_hours is None else f", likely {plan.likely_gpu_hours:,.3g}"
-        parts += [count(plan.arrays, "sbatch array"), f"up to {rough(plan.gpu_hours or 0.0)} GPU-hours{likely}"]
+        parts += [count(plan.arrays, "sbatch array"), f"up to {rough(plan.gpu_hours or 0.0)} GPU-hours"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
 
 
@@ -190,7 +189,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "to_cancel": plan.count(Sign.CANCEL),
         "arrays": plan.arrays,
         "gpu_hours": plan.gpu_hours,
-        "likely_gpu_hours": plan.likely_gpu_hours,
         "later": plan.count(Sign.LATER),
         "screening": asdict(plan.screening) if plan.screening else None,
         "notes": list(plan.notes),

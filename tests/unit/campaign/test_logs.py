@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import tracemalloc
 from collections import deque
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -29,18 +26,3 @@ def test_the_last_lines_are_those_of_tail(
         patch.setattr(logs, "_BLOCK", block)
         assert logs.print_log(log, lines, out) == len(text)
     assert out.getvalue() == b"".join(deque(io.BytesIO(text), lines))
-
-
-def test_the_end_of_a_long_log_is_found_from_its_end(tmp_path: Path) -> None:
-    log, out = tmp_path / "rank.log", io.BytesIO()
-    log.write_bytes(b"")
-    os.truncate(log, 64 * 2**20)  # a line without end, in a hole that costs no disk
-    with log.open("ab") as file:
-        file.write(b"\nlast but one\nlast\n")
-    tracemalloc.start()
-    try:
-        logs.print_log(log, 2, out)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
-    assert out.getvalue() == b"last but one\nlast\n"

@@ -167,7 +167,7 @@ def test_logs_of_what_is_not_there(world: World, capsys: Output) -> None:
     assert main(["logs", "new"]) == 2
     assert "new has no log\nhint: it has not been submitted yet" in capsys.readouterr().err
     assert main(["logs", "small"]) == 2
-    hint = "hint: it has not started yet; wait for it with -f; the attempt before it is --attempt 1"
+    hint = "hint: it has not started yet; wait for it with -f, or see another --attempt"
     assert f"no log of rank 0 in g0002\n{hint}" in capsys.readouterr().err
     assert main(["logs", "small", "--attempt", "9"]) == 2
     assert "small has no attempt 9\nhint: it has 1, 2" in capsys.readouterr().err
