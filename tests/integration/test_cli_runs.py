@@ -22,7 +22,6 @@ from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.faults.trial import stand_in
-from dscampaign.tests.support.waiting import wait_until
 
 Output = pytest.CaptureFixture[str]
 
@@ -104,36 +103,6 @@ def test_a_campaign_from_submission_to_verdict(place: Place, capsys: Output) -> 
     assert main(["logs", "depth-1", "--launcher"]) == 0
 
 
-def test_a_grown_spec_submits_only_what_is_new_and_a_shrunk_one_asks(place: Place, capsys: Output) -> None:
-    spec = place.write("exec sleep 60", "[1]")
-    main(["submit", spec])
-    wait_until(lambda: main(["reconcile"]) == 8 and place.states(capsys) == {"depth-1": "running"}, "its agent")
-    place.write("exec sleep 60", "[1, 2]")
-    assert main(["plan", spec]) == 0
-    assert "Plan: 1 to submit, 1 kept, 0 to cancel" in capsys.readouterr().out
-    main(["submit", spec])
-    assert place.states(capsys) == {"depth-1": "running", "depth-2": "queued"}
-    place.write("exec sleep 60", "[2]")
-    assert main(["plan", spec]) == 0
-    assert "-  depth-1" in capsys.readouterr().out
-    assert main(["submit", spec]) == 2
-    assert "cancels 1 run, and there is no terminal to confirm on" in capsys.readouterr().err
-
-
-def test_an_interruption_before_the_submission_says_the_whole_command(
-    place: Place, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    spec = place.write("exec sleep 60")
-    with monkeypatch.context() as patched:
-        patched.setattr("dscampaign.orchestrator.campaign.desired.record", interrupt)
-        assert main(["submit", spec, "--set", "name=trial", "--set", "train.steps=2"]) == 130
-    said = capsys.readouterr().err
-    assert f"`campaign submit {spec} --set name=trial --set train.steps=2` begins again" in said
-
-
 def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     main(["submit", place.write("exec sleep 60", "[1, 2]")])
     assert main(["reconcile"]) == 8
@@ -146,30 +115,6 @@ def test_cancel_ends_what_runs(place: Place, capsys: Output) -> None:
     capsys.readouterr()
     main(["retry"])
     assert "next: campaign retry demo --all, for the cancelled runs" in capsys.readouterr().err
-
-
-def test_runs_are_cancelled_and_retried_by_pattern_and_state(
-    place: Place, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main(["submit", place.write("exec sleep 60", "[1, 2, 13]")])
-    assert main(["cancel", "demo", "deph-1*"]) == 2
-    assert "`campaign status demo` lists them" in capsys.readouterr().err
-    assert main(["cancel", "demo", "--state", "held"]) == 0
-    assert capsys.readouterr().err == "nothing to cancel: no run of demo is held\n"
-    assert main(["cancel", "demo", "depth-1*"]) == 0
-    assert main(["cancel", "demo", "depth-2"]) == 0
-    main(["reconcile", "--watch"])
-    assert set(place.states(capsys).values()) == {"cancelled"}
-    assert main(["cancel", "demo", "--all"]) == 0
-    assert main(["retry", "*3", "--state", "cancelled"]) == 0
-    assert "retrying 1 run: 1 cancelled\n" in capsys.readouterr().err
-    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "1")
-    assert main(["retry", "demo", "--all"]) == 2
-    err = capsys.readouterr().err
-    assert "retrying 2 runs: 2 cancelled\nunchanged: 1 queued\n" in err
-    assert "2 runs exceed ask_above_runs = 1, and there is no terminal to confirm on\nhint: add --yes" in err
-    assert main(["retry", "demo", "--all", "--yes"]) == 0
-    assert "cancelled" not in place.states(capsys).values()
 
 
 def test_submit_leaves_the_rest_to_a_reconciler_that_is_at_work(place: Place, capsys: Output) -> None:
@@ -207,13 +152,6 @@ def test_an_interrupted_watch_says_that_jobs_go_on_and_frees_the_lease(place: Pl
         lease = queries.read_lease(conn, f"reconciler:{queries.list_campaigns(conn)[0].id}")
     assert lease is not None
     assert lease.expires_s <= time.time() + 1
-
-
-def test_an_interval_has_a_least_length(place: Place, capsys: Output) -> None:
-    main(["submit", place.write("exec sleep 60")])
-    assert main(["reconcile", "--watch", "--interval", "0.001"]) == 2
-    assert main(["reconcile", "--interval", "20"]) == 2
-    assert "--interval is for --watch" in capsys.readouterr().err
 
 
 def test_a_script_of_ones_own_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
@@ -262,20 +200,6 @@ def on_terminal(words: list[str], typed: bytes) -> tuple[int, str]:
                 shown += block
     os.close(ours)
     return child.returncode, shown.decode()
-
-
-@pytest.mark.parametrize("no_colour", ["", pytest.param("1", marks=pytest.mark.nightly)])
-def test_a_terminal_gets_a_table_that_redraws_itself(
-    place: Place, no_colour: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", no_colour)
-    spec = place.write('echo "/usr/bin/python3: No module named [bold]x[/bold]" >&2; exit 1')
-    code, shown = on_terminal(["submit", spec, "--watch"], b"")
-    assert code == 1
-    assert re.search(r"\x1b\[\d+F\x1b\[J", shown)  # lines were erased to be drawn again
-    assert shown.rindex("\x1b[?7h") > shown.rindex("\x1b[?7l")  # long lines wrap again
-    assert "No module named [bold]x[/bold]" in shown.rpartition("\x1b[?7h")[2]
-    assert ("\x1b[31m" in shown) is not bool(no_colour)
 
 
 def test_a_terminal_is_asked_before_a_large_submission(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

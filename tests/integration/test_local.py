@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
 from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
-from dscampaign.orchestrator.executors.local import AGENT, HOST_FILE, LocalExecutor
+from dscampaign.orchestrator.executors.local import AGENT, LocalExecutor
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
 
@@ -91,14 +90,6 @@ def test_inside_a_job_of_slurm_s_an_attempt_is_still_this_machine_s(
     assert [entry for entry in environment if entry.startswith(b"SLURM")] == [b"SLURM_TMPDIR=/scratch/4711"]
 
 
-def test_an_attempt_that_has_just_been_started_is_seen(place: Place) -> None:
-    """A process that changes from one program to the next has no command line for a moment."""
-    place.executor.submit(place.batch(4))
-    other = LocalExecutor(place.folder / "batches")
-    seen = {tuple(place.states(4, other)) for _ in range(100)}
-    assert seen == {("RUNNING",) * 4}
-
-
 def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
     [job_id] = place.executor.submit(place.batch())
     claim = place.folder / "0" / "c" / "runs" / "r" / "g0001"
@@ -108,21 +99,6 @@ def test_a_cancelled_attempt_ends_with_all_its_processes(place: Place) -> None:
     wait_until(lambda: place.states() == ["GONE"], "the end of the agent")
     assert (claim / "outcome-0.json").exists()
     place.executor.cancel([job_id])  # again does no harm
-
-
-def test_a_child_that_an_agent_has_just_forked_is_not_taken_for_it(place: Place) -> None:
-    batch = place.batch()
-    forks = "import os, signal, time; os.fork() or signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    agent = subprocess.Popen([sys.executable, "-c", forks, AGENT, str(batch.folder), "0"], start_new_session=True)
-    try:
-        wait_until(lambda: bool(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()), "the fork")
-        look = place.executor.list_jobs({place.token: [0]}, 0.0)
-        job_id = look.jobs[place.token, 0].job_id
-        assert job_id.endswith(f"-{agent.pid}")
-        place.executor.cancel([job_id])
-        assert agent.wait(HANGS_S) == -signal.SIGTERM
-    finally:
-        os.killpg(agent.pid, signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="LEFT OUT: only root can start a process of another user's")
@@ -158,27 +134,12 @@ def test_of_two_agents_both_are_shown(place: Place) -> None:
             twin.wait(HANGS_S)
 
 
-def test_what_was_never_started_is_gone(place: Place) -> None:
-    place.batch(2)
-    assert place.states(2) == ["GONE", "GONE"]
-
-
 def test_a_killed_agent_is_gone_though_nobody_collected_it(place: Place) -> None:
     [job_id] = place.executor.submit(place.batch())
     pid = int(job_id.rsplit("-", 1)[1])
     os.kill(pid, signal.SIGKILL)
     other = LocalExecutor(place.folder / "batches")  # not its parent
     wait_until(lambda: place.states(1, other) == ["GONE"], "the end of the agent")
-
-
-def test_absence_on_this_machine_says_nothing_about_another(place: Place) -> None:
-    batch = place.batch()
-    (batch.folder / HOST_FILE).write_text("another-host")
-    new = uuid.uuid4().hex
-    found = place.executor.list_jobs({place.token: [0], new: [0]}, 0.0)
-    assert (place.token, 0) not in found.jobs
-    assert found.jobs[new, 0].state == "GONE"
-    assert not found.complete
 
 
 def test_the_spec_s_setup_comes_first_and_its_failure_is_in_the_log(place: Place) -> None:
@@ -212,10 +173,3 @@ def test_a_machine_without_room_for_processes(
         place.executor.submit(place.batch(2))
     monkeypatch.undo()
     assert place.states(2) == ["RUNNING"] * fails_at + ["GONE"] * (2 - fails_at)
-
-
-def test_other_processes_are_not_taken_for_agents(place: Place) -> None:
-    words = ["-c", "import time; time.sleep(100)", "dscampaign.jobs.agent", str(place.folder / place.token)]
-    with subprocess.Popen([sys.executable, *words]) as other:
-        assert place.executor.list_jobs({place.token: [0]}, 0.0).jobs[place.token, 0].state == "GONE"
-        other.kill()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dscampaign.jobs.shared.model_shapes import SHAPES, find_shape
+from dscampaign.jobs.shared.model_shapes import SHAPES
 from dscampaign.orchestrator.memory.parameter_count import count_of_shape, count_parameters
 
 PUBLISHED = {
@@ -93,25 +91,3 @@ def test_an_inline_model_has_the_tokenizers_vocabulary(tokenizer: str, vocabular
 )
 def test_what_only_the_compute_node_can_know_is_unknown(model: Any, tokenizer: str | None) -> None:
     assert count_parameters(model, tokenizer) is None
-
-
-def test_a_folder_is_counted_by_its_configuration(tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps({**SHAPES["facebook/opt-125m"], "architectures": ["OPTForCausalLM"]}))
-    assert count_parameters(str(tmp_path)) == PUBLISHED["facebook/opt-125m"]
-    config.write_text("not JSON")
-    assert count_parameters(str(tmp_path)) is None
-    assert count_parameters(str(tmp_path / "nowhere")) is None
-
-
-def test_a_folder_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert find_shape("gpt2") == SHAPES["gpt2"]
-    (tmp_path / "gpt2").mkdir()
-    assert find_shape("gpt2") is None
-    assert count_parameters("gpt2") is None
-
-
-@pytest.mark.parametrize("name", ["openai-community/gpt2", "meta-llama/Meta-Llama-3.1-8B"])
-def test_models_that_moved_have_both_names(name: str) -> None:
-    assert find_shape(name) is not None

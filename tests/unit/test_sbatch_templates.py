@@ -51,27 +51,6 @@ def test_the_shell_reads_what_is_rendered() -> None:
     assert_shell_reads(sbatch.render("run.sbatch", RUN))
 
 
-def test_text_is_one_word_of_the_shell() -> None:
-    script = sbatch.render("reconciler.sbatch", RECONCILER)
-    assert f"until sbatch {shlex.quote(str(RECONCILER['script']))}; do" in script
-    assert "#SBATCH --output='/shared/my logs/reconciler.log'\n" in script
-
-
-def test_a_list_is_a_line_each_and_its_elements_stay_as_they_are() -> None:
-    script = sbatch.render("reconciler.sbatch", RECONCILER)
-    assert "#SBATCH --account=physics\n#SBATCH --partition=cpu\n" in script
-    assert "module load python\nexport A={{name}}\n" in script
-
-
-def test_none_leaves_the_line_out() -> None:
-    assert "--time" not in sbatch.render("reconciler.sbatch", RECONCILER | {"time": None})
-
-
-def test_a_value_cannot_add_a_line() -> None:
-    with pytest.raises(ValueError, match="line break"):
-        sbatch.render("reconciler.sbatch", RECONCILER | {"name": "x\n#SBATCH --uid=root"})
-
-
 def test_a_missing_or_an_unknown_value_is_an_error() -> None:
     with pytest.raises(KeyError, match="script"):
         sbatch.render("reconciler.sbatch", {key: value for key, value in RECONCILER.items() if key != "script"})

@@ -24,7 +24,6 @@ from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.guard import start_time
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.identity import Identity
-from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.support.fake_gpus import FakeGpus
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
@@ -114,20 +113,6 @@ def test_ranks_get_the_promised_environment(attempt: Attempt) -> None:
     assert (env["DEPTH"], env["WORLD_SIZE"], env["DS_ACCELERATOR"]) == ("5", "2", "cpu")
 
 
-def test_what_the_environment_already_says_is_not_overridden(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    attempt.script("sys.exit(os.environ['OMP_NUM_THREADS'] != '7')")
-    assert attempt.run() == 0
-
-
-@pytest.mark.parametrize(("gpus", "expected"), [(2, "5,3"), (0, "0")])
-def test_a_shared_node_s_devices_are_given_back_to_the_ranks(attempt: Attempt, gpus: int, expected: str) -> None:
-    attempt.change(gpus_per_node=gpus, ranks_per_node=1)
-    attempt.script("print('DEVICES', os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert attempt.run(devices="5,3") == 0
-    assert f"DEVICES {expected}\n" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
-
-
 def test_the_gpus_of_its_node_are_sampled_while_the_ranks_run(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,23 +151,6 @@ def test_a_script_with_checkpoints_of_its_own_says_where_it_began(attempt: Attem
     assert (attempt.outcome().start_step, attempt.outcome().last_step) == (40, 42)
 
 
-def test_the_trainer_s_start_is_known_though_it_logs_seldom(attempt: Attempt) -> None:
-    attempt.change(steps_decide=True)
-    attempt.script("report(10)")
-    attempt.run()
-    assert attempt.outcome().start_step == 0
-
-
-def test_a_target_that_the_script_counted_is_part_of_the_proof(attempt: Attempt) -> None:
-    attempt.script("""
-        if rank == 0:
-            line = json.dumps({"event": "target", "ts": 1.0, "steps": 37})
-            open(os.environ["CAMPAIGN_METRICS_FILE"], "a").write(line + "\\n")
-    """)
-    attempt.run()
-    assert attempt.outcome().target_step == 37
-
-
 SIZES = """
     sizes = [os.environ["CAMPAIGN_" + name] for name in ("MICRO_BATCH", "ACCUMULATION", "GLOBAL_BATCH")]
     config = json.load(open(os.environ["CAMPAIGN_DS_CONFIG"]))
@@ -205,29 +173,6 @@ def test_an_attempt_begins_with_the_sizes_that_it_was_told_in_the_queue(attempt:
     assert (start.micro_batch, start.accumulation) == (1, 4)
 
 
-@pytest.mark.parametrize("told", [{}, {"micro_batch": 1}, {"micro_batch": 3, "accumulation": 1}, {"micro_batch": 2}])
-def test_sizes_that_would_change_the_step_are_not_used(attempt: Attempt, told: dict[str, int]) -> None:
-    write_atomically(attempt.paths.resize, json.dumps(told))
-    attempt.script(SIZES)
-    assert attempt.run() == 0
-    assert json.loads((attempt.paths.dir / "seen-0").read_text())[0] == ["2", "2", "8"]
-    start = Start.read(attempt.paths.started)
-    assert start is not None
-    assert (start.micro_batch, start.accumulation) == (2, 2)
-
-
-def test_other_nodes_begin_with_the_sizes_of_the_first(attempt: Attempt) -> None:
-    """They do not read the file: it may come between one node's look and another's."""
-    attempt.change(nodes=2, ranks_per_node=1, micro_batch=4, accumulation=1)
-    start = Start("7_0", "n0", "127.0.0.1", 4000, "", 0, 1.0, 2, 2)
-    write_atomically(attempt.paths.started, json.dumps(vars(start)))
-    write_atomically(attempt.paths.ds_config, "{}")
-    write_atomically(attempt.paths.resize, json.dumps({"micro_batch": 1, "accumulation": 4}))
-    attempt.script(SIZES)
-    assert attempt.run(node_rank=1) == 0
-    assert json.loads((attempt.paths.dir / "seen-1").read_text())[0] == ["2", "2", "8"]
-
-
 # -- who may run ------------------------------------------------------------------------------------------------
 
 
@@ -246,25 +191,6 @@ def test_an_outcome_finds_room_on_a_full_disk_and_says_so(attempt: Attempt, monk
     assert attempt.run() == 1
     assert kept == [shared_folder.RESERVE_BYTES]
     assert "No space left on device" in attempt.outcome().lines[0].text
-
-
-def test_a_rank_that_finds_no_room_for_its_record_tells_the_agent(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a full disk; what is not in the log either is why the run waits for room."""
-    attempt.script(
-        """
-        os.rename(os.path.join(os.environ["CAMPAIGN_ATTEMPT_DIR"], "ranks"), os.path.join(os.getcwd(), f"ranks-{rank}"))
-        raise OSError(28, "No space left on device", "/c/checkpoint")
-        """
-    )
-    attempt.change(ranks_per_node=1)
-    monkeypatch.chdir(attempt.folder)
-    assert attempt.run() == 1
-    [end] = attempt.outcome().ranks
-    assert end.exit == 1
-    assert end.error is not None
-    assert "No space left on device" in end.error["message"]
 
 
 @pytest.mark.parametrize("exit_code", [0, 3])
@@ -294,50 +220,6 @@ def test_an_agent_waits_for_its_folder_to_leave_its_outcome(attempt: Attempt, ex
     assert attempt.outcome().last_step == 3
 
 
-def test_a_folder_that_is_away_is_not_made_anew(attempt: Attempt) -> None:
-    """Not at the start, and not when the ranks are to be asked to stop."""
-    shared, aside = attempt.folder / "c", attempt.folder / "aside"
-    attempt.script("report(1)\ntime.sleep(1000)")
-    agent_process = attempt.start()
-    wait_until(attempt.paths.metrics.exists, "the first step")
-    shared.rename(aside)
-    agent_process.send_signal(signal.SIGUSR2)
-    agent_process.send_signal(signal.SIGTERM)
-    assert agent_process.stdout is not None
-    said = iter(agent_process.stdout.readline, "")
-    assert any("waiting for the shared folder" in line for line in said)
-    assert not shared.exists()
-    aside.rename(shared)
-    agent_process.communicate(timeout=HANGS_S)
-    assert attempt.outcome().ended_by == "signal"
-    shared.rename(aside)
-    again = attempt.start()
-    again.communicate(timeout=HANGS_S)
-    assert again.returncode
-    assert not shared.exists()
-
-
-def test_an_agent_that_is_told_to_end_waits_for_no_folder_for_long(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On this machine nobody else ends it, and it has the place of another run."""
-    monkeypatch.setattr(shared_folder, "ENDED_WAIT_S", 0.0)
-    waiting = agent.Agent(attempt.payload, Node.from_environment({}))
-    waiting._watch.on_term(signal.SIGTERM, None)
-    waiting._folder.wait_for(lambda: False, "the folder is away")
-    assert "gave up waiting: the folder is away" in capsys.readouterr().err
-
-
-def test_what_alone_is_missing_beside_the_campaign_s_folder_holds_the_node_for_a_moment_only(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(shared_folder, "OWN_WAIT_S", 0.0)
-    waiting = agent.Agent(attempt.payload, Node.from_environment({}))
-    waiting.run_paths.campaign_marker.touch()
-    assert not waiting._folder.wait_for(lambda: False, "the attempt's own folder is away")
-    assert "gave up waiting" in capsys.readouterr().err
-
-
 def test_a_training_whose_folder_is_not_there_is_not_begun(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,29 +240,6 @@ def test_a_payload_that_others_could_have_written_is_not_run(attempt: Attempt) -
     assert not attempt.paths.claim.exists()
 
 
-@pytest.mark.parametrize("above", [0, 1, 2])
-def test_a_payload_whose_runs_others_can_write_is_not_run(attempt: Attempt, above: int) -> None:
-    place = [attempt.paths.dir, *attempt.paths.dir.parents][above]
-    place.chmod(0o707)
-    process = attempt.start()
-    said, _ = process.communicate(timeout=HANGS_S)
-    assert process.returncode == agent.EXIT_NOT_MINE
-    assert f"not run: others can write to {place}" in said
-    assert not attempt.paths.claim.exists()
-
-
-def test_files_of_somebody_else_are_ignored_and_told(attempt: Attempt) -> None:
-    attempt.script("report(1)")
-    planted = (attempt.run_paths.current, attempt.paths.resize)
-    for path in planted:
-        write_atomically(path, json.dumps({"generation": 9, "micro_batch": 1, "accumulation": 4}))
-        path.chmod(0o666)
-    assert attempt.run() == 0
-    told = [line["reason"] for line in events(attempt) if line.get("event") == "file_ignored"]
-    assert told == [f"{path.name} is ignored: others can write to {path}" for path in planted]
-    assert (read_json(attempt.paths.started) or {})["micro_batch"] == attempt.payload.micro_batch
-
-
 def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
     attempt.script("report(1)")
     assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": "6_0"}))
@@ -388,22 +247,6 @@ def test_whoever_loses_the_claim_starts_nothing(attempt: Attempt, capsys: pytest
     assert "belongs to 6_0" in capsys.readouterr().err
     assert not attempt.paths.metrics.exists()
     assert not attempt.paths.outcome(0).exists()
-
-
-@pytest.mark.parametrize(("holder", "restarts", "told"), [("7_0", 1, True), ("7_0", 0, False), ("6_0", 1, False)])
-def test_a_job_that_slurm_started_again_says_so(attempt: Attempt, holder: str, restarts: int, told: bool) -> None:
-    """Not one that was launched twice, nor another job, which Slurm may have started again before it ever claimed."""
-    assert create_exclusively(attempt.paths.claim, json.dumps({"job_id": holder}))
-    env = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
-    node = Node.from_environment({**env, "SLURM_RESTART_COUNT": str(restarts)} if restarts else env)
-    assert agent.Agent(attempt.payload, node).run() == EXIT_NOT_MINE
-    assert attempt.paths.restarted.exists() is told
-
-
-def test_an_attempt_that_a_newer_one_replaced_does_not_begin(attempt: Attempt) -> None:
-    write_atomically(attempt.run_paths.current, json.dumps({"generation": 2}))
-    assert attempt.run() == EXIT_NOT_MINE
-    assert not attempt.paths.claim.exists()
 
 
 def test_an_attempt_that_is_replaced_while_it_runs_ends_itself(attempt: Attempt) -> None:
@@ -487,32 +330,6 @@ def test_ranks_without_a_program_that_launches(attempt: Attempt, launcher: str) 
         assert log.read_text() == f"{ {name: str(value) for name, value in place.items()} }\nsaved\n"
 
 
-@pytest.mark.parametrize("launcher", ["srun", "python"])
-def test_a_signal_that_kills_a_rank_without_a_program_that_launches(attempt: Attempt, launcher: str) -> None:
-    attempt.change(launcher=launcher, ranks_per_node=1, python=sys.executable)
-    Path(attempt.payload.command[0]).write_text("import os\nos.kill(os.getpid(), 9)\n")
-    assert attempt.run() == 1
-    assert attempt.outcome().launcher_exit in (247, -9)
-
-
-def test_what_a_rank_starts_in_order_to_save_does_not_die_of_a_stop(attempt: Attempt) -> None:
-    """As an upload of the checkpoint: a program has no handler, whatever the rank that starts it has."""
-    attempt.script("""
-        import subprocess
-        heard = []
-        signal.signal(signal.SIGUSR2, lambda *_: heard.append(1))
-        if rank == 0: os.kill(agent, signal.SIGUSR2)
-        while not heard: time.sleep(0.01)
-        with subprocess.Popen(["sleep", "60"]) as upload:
-            while len(heard) < 4 and upload.poll() is None: time.sleep(0.01)
-            assert upload.poll() is None
-            upload.kill()
-        report(2)
-    """)
-    assert attempt.run() == 0
-    assert (attempt.outcome().ended_by, attempt.exits()) == ("stop", {0: 0, 1: 0})
-
-
 def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Attempt) -> None:
     attempt.script("""
         stop = os.environ["CAMPAIGN_STOP_FILE"]
@@ -528,17 +345,6 @@ def test_a_stop_is_repeated_until_a_rank_that_still_loads_hears_it(attempt: Atte
     found = attempt.outcome()
     assert (found.ended_by, found.launcher_exit, found.last_step) == ("stop", 0, 2)
     assert attempt.exits() == {0: 0, 1: 0}
-
-
-def test_nobody_dies_of_a_stop_that_nobody_heeds(attempt: Attempt) -> None:
-    attempt.script("""
-        if rank == 0: os.kill(agent, signal.SIGUSR2)
-        while not os.path.exists(os.environ["CAMPAIGN_STOP_FILE"]): time.sleep(0.01)
-        time.sleep(0.2)
-        report(3)
-    """)
-    assert attempt.run() == 0
-    assert attempt.outcome().last_step == 3
 
 
 # -- the bad ends -----------------------------------------------------------------------------------------------
@@ -593,14 +399,6 @@ def test_the_rank_that_raised_first_leaves_the_reason(attempt: Attempt) -> None:
     assert any(line.text == "ValueError: no such depth" for line in found.lines)
 
 
-def test_a_rank_killed_by_a_signal_has_begun_and_never_ended(attempt: Attempt) -> None:
-    attempt.script(f"if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n{FOREVER}")
-    assert attempt.run() == 1
-    assert attempt.outcome().launcher_exit in (247, -9)
-    assert attempt.exits() == {0: None, 1: None}
-    assert attempt.record(0)["state"] == "running"
-
-
 @pytest.mark.parametrize("death", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)"])
 def test_a_launcher_that_lingers_over_a_dead_rank_is_ended(
     attempt: Attempt, death: str, monkeypatch: pytest.MonkeyPatch
@@ -631,43 +429,6 @@ def test_ranks_that_are_done_and_do_not_leave_do_not_hold_the_node(
     assert (found.launcher_exit, found.ended_by, [rank.exit for rank in found.ranks]) == (0, "", [0, 0])
     assert "ranks that had ended well" in capsys.readouterr().err
     assert not start_time(attempt.record(0)["pid"])
-
-
-def test_a_rank_that_still_works_may_outlast_the_others_for_long(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "LINGER_S", 0.1)
-    attempt.script("if rank == 0: time.sleep(1); print('saved')")
-    assert attempt.run() == 0
-    assert "saved" in next(attempt.paths.logs.glob("*_rank0.log")).read_text()
-
-
-def test_what_the_user_s_own_rules_look_for_is_kept_from_the_middle_of_a_log(attempt: Attempt) -> None:
-    attempt.change(user_patterns=("licen[cs]e server",), ranks_per_node=1)
-    attempt.script("""
-        print("the licence server said no")
-        for i in range(1000): print("line", i)
-        sys.exit(1)
-    """)
-    assert attempt.run() == 1
-    assert any(line.text == "the licence server said no" for line in attempt.outcome().lines)
-
-
-def test_memory_that_a_process_may_not_have_is_an_error_with_a_record(attempt: Attempt) -> None:
-    attempt.change(mem_per_process_bytes=2**30, ranks_per_node=1)
-    attempt.script("block = bytearray(2 * 2**30)")
-    assert attempt.run() == 1
-    error = attempt.outcome().ranks[0].error
-    assert error is not None
-    assert error["type"] == "builtins.MemoryError"
-
-
-def test_an_interpreter_that_does_not_exist_leaves_its_line(attempt: Attempt) -> None:
-    attempt.change(python="/nope/python")
-    assert attempt.run() == 1
-    found = attempt.outcome()
-    assert found.launcher_exit == 127
-    assert any("/nope/python: not found" in line.text for line in found.lines)
 
 
 def test_loader_workers_do_not_outlive_their_launcher(attempt: Attempt) -> None:
@@ -710,15 +471,6 @@ def test_what_a_script_leaves_in_a_session_of_its_own_is_ended_and_told(
     assert "sleep 100" in str(told["message"])
 
 
-def test_a_process_that_leaves_by_itself_is_no_left_one(attempt: Attempt) -> None:
-    attempt.script("""
-        import subprocess
-        subprocess.Popen(["sleep", "0.5"], start_new_session=True)
-    """)
-    assert attempt.run() == 0
-    assert not attempt.paths.metrics.exists() or not events(attempt)
-
-
 # -- what it resumes from ----------------------------------------------------------------------------------------
 
 
@@ -746,13 +498,6 @@ def test_a_checkpoint_that_is_passed_over_is_told_in_the_store(attempt: Attempt)
     assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 100, 200)
 
 
-def test_a_recorded_checkpoint_that_is_gone_is_missed(attempt: Attempt) -> None:
-    attempt.change(min_resume_step=200, steps_decide=True)
-    assert resumed(attempt) == ""
-    [older] = events(attempt)
-    assert (older["event"], older["step"], older["recorded_step"]) == ("checkpoint_older", 0, 200)
-
-
 def test_a_script_of_ones_own_looks_for_its_checkpoints_itself(attempt: Attempt) -> None:
     attempt.change(min_resume_step=200)
     assert resumed(attempt) == ""
@@ -763,21 +508,6 @@ def test_ranks_of_another_number_begin_anew(attempt: Attempt) -> None:
     make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", world_size=4)
     assert resumed(attempt) == ""
     assert "written by 4 ranks, not 2" in str(events(attempt)[0]["reason"])
-
-
-@pytest.mark.parametrize("written", ["", "joined padded"])
-def test_a_checkpoint_whose_state_lies_otherwise_is_passed_over(attempt: Attempt, written: str) -> None:
-    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash", arrangement=written)
-    attempt.change(train={"zero_stage": 1, "compile": True, "activation_checkpointing": True})
-    assert resumed(attempt) == ""
-    assert "its state is laid out otherwise" in attempt.paths.metrics.read_text()
-
-
-def test_what_is_as_new_as_recorded_needs_no_word(attempt: Attempt) -> None:
-    make(attempt.run_paths.checkpoints("hash"), 200, config_hash="hash")
-    attempt.change(min_resume_step=200)
-    assert resumed(attempt) == "g0001-step00000200"
-    assert not attempt.paths.metrics.exists()
 
 
 def test_the_heart_beats_while_a_checkpoint_is_verified(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -831,13 +561,6 @@ def test_the_heartbeat_tells_how_far_each_rank_is_and_the_outcome_where_it_was_k
     assert found.idle_s is not None
 
 
-def test_nothing_of_the_ranks_records_is_left(attempt: Attempt) -> None:
-    attempt.script("print('DIR', os.environ['CAMPAIGN_PROGRESS_DIR'])")
-    assert attempt.run() == 0
-    folder = next(attempt.paths.logs.glob("*_rank0.log")).read_text().split()[1]
-    assert not Path(folder).exists()
-
-
 # -- several nodes ----------------------------------------------------------------------------------------------
 
 
@@ -860,15 +583,6 @@ def test_a_node_whose_peer_failed_does_not_wait_for_it(attempt: Attempt) -> None
     assert attempt.outcome().ended_by == "peer"
 
 
-def test_a_node_that_waits_in_vain_for_the_first_says_so(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt.change(nodes=2)
-    monkeypatch.setattr(agent, "JOIN_TIMEOUT_S", 0.1)
-    stale = Start("6_0", "n0", "10.0.0.1", 1, "", 0, 0.0)  # of another job
-    write_atomically(attempt.paths.started, json.dumps(vars(stale)))
-    assert attempt.run(node_rank=1) == 1
-    assert (attempt.outcome(1).ended_by, attempt.outcome(1).launcher_exit) == ("rendezvous", None)
-
-
 def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attempt: Attempt) -> None:
     """A slurmctld that was killed may forget that it has launched a job."""
     attempt.change(nodes=2, ranks_per_node=1)
@@ -879,24 +593,6 @@ def test_a_job_that_is_launched_a_second_time_under_its_id_runs_on_no_node(attem
     again = [attempt.start(node) for node in (1, 0)]
     assert [process.wait(HANGS_S) for process in again] == [EXIT_NOT_MINE, EXIT_NOT_MINE]
     assert attempt.outcome(1) == before
-
-
-def test_a_further_node_of_a_job_that_was_started_again_does_not_go_by_its_first_start(attempt: Attempt) -> None:
-    """It may not have come to begin in that one, and would wait for a first node that has left."""
-    attempt.change(nodes=2)
-    create_exclusively(attempt.paths.claim, json.dumps({"job_id": "7_0"}))
-    write_atomically(attempt.paths.started, json.dumps(vars(Start("7_0", "n0", "10.0.0.1", 1, "", 0, 0.0))))
-    first, second = (Node("7_0", rank, f"n{rank}", "", restarts=1) for rank in (0, 1))
-    assert agent.Agent(attempt.payload, first).run() == EXIT_NOT_MINE
-    assert agent.Agent(attempt.payload, second).run() == EXIT_NOT_MINE
-    assert not attempt.paths.node_claim(1).exists()
-
-
-def test_a_node_does_not_wait_for_a_first_one_that_has_lost_the_claim(attempt: Attempt) -> None:
-    attempt.change(nodes=2)
-    create_exclusively(attempt.paths.claim, json.dumps({"job_id": "revoked-abc"}))
-    assert attempt.run(node_rank=1) == EXIT_NOT_MINE
-    assert not attempt.paths.outcome(1).exists()
 
 
 # -- as a process -----------------------------------------------------------------------------------------------
@@ -921,16 +617,6 @@ def test_ranks_die_with_their_agent(attempt: Attempt) -> None:
     wait_until(lambda: not any(alive(pid.read_text()) for pid in pids), "the end of the ranks")
 
 
-def test_a_payload_of_another_version_is_refused_with_words(attempt: Attempt) -> None:
-    path = payloads_file(attempt.batch)
-    first, shared, own = path.read_text().splitlines()
-    path.write_text("\n".join([first, shared, json.dumps({**json.loads(own), "frobnicate": 1})]))
-    process = attempt.start()
-    assert process.wait(HANGS_S) == 1
-    assert process.stdout is not None
-    assert "unknown fields ['frobnicate']; written by another version of dscampaign" in process.stdout.read()
-
-
 def test_the_agent_needs_no_training_stack_and_no_database() -> None:
     import subprocess
 
@@ -938,13 +624,6 @@ def test_the_agent_needs_no_training_stack_and_no_database() -> None:
     code = f"import sys, dscampaign.jobs.agent.agent; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_a_node_knows_its_place_from_slurm() -> None:
-    env = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NODEID": "2"}
-    node = Node.from_environment({**env, "SLURMD_NODENAME": "gpu3", "CUDA_VISIBLE_DEVICES": "4,5"})
-    assert node == Node("7_3", 2, "gpu3", "4,5")
-    assert Node.from_environment({}).job_id.endswith(f"-{os.getpid()}")
 
 
 # -- who may read it ------------------------------------------------------------------------------------------------

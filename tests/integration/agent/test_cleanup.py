@@ -43,7 +43,3 @@ def test_on_a_shared_disk_another_node_may_be_building(tmp_path: Path, monkeypat
     (tmp_path / "lock").touch()
     assert clear_build_locks(tmp_path) == []
     assert (tmp_path / "lock").exists()
-
-
-def test_nothing_built_yet(tmp_path: Path) -> None:
-    assert clear_build_locks(tmp_path / "none") == []

@@ -7,7 +7,6 @@ import fcntl
 import json
 import math
 import shutil
-import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -166,17 +165,6 @@ def test_lines_of_one_step_complete_each_other(run: Run, tool: str) -> None:
     assert run.curve(tool, "eval/loss") == [(2, 7.5)]
 
 
-def test_names_that_mlflow_refuses_stay_apart(run: Run) -> None:
-    names = {"a,b": "a_b-1eb7c5", "a_b": "a_b", "a=b": "a_b-42144f", "/a": "a-6a50dc", "a//b": "a/b-7a9acf"}
-    names[".."] = "-5ec1f7"
-    run.begin(1)
-    for value, name in enumerate(names):
-        run.report(1, [1], name=name, value=float(value))
-    run.forward("mlflow", 1)
-    for value, name in enumerate(names.values()):
-        assert run.curve("mlflow", name) == [(1, float(value))]
-
-
 @pytest.mark.parametrize(("tool", "first_anew"), [("mlflow", 1205), ("tensorboard", 1201)])
 def test_what_a_tool_missed_comes_with_the_next_attempt(
     run: Run, tool: str, first_anew: int, monkeypatch: pytest.MonkeyPatch
@@ -189,32 +177,6 @@ def test_what_a_tool_missed_comes_with_the_next_attempt(
     run.train(tool, 2, second)
     anew = [(step, 200.0 + step) for step in range(first_anew, 1210)]
     assert run.curve(tool) == [(step, 100.0 + step) for step in range(1, first_anew)] + anew
-
-
-def test_what_a_tool_missed_comes_with_an_attempt_that_makes_no_step(run: Run) -> None:
-    run.train("tensorboard", 1, [])
-    run.report(1, FIRST)
-    run.train("tensorboard", 2, [], "failed")
-    run.train("tensorboard", 3, SECOND)
-    assert run.curve("tensorboard") == [(s, 100.0 + s) for s in range(1, 5)] + [(s, 300.0 + s) for s in SECOND]
-
-
-def test_what_was_not_passed_on_of_an_attempt_is_passed_on_later(run: Run) -> None:
-    run.train("tensorboard", 1, FIRST)
-    run.train("tensorboard", 2, [5, 6])
-    run.report(2, [7, 8])
-    run.forward("tensorboard", 2)
-    assert run.curve("tensorboard") == anew(FIRST, range(5, 9))
-
-
-def test_another_experiment_under_the_same_name_is_another_run(run: Run) -> None:
-    run.train("tensorboard", 1, FIRST)
-    run.values["config_hash"] = "0123456789abcdef"
-    run.train("tensorboard", 2, [1, 2])
-    where = json.loads(run.paths.forward_state("0123456789abcdef", "tensorboard").read_text())["where"]
-    assert Path(where) == run.folder / "c" / "tensorboard" / "r-012345"
-    assert curves.tensorboard_curve(Path(where), "loss") == [(1, 201.0), (2, 202.0)]
-    assert run.curve("tensorboard") == once(FIRST, range(0))
 
 
 # -- what the run is --------------------------------------------------------------------------------------------
@@ -266,14 +228,6 @@ def test_a_state_that_cannot_be_read_for_a_moment_begins_no_second_run(
     Forwarding(run.payload(2), "mlflow").run(over, lambda: "finished")
     assert run.state("mlflow")["run_id"] == first["run_id"]
     assert [step for step, _ in run.curve("mlflow")] == list(range(1, 10))
-
-
-def test_mlflow_finds_a_run_whose_id_was_never_written_down(run: Run) -> None:
-    run.train("mlflow", 1, FIRST, "failed")
-    first = run.state("mlflow")
-    write_atomically(run.paths.forward_state("hash", "mlflow"), json.dumps({**first, "run_id": ""}))
-    run.train("mlflow", 2, SECOND)
-    assert run.state("mlflow")["run_id"] == first["run_id"]
 
 
 def test_runs_that_begin_at_once_make_a_new_database_one_after_another(
@@ -333,33 +287,6 @@ def _marks(run: Run) -> dict[str, int]:
     return marks
 
 
-def test_a_newer_attempt_has_the_run_for_itself(run: Run) -> None:
-    run.begin(1)
-    run.report(1, FIRST)
-    run.begin(2)
-    run.forward("tensorboard", 1)
-    assert not (run.folder / "c" / "tensorboard").exists()
-
-
-def test_a_package_that_is_missing_is_said_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.delitem(sys.modules, "dscampaign.jobs.forward.to_wandb", raising=False)
-    run.train("wandb", 1, FIRST)
-    [said] = run.said(1)
-    assert (said["event"], said["tool"]) == ("failed", "wandb")
-    assert "`pip install wandb`" in said["message"]
-
-
-def test_a_line_that_broke_off_is_no_trouble(run: Run) -> None:
-    run.begin(1)
-    run.report(1, FIRST)
-    with run.attempt(1).metrics.open("a") as spool:
-        spool.write('{"step": 8, "lo')
-    run.forward("tensorboard", 1)
-    assert run.curve("tensorboard") == once(FIRST, range(0))
-    assert [said["event"] for said in run.said(1)] == ["opened"]
-
-
 def test_wandb_without_a_key_is_kept_offline(run: Run) -> None:
     run.options["wandb"] = {}
     run.train("wandb", 1, FIRST)
@@ -399,13 +326,3 @@ def test_no_part_of_a_password_reaches_an_event(run: Run, user: str) -> None:
     tell(run.attempt(1), "failed", "mlflow", said)
     [event] = run.said(1)
     assert event["message"] == "no response from https://host:5000/api, nor from http://host:5000/a?x=b@c"
-
-
-def test_what_no_server_took_is_said_at_the_end(run: Run) -> None:
-    run.options["mlflow"] = {}
-    run.train("mlflow", 1, FIRST)
-    failed, unfinished = run.said(1)
-    assert "no tracking server" in failed["message"]
-    assert "export MLFLOW_TRACKING_URI" in failed["message"]
-    assert unfinished["event"] == "unfinished"
-    assert f"`python -m dscampaign.jobs.forward {run.attempt(1).dir} mlflow`" in unfinished["message"]

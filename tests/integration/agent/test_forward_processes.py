@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -110,22 +109,6 @@ def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytes
     assert watch.vanished(RankRecord("running", int(hangs.read_text())))
 
 
-def test_a_tool_that_dies_is_told_of(attempt: Attempt) -> None:
-    fake(attempt, "wandb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    assert attempt.run() == 0
-    [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
-    assert f"its process ended with -9, see {attempt.paths.forward_log('wandb')}" in unfinished["message"]
-
-
-def test_a_folder_that_takes_no_file_costs_only_the_forwarding(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As far as it is the forwarding's own file."""
-    attempt.paths.forward_payload.mkdir()
-    assert attempt.run() == 0
-    assert "metrics are not forwarded" in capsys.readouterr().err
-
-
 # -- one process, without an agent ------------------------------------------------------------------------------
 
 
@@ -182,18 +165,6 @@ def test_an_attempt_waits_for_the_end_of_the_one_before(alone: Attempt) -> None:
 
 def _waits_for_a_lock(pid: int) -> bool:
     return any("->" in line and f" {pid} " in line for line in Path("/proc/locks").read_text().splitlines())
-
-
-def test_typed_in_a_terminal_it_passes_on_what_was_left(alone: Attempt) -> None:
-    write_atomically(alone.paths.outcome(0), json.dumps({"launcher_exit": 0, "ended_by": ""}))
-    terminal, process_end = pty.openpty()
-    try:
-        process = start(alone, process_end)
-        assert process.wait(HANGS_S) == 0
-    finally:
-        os.close(terminal)
-        os.close(process_end)
-    assert curve(alone) == [1, 2]
 
 
 def test_what_others_may_have_written_is_not_believed(alone: Attempt) -> None:

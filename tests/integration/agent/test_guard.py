@@ -182,14 +182,6 @@ def test_a_job_that_was_suspended_as_a_whole_goes_on(node: Node) -> None:
     assert node.rank.poll() is None
 
 
-def test_a_rank_has_no_child_that_its_script_did_not_start(node: Node) -> None:
-    found = node.folder / "children"
-    node.train(
-        f"import os\ntry:\n    os.wait()\nexcept ChildProcessError:\n    open({str(found)!r}, 'w').close()\n{FOREVER}"
-    )
-    wait_until(found.exists, "that there is no child to wait for")
-
-
 def test_an_agent_that_hangs_stops_saying_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dscampaign.jobs.agent.progress.PULSE_S", 0.01)
     watch = RankWatch([0])

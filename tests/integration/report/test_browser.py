@@ -117,16 +117,6 @@ def test_the_legend_filters_all_charts(opened: Browser, written: Path) -> None:
     assert opened.errors == []
 
 
-def test_losses_are_drawn_along_the_chosen_axis(opened: Browser, written: Path) -> None:
-    load(opened, written)
-    title = "document.querySelector('#chart-loss').textContent"
-    assert "optimizer steps" in opened.evaluate(title)
-    select = "document.querySelector('#chart-loss').closest('figure').querySelector('select')"
-    opened.evaluate(f"{select}.value = 'seconds'; {select}.dispatchEvent(new Event('change'))")
-    until(opened, f"{title}.includes('seconds of training steps')")
-    assert opened.errors == []
-
-
 def test_tables_sort_and_copy_as_csv(opened: Browser, written: Path) -> None:
     load(opened, written)
     table = "document.querySelector('[aria-label=\"How fast?\"] table')"
@@ -160,14 +150,6 @@ def test_the_first_screen_has_sentence_table_and_chart(opened: Browser, written:
     assert len(boxes) == 3
     assert max(right for right, _ in boxes) <= width
     assert max(bottom for _, bottom in boxes) <= height
-
-
-def test_words_in_charts_are_seen_on_a_dark_page(opened: Browser, written: Path) -> None:
-    load(opened, written, prefers_color_scheme="dark")
-    inks = opened.evaluate("[...document.querySelectorAll('.chart svg text')].map((one) => getComputedStyle(one).fill)")
-    for ink in inks:
-        red, green, blue = (int(part) for part in ink.strip("rgb()").split(","))
-        assert min(red, green, blue) > 120
 
 
 def test_print_has_all_columns_and_details(opened: Browser, written: Path) -> None:

@@ -150,18 +150,6 @@ def test_data_files_hold_every_condition_and_run(written: tuple[Path, str]) -> N
         assert [row["name"] for row in csv.DictReader(stream)] == ["base", "<fast>", "back", "wild"]
 
 
-def test_a_second_report_leaves_no_figure_of_the_first(planted_url: PlantStore, tmp_path: Path) -> None:
-    other = Planted("other", train={"model": "gpt2-large"})
-    both, one = planted_url(CONDITIONS[0], other, name="both"), tmp_path / "out"
-    assert main(["report", "both", "--store", both, "--output", str(one)]) == 0
-    assert (one / "figures/speed_2.svg").exists()
-    (one / "figures/mine.svg").touch()
-    assert main(["report", "single", "--store", planted_url(CONDITIONS[0], name="single"), "--output", str(one)]) == 0
-    found = {path.name for path in (one / "figures").iterdir()}
-    assert {"speed.svg", "mine.svg"} <= found
-    assert not any("_1" in name or "_2" in name for name in found)
-
-
 def test_the_same_results_give_the_same_page(
     planted_url: PlantStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,21 +170,6 @@ def test_a_campaign_without_results_has_a_page_too(
     url = planted_url(Planted("a", (0.1,), (3.0,), state=state, reason="boom", tries=(Try(last=0, ended=None),)))
     assert main(["report", "--store", url, "--output", str(tmp_path / "out")]) == 0
     assert f"<h1>Nothing can be recommended: {sentence}.</h1>" in (tmp_path / "out/report.html").read_text()
-
-
-def test_a_baseline_that_is_not_there_is_refused(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recommend", "--store", planted_url(*CONDITIONS[:2]), "--baseline", "bose"]) == 2
-    error = capsys.readouterr().err
-    assert "no condition named bose in sweep" in error
-    assert "one of: base, <fast>" in error
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(
-    planted_url: PlantStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert main(["report", "--store", planted_url(*CONDITIONS[:1]), "--output", str(tmp_path / "file/out")]) == 2
-    assert "is a file, and the report is a folder" in capsys.readouterr().err
 
 
 def test_recommend_names_one_and_says_why_not_the_others(
@@ -246,15 +219,6 @@ def test_two_repeats_of_one_condition_are_compared_as_runs(
     assert one["loss"]["verdict"] == "not_proven"
 
 
-def test_a_condition_is_not_compared_with_its_own_repeat(
-    planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", "base", "base-r2", "--store", planted_url(*CONDITIONS)]) == 2
-    said = capsys.readouterr().err
-    assert "base is all 3 repeats, and base-r2 one of them" in said
-    assert "base-r0 is the first run by itself" in said
-
-
 def test_two_campaigns_are_compared_by_their_parameters(
     planted_url: PlantStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,21 +232,6 @@ def test_two_campaigns_are_compared_by_their_parameters(
     assert "Only in after: back." in page
     (one,) = compared(url, capsys, "before/base-r1", "after/back")
     assert (one["left"], one["right"]) == ("before/base-r1", "after/back")
-
-
-def test_what_is_not_there_cannot_be_compared(planted_url: PlantStore, capsys: pytest.CaptureFixture[str]) -> None:
-    url = planted_url(*CONDITIONS[:2])
-    assert main(["compare", "base", "bose", "--store", url]) == 2
-    assert "no run or condition named bose" in capsys.readouterr().err
-    assert main(["compare", "base", "--store", url]) == 2
-
-
-def test_names_with_signs_of_a_formula_are_drawn(planted_url: PlantStore, tmp_path: Path) -> None:
-    odd = [
-        Planted(f"m{n}", (0.1,), (3.0,), train={"model": f"$A_{{$/{n}"}, params={"model": f"$A_{{$/{n}"}) for n in "12"
-    ]
-    assert main(["report", "--store", planted_url(*odd), "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "figures" / "loss_1.svg").exists()
 
 
 def test_no_text_of_a_store_moves_a_cursor(planted_url: PlantStore, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.tests.support.planted import Planted, Try
+from dscampaign.tests.support.planted import Planted
 from dscampaign.tests.support.report_page import Page
 
 PlantStore = Callable[..., str]
@@ -59,17 +59,3 @@ def test_figures_are_those_of_the_page(planted_url: PlantStore, tmp_path: Path) 
                     assert float(row[column]) * times == pytest.approx(float(cell), rel=exact), (section, title)
                 else:
                     assert not row[column]
-
-
-def test_a_repeat_without_samples_counts_for_neither(planted_url: PlantStore, tmp_path: Path) -> None:
-    url = planted_url(Planted("base", (0.1,) * 2, (3.0,) * 2, gpu="NVIDIA H100", tries=(Try(sampled=False),)))
-    page, (row,) = report(url, tmp_path)
-    (shown,) = page.table("What did the GPUs")
-    assert float(row["gpu_samples.value"]) == float(shown["samples"]) > 0
-
-
-def test_the_loss_that_is_judged_has_a_column(planted_url: PlantStore, tmp_path: Path) -> None:
-    url = planted_url(Planted("base", held_out=(None,) * 3))
-    _, (row,) = report(url, tmp_path)
-    assert (row["loss_is"], row["held_out.value"]) == ("final training", "")
-    assert float(row["final_loss.value"]) > 0

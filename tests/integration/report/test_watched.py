@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, read_status
 from dscampaign.orchestrator.cli import watch
-from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import EXIT_INTERRUPTED
 from dscampaign.tests.support.planted import Planted, Try, plant
 from dscampaign.tests.support.waiting import wait_until
@@ -94,26 +92,6 @@ def test_a_store_that_is_away_for_a_while_is_said_once(
     said = capsys.readouterr().err
     assert said.count("no route to the store") == 1
     assert "reading again" in said
-
-
-def test_a_settled_campaign_is_written_once(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    put(store, RunState.CANCELLED)
-    words = ["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "--output", str(tmp_path / "out"), "--watch"]
-    assert main(words) == 0
-    shown = capsys.readouterr()
-    assert shown.err.count("report.html · sweep · 2 runs: ") == 1
-    assert shown.out.startswith("base ranks first")
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["campaign"] == "sweep"
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--interval", "5"], ["--watch", "--interval", "0"], ["--watch", "--interval", "nan"]]
-)
-def test_an_interval_is_for_a_watch_and_some_seconds(store: Store, tmp_path: Path, wrong: list[str]) -> None:
-    out = tmp_path / "out"
-    assert main(["report", "--store", f"sqlite:///{tmp_path}/campaign.db", "--output", str(out), *wrong]) == 2
-    assert not out.exists()
 
 
 def test_ctrl_c_leaves_the_last_page(store: Store, tmp_path: Path) -> None:

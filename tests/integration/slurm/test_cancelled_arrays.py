@@ -70,20 +70,6 @@ def test_whatever_was_cancelled_in_the_queue_is_seen_at_once(some_slurm: SlurmCl
     assert records == ids["t.each"]  # without numbers of tasks: what this test is about
 
 
-def test_tasks_that_wait_beside_some_that_run(some_slurm: SlurmCluster) -> None:
-    some_slurm.run("scontrol", "update", "PartitionName=h100", "State=UP")
-    name = "t.limit"
-    array = some_slurm.sbatch("sleep 100", f"--job-name={name}", "--array=0-3%1")
-
-    def seen() -> dict[int, str]:
-        return {index: job.state for (_, index), job in SlurmExecutor().list_jobs({name: range(SIZE)}, 0).jobs.items()}
-
-    wait_until(lambda: seen().get(0) == "RUNNING", "the first task")
-    some_slurm.run("scancel", *(f"{array}_{index}" for index in (1, 2, 3)))
-    wait_until(lambda: set(seen().values()) == {"RUNNING", "CANCELLED"}, "the end of the others")
-    assert seen() == {0: "RUNNING", 1: "CANCELLED", 2: "CANCELLED", 3: "CANCELLED"}
-
-
 def test_a_run_whose_job_was_cancelled_by_hand_is_not_submitted_again(some_slurm: SlurmCluster, tmp_path: Path) -> None:
     some_slurm.run("scontrol", "update", "PartitionName=h100", "State=DOWN")
     kinds = ("done", "done-too", "queue-scancel", "last")

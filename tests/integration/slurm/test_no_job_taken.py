@@ -54,16 +54,6 @@ def test_drained_nodes_refuse_nothing_that_they_could_run(slurm: SlurmCluster) -
         Preflight(runs(cpus_per_task=500)).require_accepted()
 
 
-def test_a_shell_that_names_another_cluster_submits_nothing(
-    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CLUSTERS", "elsewhere")
-    with pytest.raises(Unreachable, match="SLURM_CLUSTERS is elsewhere, but a campaign uses one cluster"):
-        SlurmExecutor().submit(batch(tmp_path / "batch"))
-    assert SlurmExecutor().list_jobs({"t.one": {0}}, 0.0).complete
-    assert slurm.run("squeue", "-h", "--name=t.one") == ""
-
-
 def test_no_variable_of_the_user_spares_a_job(
     slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,13 +33,6 @@ def test_the_reconciler_hands_over_to_its_successor_and_never_runs_twice(slurm: 
     assert running != [first]
 
 
-def test_the_reconciler_ends_when_all_is_settled(slurm: SlurmCluster, tmp_path: Path) -> None:
-    script = tmp_path / "reconciler.sbatch"
-    script.write_text(sbatch.render("reconciler.sbatch", _reconciler(tmp_path, script, "true")))
-    assert slurm.wait_job(slurm.run("sbatch", "--parsable", str(script))) == "COMPLETED"
-    assert slurm.run("squeue", "-h", "-t", "pending,running") == ""
-
-
 def test_one_run_by_hand_starts_a_launcher_on_each_node(slurm: SlurmCluster, tmp_path: Path) -> None:
     script, log = tmp_path / "run.sbatch", tmp_path / "log"
     launcher = tmp_path / "python"

@@ -179,19 +179,3 @@ def test_status_tells_the_truth_at_every_transition(closed: SlurmCluster, tmp_pa
         *("queue-scancel", "queue-cancel"),
     }
     assert all(len(run["attempts"]) == 1 for kind, run in life.runs().items() if "cancel" in kind)
-
-
-@pytest.mark.parametrize("by_us", [True, False])
-def test_an_array_that_is_cancelled_in_the_queue_is_over_and_stays_so(
-    closed: SlurmCluster, tmp_path: Path, by_us: bool
-) -> None:
-    life = Life(closed, tmp_path, "array", ("a", "b", "c"))
-    life.passes()
-    if by_us:
-        desired.cancel(life.store, life.campaign, None)
-    else:
-        closed.run("scancel", life.job("a").partition("_")[0])
-    runs = life.until("cancelled", lambda runs: all(run["state"] == "cancelled" for run in runs.values()))
-    assert life.live() == {}
-    assert life.reconcile().settled
-    assert all(len(run["attempts"]) == 1 for run in runs.values())
