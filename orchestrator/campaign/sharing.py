@@ -22,7 +22,7 @@ from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.files.atomic_files import load_json, write_atomically
 from dscampaign.files.ours import Part, PartOf, Place, walk
-from dscampaign.files.ownership import distrust, distrust_tree, group_name, user_name
+from dscampaign.files.ownership import group_name, user_name
 from dscampaign.files.private_files import close_file, drop_lists, has_access_list, open_file
 from dscampaign.jobs.shared.layout import BY_HAND, MARKER, AttemptPaths, Beside, CampaignPaths
 from dscampaign.jobs.shared.sharing import Sharing
@@ -36,8 +36,6 @@ _CHECKPOINTS: Final = "checkpoints"
 _FORWARD: Final = "forward"
 _IN_RUN: Final = len(("runs", "a run", _CHECKPOINTS))
 _SECRET: Final = AttemptPaths(Path()).forward_payload.name
-_PASSED: Final = "passed"
-"""The marker's key for the folders above that a group was let through, each with its former mode and group."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,8 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     files = _store_files(store)
     above = {paths.root, *(file.parent for file in files)}
     to_pass = [folder for folder in sorted(above) if not _may(folder, gid, 1) and _is_private(folder, gid)]
-    _require_alone(paths, parts, to_pass, files)
-    _record(paths, Sharing(name, checkpoints), to_pass)
+    _require_alone(to_pass, files)
+    _record(paths, Sharing(name, checkpoints))
     _open_runs(paths, parts, gid, checkpoints=checkpoints)
     os.chown(paths.marker, -1, gid)
     open_file(paths.marker)
@@ -112,17 +110,12 @@ def unshare(store: Store, campaign: CampaignRow) -> SharedCampaign:
     for place, descriptor in _opened(paths, _parts(store, campaign)):
         drop_lists(descriptor)
         os.fchmod(descriptor, place.info.st_mode & 0o700)
-    markers = list(paths.root.glob(f"*/{MARKER}"))
-    others = sorted(marker.parent.name for marker in markers if marker != paths.marker and Sharing.read(marker))
+    markers = [marker for marker in paths.root.glob(f"*/{MARKER}") if marker != paths.marker]
+    others = sorted(marker.parent.name for marker in markers if Sharing.read(marker))
     if was and not others:
         for file in _store_files(store):
             if _is_mine(file):
                 close_file(file)
-        passed = [(load_json(marker) or {}).get(_PASSED, {}) for marker in markers]
-        for name, (mode, gid) in (item for folders in passed for item in folders.items()):
-            if stat.S_IMODE(Path(name).stat().st_mode) == mode | stat.S_IXGRP:  # as it was left
-                os.chown(name, -1, gid)
-                Path(name).chmod(mode)
     _record(paths, None)
     return SharedCampaign(campaign.name, paths.root, None, shared_with=tuple(others))
 
@@ -132,25 +125,14 @@ def _parts(store: Store, campaign: CampaignRow) -> CampaignParts:
         return CampaignParts.of(queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id))
 
 
-def _require_alone(paths: CampaignPaths, parts: CampaignParts, to_open: Sequence[Path], files: Sequence[Path]) -> None:
-    # Files that scripts have written into the folders of their runs are readable with these, unless others can write
-    # them: the campaign's folder protected them until now.
+def _require_alone(to_open: Sequence[Path], files: Sequence[Path]) -> None:
     stores = {beside(file, end) for file in files[:1] for end in ("", *LOGS, "-writer")}
     beside_them = (place for folder in to_open for place in sorted(folder.iterdir()) if place not in stores)
     theirs = [place for place in beside_them if not _is_campaign_s(place)]
-    for place in walk(paths.dir, parts):
-        if place.part is not None:
-            continue
-        if not place.path.is_relative_to(paths.runs):
-            theirs += [] if _is_closed_folder(place.path) else [place.path]
-        elif not stat.S_ISLNK(place.info.st_mode):
-            check = distrust_tree if stat.S_ISDIR(place.info.st_mode) else distrust
-            if doubt := check(place.path, paths.root):
-                raise UserError(str(doubt), doubt.hint)
     if theirs:
         raise UserError(
             f"a group that may read the campaign could read other files there: {some(list(map(str, theirs)), 4)}",
-            "share a campaign in a `dir` that holds nothing else, and move other files out of its folder",
+            "share a campaign in a `dir` that holds nothing else",
         )
 
 
@@ -204,12 +186,8 @@ def _group(name: str | None) -> tuple[str, int]:
     return group_name(gid), gid
 
 
-def _record(paths: CampaignPaths, sharing: Sharing | None, to_pass: Sequence[Path] = ()) -> None:
-    marker = {**(load_json(paths.marker) or {})}
-    passed = marker.pop(_PASSED, {})
-    if sharing:
-        now = {str(folder): (stat.S_IMODE((info := folder.stat()).st_mode), info.st_gid) for folder in to_pass}
-        marker[_PASSED] = passed | now
+def _record(paths: CampaignPaths, sharing: Sharing | None) -> None:
+    marker = load_json(paths.marker) or {}
     write_atomically(paths.marker, json.dumps(Sharing.recorded(marker, sharing)), closed=True)
 
 

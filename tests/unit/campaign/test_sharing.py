@@ -26,7 +26,6 @@ from dscampaign.jobs.shared.sharing import open_to_readers
 from dscampaign.orchestrator.campaign.lookup import find
 from dscampaign.orchestrator.campaign.sharing import share, unshare
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder
 from dscampaign.tests.support.cli_world import World, make_world
 
@@ -178,23 +177,6 @@ def test_own_jobs_still_trust_a_shared_folder(world: World) -> None:
     for place in (batch(world), paths.run("done").checkpoints("done")):
         assert distrust(place, world.dir) is None
     CampaignFolder(find(world.store, "sweep")).require()  # and its marker still says whose it is
-
-
-@pytest.mark.parametrize("name", ["output", "output/x"])
-def test_a_script_s_files_that_others_could_write_keep_a_campaign_closed(world: World, name: str) -> None:
-    """They were protected by the campaign's folder, which would let others in now; their modes are the user's."""
-    output = world.attempt_paths("done").dir / "output"
-    output.mkdir(mode=0o755)
-    (output / "x").touch(mode=0o644)
-    shared(world)
-    assert (mode(output), mode(output / "x")) == (0o755, 0o644)
-    unshare(world.store, find(world.store, "sweep"))
-    (output.parent / name).chmod(0o777)
-    with pytest.raises(UserError, match="others can write to") as refused:
-        shared(world)
-    assert "chmod go-w" in (refused.value.hint or "")
-    assert mode(output.parent / name) == 0o777
-    assert mode(CampaignPaths(world.dir, "sweep").dir) == 0o700
 
 
 def test_nothing_linked_to_is_opened(world: World, folder: Path) -> None:
