@@ -150,7 +150,7 @@ def reconcile(
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     if everything:
-        from .reconcile_all import reconcile_all
+        from .watch import reconcile_all
 
         if name is not None:
             raise UserError(f"--all-campaigns or {name}, not both")

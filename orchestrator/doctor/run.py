@@ -1,26 +1,235 @@
-"""Check whether this machine, its cluster, its store and a node are fit for a campaign."""
+"""Check whether this machine, its cluster, its store and a node are fit for a campaign.
+
+A node is examined from within, by a short job on the shared folder, or by a process of this machine: the host writes a
+question, the node a report, with times that bound the difference of their clocks. Any end of the examination, Ctrl-C
+too, ends its job.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import shutil
 import socket
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from dscampaign.files import ours
+from dscampaign.files.private_files import make_private
 from dscampaign.jobs.probe.examine import missing_files
+from dscampaign.jobs.probe.node_report import NodeReport, Question, Talk
+from dscampaign.orchestrator.errors import Unreachable
+from dscampaign.orchestrator.executors import job_request
+from dscampaign.orchestrator.executors.base import (
+    ArrayTooLarge,
+    Executor,
+    JobArray,
+    JobView,
+    SubmissionRefused,
+    SubmissionUnclear,
+)
+from dscampaign.orchestrator.executors.job_listing import job_name
+from dscampaign.orchestrator.executors.local import EXAMINE, LocalExecutor
+from dscampaign.orchestrator.executors.slurm import SlurmExecutor
+from dscampaign.orchestrator.formatting import count
+from dscampaign.orchestrator.settings import Settings
 
 from .check import At, Check
 from .check_host import host_checks, python_checks
 from .check_node import files_check, node_checks
 from .check_slurm import Cluster, forecast, inspect_cluster, slurm_checks
-from .node_job import Examined, Tell, examine
 from .requirements import Requirements
 
 if TYPE_CHECKING:
     from dscampaign.orchestrator.campaign.location import Location
+
+FOLDER: Final = ".doctor"
+"""Below the campaign's folder; no campaign can have this name."""
+TIME_MIN: Final = 15
+"""Time limit of the job: more than all sections can take."""
+ASK_SLURM_S: Final = 10.0
+_POLL_S: Final = 0.3
+_OVER_S: Final = 120.0
+"""The examination is given up this long after the last moment at which its job can have ended."""
+_LOG_LINES: Final = 3
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The result.
+
+    Attributes:
+        report: the node's, perhaps in part; None for none.
+        trouble: why the report is missing or incomplete; "" if it is whole.
+        hint: the advice.
+        shared: whether the node saw the question, and the host the report; None if no node was reached.
+        away: trying again may go well.
+        folder: the folder of the job's files, if something went wrong.
+    """
+
+    report: NodeReport | None
+    trouble: str = ""
+    hint: str = ""
+    shared: bool | None = None
+    away: bool = False
+    folder: Path | None = None
+
+
+def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tell) -> Examined:
+    """Examine a node that runs would get; its job may wait for `wait_s` in the queue."""
+    token = job_request.new_token("campaign-doctor", ())
+    with _made(settings.dir) as room:
+        folder = room / token
+        make_private(folder)
+        found = None
+        try:
+            _question(required, settings).write(Talk(folder).question)
+            found = _by_job(required, _batch(required, token, folder), wait_s, tell)
+            return found
+        finally:
+            if found is None or found.folder is None:
+                ours.remove(folder)
+
+
+def _question(required: Requirements, settings: Settings) -> Question:
+    store, image = settings.store_without_password, required.config.container
+    return Question(
+        python=required.config.python or (job_request.IMAGE_PYTHON if image else sys.executable),
+        setup_chooses=required.config.python is None and image is None,
+        launcher="srun" if required.config.launcher == "python" else required.config.launcher or "deepspeed",
+        env=job_request.env_of(required.config),
+        container=job_request.container_of(required.config),
+        ranks=required.ranks,
+        gpus=required.gpus,
+        on_gpus=required.on_gpus,
+        files=required.files,
+        ops=required.ops,
+        asked_s=time.time(),
+        nvme_path=required.nvme_path,
+        store=None if store.startswith("sqlite") else store,
+    )
+
+
+@contextlib.contextmanager
+def _made(dir: Path) -> Iterator[Path]:
+    """Yield the folder for examinations, and remove the empty folders that were made for it."""
+    room = dir / FOLDER
+    new = [folder for folder in (room, *room.parents) if not folder.exists()]
+    make_private(room)
+    try:
+        yield room
+    finally:
+        for folder in new:
+            with contextlib.suppress(OSError):  # not empty: something went wrong there, or somebody uses it
+                folder.rmdir()
+
+
+def _batch(required: Requirements, token: str, folder: Path) -> JobArray:
+    resources: dict[str, Any] = job_request.resources(required.config)
+    several = required.config.nodes > 1
+    for name in ("signal_delay_s", *(["nodelist"] if several else [])):  # a list of several nodes would ask for all
+        resources.pop(name, None)
+    minutes = min(required.config.slurm.time_min, TIME_MIN)
+    return JobArray(token, job_name(token), folder, 1, {**resources, "nodes": 1, "time": str(minutes)}, EXAMINE)
+
+
+def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) -> Examined:
+    local = required.config.executor == "local"
+    executor: Executor = LocalExecutor(batch.folder.parent) if local else SlurmExecutor()
+    try:
+        [job_id] = executor.submit(batch)
+    except SubmissionRefused as exc:
+        return Examined(None, f"sbatch refused the job: {_last(str(exc))}", "change the `slurm` section")
+    except (ArrayTooLarge, SubmissionUnclear, Unreachable) as exc:
+        return Examined(None, _last(str(exc)), "try again", away=True)
+    gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
+    tell(f"job {job_id} is checking a node{gpus}; Ctrl-C cancels it")
+    found = None
+    try:
+        found = _outcome(executor, batch, job_id, wait_s, tell)
+        return found
+    finally:
+        if found is None or found.shared is None:  # it waits, or runs
+            with contextlib.suppress(Unreachable):
+                executor.cancel([job_id])
+
+
+def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
+    talk, told, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    looks = _looks(executor, batch, job_id)
+    while True:
+        job = next(looks)  # before the report is read, so that what a job writes last counts
+        if report := _complete(talk):
+            if {"software", "collective"} & report.troubles.keys():
+                return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
+            return Examined(report, shared=True)
+        now_s = time.monotonic()
+        why = "" if job.reason in ("", "None") else f": {job.reason}"
+        progress = f"waits in the queue{why}" if job.pending else f"is {job.state.lower()}"
+        if progress != told and not job.terminal:
+            tell(f"job {job_id} {progress}")
+            told = progress
+        if job.terminal:
+            over_s = min(over_s, now_s)
+            if now_s - over_s >= executor.outcome_grace_s:
+                return _ended(job, batch.folder)
+        elif job.pending and now_s > deadline_s:
+            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min{why}"
+            return Examined(None, reason, "try again later, or with a longer --wait", away=True)
+        elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
+            return Examined(None, f"lost contact with job {job_id}", "try again", away=True)
+
+
+def _looks(executor: Executor, batch: JobArray, job_id: str) -> Iterator[JobView]:
+    """Yield the job as last seen; Slurm is asked every ten seconds only."""
+    every_s = ASK_SLURM_S if isinstance(executor, SlurmExecutor) else 0.0
+    job, since_s, ask_s = JobView(batch.token, 0, job_id, "SUBMITTED"), time.time(), 0.0
+    while True:
+        if time.monotonic() >= ask_s and not job.terminal:
+            ask_s = time.monotonic() + every_s
+            with contextlib.suppress(Unreachable):
+                job = executor.list_jobs({batch.token: {0}}, since_s).jobs.get((batch.token, 0), job)
+        yield job
+        time.sleep(_POLL_S)
+
+
+def _ended(job: JobView, folder: Path) -> Examined:
+    report = NodeReport.read(Talk(folder).report)
+    how = "" if job.state == "GONE" else f" as {job.state}"
+    state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
+    found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
+    if report is not None:
+        return replace(found, trouble=f"{state} while checking: {report.running}")
+    if log := _log_tail(folder):
+        return replace(found, trouble=f"{state}: {log}")
+    hint = f"is {folder} the same folder on the nodes? Choose a folder that all of them see"
+    return replace(found, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
+
+
+def _complete(talk: Talk) -> NodeReport | None:
+    os.listdir(talk.report.parent)  # noqa: PTH208 - makes NFS look again for names that were not there
+    report = NodeReport.read(talk.report)
+    if report is None or report.running:
+        return None
+    return replace(report, clock_least_s=report.ended_s - time.time())
+
+
+def _log_tail(folder: Path) -> str:
+    logs = sorted([*folder.glob("*_log.*"), *folder.glob("0.log")])
+    lines = [line.strip() for log in logs for line in log.read_text(errors="replace").splitlines()]
+    return " · ".join(list(filter(None, lines))[-_LOG_LINES:])
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or [text])[-1].removeprefix("sbatch: error: ")
 
 
 def doctor(
