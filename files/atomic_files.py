@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from .private_files import open_private
-from .regular_files import open_regular
+from .private_files import open_private, open_regular
 
 MAX_BYTES: Final = 32 << 20
 """Of a record; no job writes more."""

@@ -22,8 +22,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from .private_files import has_access_list, make_folder
-from .regular_files import open_regular
+from .private_files import has_access_list, make_folder, open_regular
 
 TRUSTED_GROUPS: Final = "CAMPAIGN_TRUSTED_GROUPS"
 """The variable with trusted groups, by name or number: their members may do all that the user may."""

@@ -1,4 +1,4 @@
-"""Makes folders and files for a user alone, or readable for a group if the folder above was opened to it.
+"""Opens files, and makes them for a user alone, or readable for a group if the folder above was opened to it.
 
 A folder's own mode records to whom it is open. `campaign share` gives it the group, the set-group-ID bit, and `r-x` for
 the group; any process then makes new files in it likewise. Everything else is closed, for any umask and access
@@ -7,11 +7,43 @@ control list of the folder above.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Final
+
+_OF_ONE_FILE: Final = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        *(errno.ENXIO, errno.ENODEV, errno.EEXIST),
+    }
+)
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file to read its bytes, without a buffer.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        OSError: it cannot be opened, or is a folder, a pipe or a device.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        return FileIO(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def concerns_one_file(error: OSError) -> bool:
+    """Return whether an error is that of one file or folder; others may be the file system's, for all its files."""
+    return error.errno in _OF_ONE_FILE
+
 
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _OPENED: Final = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP

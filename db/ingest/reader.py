@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 
 
 @dataclass(frozen=True)

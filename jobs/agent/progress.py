@@ -22,7 +22,7 @@ from pathlib import Path
 from dscampaign.db.storable import is_time
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import read_json
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.guard import ALIVE
 from dscampaign.jobs.shared.documents import Document, Time, Whole, decode
 from dscampaign.jobs.shared.layout import SHARED_MEMORY

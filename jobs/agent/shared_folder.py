@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.regular_files import concerns_one_file, open_regular
+from dscampaign.files.private_files import concerns_one_file, open_regular
 
 from . import evidence
 from .evidence import LogLine, NodeOutcome

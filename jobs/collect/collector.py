@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dscampaign.files.private_files import open_private
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_private, open_regular
 from dscampaign.jobs.shared.layout import AttemptPaths
 from dscampaign.jobs.shared.payload import Payload
 

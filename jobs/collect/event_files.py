@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 
 _HEADER: Final = 12
 _FOOTER: Final = 4

@@ -24,8 +24,7 @@ from pathlib import Path
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import load_json, sync_dir, write_atomically
 from dscampaign.files.ownership import distrust_tree
-from dscampaign.files.private_files import make_folder
-from dscampaign.files.regular_files import concerns_one_file
+from dscampaign.files.private_files import concerns_one_file, make_folder
 
 from .documents import Number, Whole, decode
 

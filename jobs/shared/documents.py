@@ -27,7 +27,7 @@ from typing import (
 
 from dscampaign.db.storable import MAX_BIGINT, MAX_INT, MAX_TIME_S, MAX_WHOLE
 from dscampaign.files.atomic_files import load_json, write_atomically
-from dscampaign.files.regular_files import concerns_one_file
+from dscampaign.files.private_files import concerns_one_file
 
 
 @dataclass(frozen=True)

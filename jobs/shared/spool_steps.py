@@ -13,7 +13,7 @@ from typing import Any, Final
 from dscampaign.db.ingest.lines import highest_step
 from dscampaign.db.ingest.reader import read_on
 from dscampaign.db.storable import is_whole
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 
 from .divergence import diverged
 

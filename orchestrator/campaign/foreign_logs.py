@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from dscampaign.files.ownership import Distrusted, open_trusted
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
 from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file

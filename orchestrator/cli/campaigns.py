@@ -71,8 +71,8 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
       campaign rm sweep
       campaign rm sweep --yes
     """
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
     from dscampaign.orchestrator.campaign.removal import removal_of, remove
+    from dscampaign.orchestrator.campaign.selection import open_campaign
 
     from .watch import terminated_as_interrupted
 
@@ -112,8 +112,8 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
       campaign gc --dry-run
       campaign gc sweep --yes
     """
-    from dscampaign.orchestrator.campaign.lookup import campaigns_of
     from dscampaign.orchestrator.campaign.retention import collect, find_garbage
+    from dscampaign.orchestrator.campaign.selection import campaigns_of
 
     where = locate(place, [name])
     opened = where.open()
@@ -133,7 +133,7 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
 
 
 def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
-    from .pages.states import counts_line
+    from .pages.status import counts_line
 
     if not rows:
         return [f"no campaign yet: `{typed('submit', SPEC)}` starts one"]
@@ -187,7 +187,7 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
       campaign share sweep --checkpoints
       campaign share sweep --stop
     """
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.selection import open_campaign
     from dscampaign.orchestrator.campaign.sharing import share as share_with
     from dscampaign.orchestrator.campaign.sharing import unshare
 
@@ -272,8 +272,8 @@ def prune(
       campaign db prune sweep --keep-every 10 --dry-run
       campaign db prune --yes
     """
-    from dscampaign.orchestrator.campaign.lookup import campaigns_of
     from dscampaign.orchestrator.campaign.retention import thin, thinnings
+    from dscampaign.orchestrator.campaign.selection import campaigns_of
 
     where = locate(place, [name])
     opened = where.open()

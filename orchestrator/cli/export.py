@@ -51,7 +51,7 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
       campaign export sweep --what gpus --output power.csv
       campaign export sweep --output steps.parquet
     """
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.selection import open_campaign
     from dscampaign.orchestrator.export.arrow import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
@@ -204,7 +204,7 @@ def weights(
       campaign weights sweep zero_stage-3 ./best --best
       campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """
-    from dscampaign.orchestrator.campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.selection import find_run
     from dscampaign.orchestrator.campaign.weights import WeightsChoice, plan_weights, require_free, write_weights
 
     if best and step is not None:

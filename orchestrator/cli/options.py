@@ -189,7 +189,7 @@ def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
     given = ctx.params
     words = [word for word in (given.get("name"), *(given.get("words") or ())) if word]
     try:
-        from dscampaign.orchestrator.campaign.lookup import names_to_complete
+        from dscampaign.orchestrator.campaign.selection import names_to_complete
 
         known = names_to_complete(PlaceOptions(given.get("dir"), given.get("store")), words)
     except Exception:  # noqa: BLE001 - a message would land in the line that the user types

@@ -66,7 +66,7 @@ def report(
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
     with needs_the_extra(), progress_shown(quiet=as_json or watch):
-        from dscampaign.orchestrator.campaign.lookup import open_campaign
+        from dscampaign.orchestrator.campaign.selection import open_campaign
         from dscampaign.orchestrator.report.page.data import document_of
         from dscampaign.orchestrator.report.page.write import write_report
 
@@ -188,7 +188,7 @@ def results_of_campaign(
     name: str | None, baseline: str | None, place: PlaceOptions, by: Objective | None = None
 ) -> tuple[Store, Results]:
     """Open a campaign and compares its runs; raise UserError if the baseline does not exist."""
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.selection import open_campaign
 
     opened, campaign = open_campaign(place, name)
     return opened, _results_of(opened, campaign, baseline, by)

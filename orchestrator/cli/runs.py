@@ -145,7 +145,7 @@ def reconcile(
       campaign reconcile sweep --watch
       */5 * * * * cd /project && . ./env.sh && campaign reconcile sweep --dir /shared/campaign     (a crontab line)
     """
-    from dscampaign.orchestrator.campaign.lookup import open_campaign
+    from dscampaign.orchestrator.campaign.selection import open_campaign
 
     if interval is not None and not watch:
         raise UserError("--interval is for --watch")
@@ -179,7 +179,7 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
     """
     from dscampaign.orchestrator.campaign import desired
     from dscampaign.orchestrator.campaign.documents import status_document
-    from dscampaign.orchestrator.campaign.lookup import names_of, open_selection
+    from dscampaign.orchestrator.campaign.selection import names_of, open_selection
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if bool(chosen) is everything:
@@ -221,7 +221,7 @@ def retry(
       campaign retry sweep --all
     """
     from dscampaign.orchestrator.campaign import desired
-    from dscampaign.orchestrator.campaign.lookup import names_of, open_selection
+    from dscampaign.orchestrator.campaign.selection import names_of, open_selection
 
     opened, campaign, chosen = open_selection(place, words, chosen)
     if chosen and everything:

@@ -56,7 +56,7 @@ def status(
       campaign status sweep --json | jq '.runs[] | select(.state == "failed") | .name'
     """
     from dscampaign.orchestrator.campaign.documents import status_document
-    from dscampaign.orchestrator.campaign.lookup import open_selection
+    from dscampaign.orchestrator.campaign.selection import open_selection
     from dscampaign.orchestrator.campaign.status import read_status, with_final_figures, with_titles
 
     from .pages.status import status_page
@@ -96,7 +96,7 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
       campaign explain --config
     """
     from dscampaign.orchestrator.campaign import documents
-    from dscampaign.orchestrator.campaign.lookup import find_run, open_selection
+    from dscampaign.orchestrator.campaign.selection import find_run, open_selection
 
     from .pages.describe import campaign_page, run_page, settings_page
 
@@ -142,7 +142,7 @@ def logs(
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
     """
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
-    from dscampaign.orchestrator.campaign.lookup import find_run
+    from dscampaign.orchestrator.campaign.selection import find_run
 
     from .output import log_stream
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.location import PlaceOptions
-from dscampaign.orchestrator.campaign.lookup import open_campaign
+from dscampaign.orchestrator.campaign.selection import open_campaign
 
 from .arrow import batches
 from .rows import columns_and_rows

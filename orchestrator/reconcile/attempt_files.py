@@ -17,8 +17,7 @@ from typing import Any
 from dscampaign.db.records import AttemptRow
 from dscampaign.db.storable import is_whole
 from dscampaign.files.atomic_files import create_exclusively, read_json
-from dscampaign.files.private_files import make_below
-from dscampaign.files.regular_files import concerns_one_file, open_regular
+from dscampaign.files.private_files import concerns_one_file, make_below, open_regular
 from dscampaign.jobs.agent.evidence import LINE_LIMIT, LogLine, NodeOutcome
 from dscampaign.jobs.shared.documents import Unreadable
 from dscampaign.jobs.shared.identity import Identity

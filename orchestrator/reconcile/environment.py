@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dscampaign.files.atomic_files import write_atomically
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.launch import RANK_SCRIPT
 from dscampaign.jobs.shared.layout import CampaignPaths, cluster_file
 from dscampaign.orchestrator.errors import Unreachable

@@ -10,7 +10,7 @@ from dscampaign.db import queries
 from dscampaign.db.errors import StoreIncomplete, first_line
 from dscampaign.db.records import AttemptRow, RunRow
 from dscampaign.db.states import CauseCode, RunState
-from dscampaign.files.regular_files import concerns_one_file
+from dscampaign.files.private_files import concerns_one_file
 from dscampaign.orchestrator.errors import Unreachable, UserError
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict

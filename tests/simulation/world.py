@@ -19,7 +19,7 @@ from dscampaign.db.records import CampaignRow, RunRow
 from dscampaign.db.schema import attempt, lease, metadata
 from dscampaign.db.states import RETRYABLE_RUN, WANTED, AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.jobs.agent import shared_folder, start
 from dscampaign.jobs.shared.layout import CampaignPaths

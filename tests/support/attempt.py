@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.files.atomic_files import read_json, write_atomically
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node

@@ -38,8 +38,7 @@ from dscampaign.orchestrator.formatting import (
 from dscampaign.orchestrator.settings import Setting
 from dscampaign.orchestrator.spec.batch_size import sharers
 
-from .states import attempt_cell, counts_line, doing, state_cell
-from .status import causes
+from .status import attempt_cell, causes, counts_line, doing, state_cell
 from .text import Cell, Page, Style, fold, table
 
 

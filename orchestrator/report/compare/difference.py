@@ -12,8 +12,7 @@ from typing import Any, Final
 from dscampaign.db import queries
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.lookup import find
-from dscampaign.orchestrator.campaign.selection import RunCounts
+from dscampaign.orchestrator.campaign.selection import RunCounts, find
 from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean

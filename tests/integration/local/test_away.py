@@ -11,7 +11,7 @@ import pytest
 
 from dscampaign.db.states import RunState
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.campaign.selection import find
 from dscampaign.orchestrator.errors import EXIT_UNREACHABLE
 from dscampaign.tests.faults.trial import stand_in
 from dscampaign.tests.support.campaigns import observe

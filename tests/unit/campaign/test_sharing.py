@@ -23,7 +23,7 @@ from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below, open_private
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.sharing import open_to_readers
-from dscampaign.orchestrator.campaign.lookup import find
+from dscampaign.orchestrator.campaign.selection import find
 from dscampaign.orchestrator.campaign.sharing import share, unshare
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.reconcile.campaign_folder import CampaignFolder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.files.regular_files import open_regular
+from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
