@@ -35,9 +35,10 @@ _NEEDLESS: Final = {
     for word in words.split()
 }
 _HIDDEN: Final = "looks secret, and a spec is no place for it; set it in your shell before `submit`"
-_RANKS: Final = "ranks find each other without it"
+_RANKS: Final = "ranks find each other and their GPUs without it"
 _OTHER_FILE: Final = "this file may start the training: read it with --from-sbatch, below the #SBATCH lines of this one"
 _BEFORE: Final = "run it before `submit`, or as a line of `slurm.setup`"
+_AFTER: Final = "run it once the campaign is done"
 _RENDEZVOUS: Final = re.compile(
     r"MASTER_(?:ADDR|PORT)|(?:LOCAL_|NODE_|GROUP_|MACHINE_)?RANK|WORLD_SIZE|CUDA_VISIBLE_DEVICES|\w*RDZV\w*|\w*HOSTFILE"
     r"|(?:HEAD|MASTER|MAIN)_?\w*(?:NODE|ADDR|PORT|IP|HOST)\w*|NODES(?:_?ARRAY|_?LIST)?",
@@ -109,7 +110,7 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
     elif first in _SETUP and words[1:2] != ["run"]:
         made.setup.append(made.variables.filled(text))
         made.taken.append(place)
-    elif first == "cd" and len(words) == 2:
+    elif first == "cd" and words[2:3] in ([], ["||"]):
         folder = "".join(replace(made.variables, values={**made.environment, **made.variables.values}).words(words[1]))
         if "$" in folder or folder == "-":
             made.unclear.append((place, f"{text}: only a shell finds the folder"))
@@ -138,13 +139,17 @@ def _take_block(made: Made, statement: Statement) -> None:
         made.taken.append(statement.place)
         return
     loop = _FOR.fullmatch(statement.text) or _COUNT.fullmatch(statement.text)
-    if loop and (values := _values_of(made, loop)):
-        trial = deepcopy(made)
-        trial.variables.vary(loop["name"], values, loop["name"].lower())
+    if loop:
+        trial, values = deepcopy(made), _values_of(made, loop)
+        if values:
+            trial.variables.vary(loop["name"], values, loop["name"].lower())
+            trial.taken.append(statement.place)
+        else:
+            trial.variables.values.pop(loop["name"], None)
+            trial.unclear.append((statement.place, f"{begin}: only a shell finds its values"))
         line = statement.line + statement.text[: loop.start("body")].count("\n")
         _take_all(trial, list(statements(loop["body"], line)))
         if trial.line is not made.line:
-            trial.taken.append(statement.place)
             vars(made).update(vars(trial))
             return
     advice = "; for a loop over values of the training, write an axis in `matrix`" if kind == "`for`" else ""
@@ -246,7 +251,7 @@ def _launch(made: Made, place: str, text: str) -> None:
         return
     if line is None or (made.line and line.launcher == "python"):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
-        made.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _BEFORE}"))
+        made.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if made.line else _BEFORE}"))
         return
     if made.line and made.line.launcher != "python":
         made.unclear.append((place, f"{text}: a campaign has a single training script"))
@@ -260,7 +265,7 @@ def _launch(made: Made, place: str, text: str) -> None:
     made.line = _in_folder(made, line)
     refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
     made.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
-    made.unclear += [(place, note) for note in _unfilled((*line.options, *line.script))]
+    made.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
     made.taken.append(place)
     if dropped := [
         f"--{name.replace('_', '-')}"
@@ -287,7 +292,8 @@ def _unfilled(words: Iterable[str]) -> Iterator[str]:
     """Yield a note for each word of which the script does not determine the value."""
     for word in words:
         if name := _REFERENCE.search(word):
-            axis = f"{{{name[1].lower()}}} and an axis `{name[1].lower()}: [...]`"
+            lower = f"argument_{name[1]}" if name[1].isdecimal() else name[1].lower()
+            axis = f"{{{lower}}} and an axis `{lower}: [...]`"
             yield f"${name[1]} has no value here: write it in `command`, or {axis}"
         elif re.search(r"[$`]", word):
             yield f"{word}: only a shell expands it"
@@ -298,7 +304,9 @@ def _without_variables(made: Made, place: str, words: list[str]) -> list[str]:
         name, _, value = words[0].partition("=")
         if any(secrets_in({name: value})):
             made.unclear.append((place, f"{name} {_HIDDEN}"))
-        elif value and not _RENDEZVOUS.fullmatch(name):
+        elif _RENDEZVOUS.fullmatch(name):
+            made.needless.append((place, f"{words[0]}: {_RANKS}"))
+        elif value:
             made.env[name] = value
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
