@@ -48,7 +48,7 @@ def read_runs(path: Path, sets: Sequence[str]) -> tuple[Spec, tuple[Run, ...]]:
     from dscampaign.orchestrator.spec.load import load_runs
 
     check_options = OptionChecks(echo_err)
-    read = load_runs(path, sets, local_gpus=local_gpus(), check_options=check_options)
+    read = load_runs(path, sets, local_gpus=local_gpus, check_options=check_options)
     for remark in check_options.remarks:
         echo_err(f"note: {remark}")
     return read

@@ -17,14 +17,10 @@ from .strategies import section
 
 _ZERO: Final = "zero_optimization"
 _LEAVE_OUT: Final = "leave it out"
-_OWN_SCRIPT: Final = "use a script of your own, as `command`"
 
 UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "tensor_parallel": ("is set by train.tensor_parallel", "use train.tensor_parallel"),
     "sequence_parallel_size": ("is set by train.sequence_parallel", "use train.sequence_parallel"),
-    "pipeline": ("has no effect: there is no pipeline", f"zero_stage: 3, or {_OWN_SCRIPT}"),
-    "expert_parallel": ("is not served: every rank has all experts", _OWN_SCRIPT),
-    "data_efficiency": ("needs DeepSpeed's data loader, which is not used", _OWN_SCRIPT),
     "scheduler": ("is set by train.schedule", "use train.schedule"),
     "activation_checkpointing": ("has no effect: the model recomputes itself", "use train.activation_checkpointing"),
     "autotuning": ("would start experiments of its own", "use train.micro_batch: auto, and a matrix of choices"),
@@ -33,7 +29,6 @@ UNSERVED: Final[Mapping[str, tuple[str, str]]] = {
     "zero_optimization.cpu_offload_param": ("is an old key", "use train.offload: full"),
     "zero_optimization.elastic_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
     "zero_optimization.pipeline_loading_checkpoint": ("stops a run that resumes", _LEAVE_OUT),
-    "zero_optimization.load_from_fp32_weights": ("changes the weights of a run that resumes", _LEAVE_OUT),
     "zero_optimization.zenflow": ("does not take the optimizer of the built-in training", "use train.offload"),
     "checkpoint.load_universal": ("needs a conversion first, which is not served", _LEAVE_OUT),
     "checkpoint.use_node_local_storage": ("keeps checkpoints from other nodes: a run resumes on any", _LEAVE_OUT),
@@ -89,7 +84,6 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
 def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     train, hint = config.train, "leave it out, or remove the engine"
     given = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
-    given |= {"deepspeed_patches": not train.deepspeed_patches}
     given |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
     for name in (name for name, value in given.items() if value):
         yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
@@ -266,10 +260,6 @@ def _deepspeed(config: RunConfig) -> Iterator[Finding]:
     zero = config.rendered_deepspeed()[_ZERO]
     yield from _offload_sections(zero, section(given, (_ZERO,)))
     if config.command is None:
-        by_train = config.model_copy(update={"deepspeed": {}}).rendered_deepspeed()[_ZERO]
-        for name in (name for name in _OFFLOADS if name in by_train and zero[name] is None):
-            places: tuple[FieldPath, ...] = (("deepspeed", _ZERO, name), ("train", "offload"))
-            yield Finding(places, "is empty, which takes back train.offload", "leave it out, or change train.offload")
         yield from _autocast(config)
         yield from _optimizer(config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,32 +48,12 @@ _LEVELS: Final = 4
 
 def load_spec(path: Path | str, overrides: Iterable[str] = (), *, local_gpus: int = 0) -> Spec:
     """Read and check a spec; see `load_runs`."""
-    return load_runs(path, overrides, local_gpus=local_gpus)[0]
+    return load_runs(path, overrides, local_gpus=lambda: local_gpus)[0]
 
 
-def load_runs(
-    path: Path | str,
-    overrides: Iterable[str] = (),
-    *,
-    local_gpus: int = 0,
-    check_options: CheckOptions | None = None,
-) -> tuple[Spec, tuple[Run, ...]]:
-    """Read and check a spec, and every run that it expands to.
-
-    Args:
-        overrides: Values that replace the file's, such as `train.steps=10` or `nodes=2`.
-        local_gpus: GPUs of this machine, which count for `executor: local`.
-        check_options: See `expand`.
-
-    Returns:
-        The spec with its variables filled in and its paths absolute, and its runs.
-
-    Raises:
-        SpecError: With all its errors.
-        UserError: The file cannot be read.
-    """
-    text = _read(Path(path))
-    return runs_of_text(text, Path(path), overrides, local_gpus=local_gpus, check_options=check_options)
+def load_runs(path: Path | str, overrides: Iterable[str] = (), **how: Any) -> tuple[Spec, tuple[Run, ...]]:
+    """As `runs_of_text`, of a file; UserError if it cannot be read."""
+    return runs_of_text(_read(Path(path)), Path(path), overrides, **how)
 
 
 def runs_of_text(
@@ -81,10 +61,23 @@ def runs_of_text(
     path: Path,
     overrides: Iterable[str] = (),
     *,
-    local_gpus: int = 0,
+    local_gpus: Callable[[], int] = int,
     check_options: CheckOptions | None = None,
 ) -> tuple[Spec, tuple[Run, ...]]:
-    """As `load_runs`, of a spec that is not, or not yet, in the file that `path` names."""
+    """Read and check a spec, and every run that it expands to.
+
+    Args:
+        path: The file that the text is in, or is to be in.
+        overrides: Values that replace those of the text, such as `train.steps=10` or `nodes=2`.
+        local_gpus: Counts the GPUs of this machine, for `executor: local`.
+        check_options: See `expand`.
+
+    Returns:
+        The spec with its variables filled in and its paths absolute, and its runs.
+
+    Raises:
+        SpecError: With all its errors.
+    """
     source = _overridden(load(text, str(path)), overrides)
     prepared = _Prepared(Path(_absolute(path)).parent, os.environ)
     data = prepared.spec(source.data)
@@ -98,7 +91,8 @@ def runs_of_text(
     if spec is not None:
         findings += [] if findings else _nowhere(spec, prepared.environ)
         try:
-            runs = expand(spec, local_gpus, None if findings else check_options)
+            gpus = local_gpus() if spec.executor == "local" else 0
+            runs = expand(spec, gpus, None if findings else check_options)
         except InvalidSpec as error:
             findings += _news(error.findings, [*findings, *wrong])
     if findings or spec is None:

@@ -90,11 +90,6 @@ def _of_training(config: RunConfig) -> Iterator[Finding]:
             yield Finding((("train", field), ("train",)), f"{field} is required", hint)
     if train.steps is None and train.epochs is None:
         yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
-    if train.steps and (train.profile_at or 0) > train.steps:
-        message = (
-            f"profile_at {train.profile_at:,} is after the last of {train.steps:,} steps: nothing would be profiled"
-        )
-        yield Finding(_fields("profile_at", "steps"), message, f"write at most {max(1, train.steps - 2):,}")
     yield from _model(train)
 
 

@@ -30,11 +30,6 @@ def problems(folder: Path, train: dict[str, Any], deepspeed: dict[str, Any], **m
     ("train", "deepspeed", "field"),
     [
         ({"precision": "fp32"}, {"torch_autocast": {"enabled": True}}, "torch_autocast"),
-        (
-            {"strategy": "zero3-offload-full"},
-            {"zero_optimization": {"offload_param": None}},
-            "zero_optimization.offload_param",
-        ),
         ({"zero_stage": 1}, {"optimizer": {"type": "Adafactor"}, **UNTESTED}, "optimizer.type"),
         ({}, {"optimizer": {"params": {"lr": 0.1}}}, "optimizer.params.lr"),
         ({}, {"scheduler": {}}, "scheduler"),

@@ -115,13 +115,6 @@ def test_what_a_machine_is_asked_for_is_said_once_and_in_full(
     assert hint in (problem.hint or "")
 
 
-def test_a_profile_after_the_end_is_refused(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, BUILT_IN.replace("steps: 4", "steps: 1000, profile_at: 5000"))
-    assert problem.field == "train.profile_at"
-    assert "after the last of 1,000 steps" in problem.message
-    assert problem.hint == "write at most 998"
-
-
 @pytest.mark.parametrize(
     ("content", "line", "column", "message"),
     [
