@@ -21,10 +21,9 @@ from sqlalchemy import (
 
 from . import schema
 from .records import AttemptRow, NewAttempt, NewRun, RunRow
-from .rows import fetch, pieces
+from .rows import EMPTY, StoredDocument, fetch, pieces
 from .states import AttemptState, RunState
 from .store import database_now, now_s
-from .stored_document import EMPTY, StoredDocument
 
 
 def insert_runs(conn: Connection, campaign_id: int, new_runs: Sequence[NewRun]) -> None:

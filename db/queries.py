@@ -51,10 +51,9 @@ from .records import (
     RunRow,
     RunStatus,
 )
-from .rows import fetch, pieces
+from .rows import EMPTY, fetch, pieces
 from .states import UNSETTLED_RUN, WANTED, AttemptState, CauseCode, RunState
 from .store import database_now, insert_into, now_s
-from .stored_document import EMPTY
 
 
 def insert_campaign(

@@ -1,13 +1,30 @@
-"""Rows of the store as records, and pieces of sequences that fit into a statement."""
+"""Rows of the store as records, pieces of sequences that fit into a statement, and JSON that is parsed on access.
+
+The configuration of a run is a kilobyte of text and ten of Python objects, and a pass over ten thousand runs needs that
+of a few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, select
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    Text,
+    TypeDecorator,
+    cast,
+    select,
+    type_coerce,
+)
 
 _Row = TypeVar("_Row")
 _Item = TypeVar("_Item")
@@ -50,3 +67,65 @@ def _columns(kind: type[_Row], table: Table) -> tuple[Select[Any], list[int]]:
 def pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
     """Split a sequence into pieces that fit into one statement."""
     return (items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE))
+
+
+class StoredDocument(Mapping[str, Any]):
+    """A JSON object, parsed at the first access; `text` is its JSON."""
+
+    __slots__ = ("_found", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._found: dict[str, Any] | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parsed()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parsed())
+
+    def __len__(self) -> int:
+        return len(self._parsed())
+
+    def __repr__(self) -> str:
+        return repr(self._parsed())
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        """Return a dictionary of its own, for `dataclasses.asdict` of a row."""
+        return {**json.loads(self.text)}
+
+    def _parsed(self) -> dict[str, Any]:
+        if self._found is None:
+            self._found = {**json.loads(self.text)}
+        return self._found
+
+
+EMPTY: Final = StoredDocument("{}")
+"""Shared by all empty rows: nobody can change it."""
+
+
+class DocumentType(TypeDecorator[Mapping[str, Any]]):
+    """A column of JSON objects, read as `StoredDocument`."""
+
+    impl = JSON
+    cache_ok = True
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Select text, which no driver parses."""
+        return type_coerce(cast(column, Text), self)
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        """Write JSON; a document goes as it is, so one that stands in two rows is encoded once."""
+        encode = self.impl_instance.bind_processor(dialect)
+        assert encode is not None
+
+        def bound(value: Mapping[str, Any] | None) -> Any:
+            if isinstance(value, StoredDocument):
+                return value.text
+            return encode(None if value is None else dict(value))
+
+        return bound
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Mapping[str, Any] | None]:  # noqa: ARG002
+        """Wrap the text."""
+        return lambda text: EMPTY if text == "{}" else None if text is None else StoredDocument(text)

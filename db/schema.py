@@ -30,9 +30,9 @@ from sqlalchemy.types import TypeEngine
 
 from .gpu_records import GPU_FIGURES, WHOLE_FIGURES
 from .records import METRIC_COLUMNS
+from .rows import DocumentType
 from .states import AttemptState, Cause, CauseCode, RunState, Stage
 from .storable import MAX_TEXT, text
-from .stored_document import DocumentType
 
 HEAD: Final = "0005"
 """The newest migration, named here so that opening a store does not import Alembic."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dscampaign.db.records import RunRow
+from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import ABSENT, DECIDED_RUN, SETTLED_RUN, STARTED_RUN, UNNAMED, CauseCode, RunState
-from dscampaign.db.stored_document import StoredDocument
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import flat_fields, some

@@ -28,13 +28,12 @@ from dscampaign.orchestrator.errors import (
 
 from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
-from .doctor import diagnose, doctor
 from .export import export, promote, weights
 from .options import Verbs, completing, completion
 from .output import echo, echo_err, echo_error
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
-from .show import explain, logs, status
+from .show import diagnose, doctor, explain, logs, status
 from .spec import init, plan, render, validate
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dscampaign import __version__, jobs
 from dscampaign.db.records import AttemptRow, RunRow
-from dscampaign.db.stored_document import StoredDocument
+from dscampaign.db.rows import StoredDocument
 from dscampaign.jobs.shared import ds_config
 from dscampaign.jobs.shared.code_copy import LIVE
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths

@@ -16,10 +16,10 @@ from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.records import ENDING, SUSPENDED, AttemptRow
+from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import ACTIVE_ATTEMPT, AttemptState, Cause, CauseCode, RunState
 from dscampaign.db.storable import to_json
 from dscampaign.db.store import refusal
-from dscampaign.db.stored_document import StoredDocument
 from dscampaign.jobs.agent.progress import QUIET_START
 from dscampaign.jobs.report import UNSAID
 from dscampaign.orchestrator.commands import in_pieces

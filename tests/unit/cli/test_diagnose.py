@@ -11,7 +11,7 @@ import pytest
 
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.orchestrator.campaign import foreign_logs
-from dscampaign.orchestrator.cli import doctor as diagnose
+from dscampaign.orchestrator.cli import show as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.tests.support.fake_slurm import FakeSlurm

@@ -9,9 +9,9 @@ import pytest
 
 from dscampaign.db import queries
 from dscampaign.db.records import NewAttempt, NewRun
+from dscampaign.db.rows import StoredDocument
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.db.stored_document import StoredDocument
 
 RUNS = 2500
 """More than one statement takes."""

@@ -9,9 +9,9 @@ from sqlalchemy import JSON, event
 from dscampaign.db import queries, schema
 from dscampaign.db.errors import StaleWrite
 from dscampaign.db.records import CheckpointRow, MemoryObservation, NewRun
+from dscampaign.db.rows import DocumentType
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
-from dscampaign.db.stored_document import DocumentType
 from dscampaign.tests.support.worlds import World, new_attempt, new_campaign
 
 

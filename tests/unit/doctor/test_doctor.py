@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dscampaign.orchestrator.cli.doctor import doctor_document, doctor_page
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.text import Page
+from dscampaign.orchestrator.cli.show import doctor_document, doctor_page
 from dscampaign.orchestrator.doctor import run as node_job
 from dscampaign.orchestrator.doctor.check import At
 from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops, requirements_of
