@@ -81,6 +81,15 @@ def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
     return [used for used in found if used is not None]
 
 
+def sampled_attempts(conn: Connection, campaign_id: int) -> set[int]:
+    """Return the attempts of a campaign with GPU samples, by id."""
+    sampled = select(gpu_sample.c.attempt_id).where(gpu_sample.c.attempt_id == attempt.c.id).exists()
+    query = (
+        select(attempt.c.id).join(run, run.c.id == attempt.c.run_id).where(run.c.campaign_id == campaign_id, sampled)
+    )
+    return set(conn.execute(query).scalars())
+
+
 def gpu_devices(conn: Connection, attempt_id: int) -> list[GpuDevice]:
     """Return the GPUs of an attempt, by node and number."""
     columns = [gpu.c[field.name] for field in fields(GpuDevice)]

@@ -38,7 +38,15 @@ from .bulk import (
     update_runs,
     withdraw_attempts,
 )
-from .gpu_queries import attempt_gpus, gpu_devices, gpu_samples, iter_gpu_samples, node_offsets, run_gpus
+from .gpu_queries import (
+    attempt_gpus,
+    gpu_devices,
+    gpu_samples,
+    iter_gpu_samples,
+    node_offsets,
+    run_gpus,
+    sampled_attempts,
+)
 from .leases import acquire_lease, read_lease, release_lease, renew_lease, report_pass
 from .metrics import extra_names, iter_metrics, latest, metrics, newest_lines, step_figures, step_times
 from .records import (

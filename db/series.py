@@ -59,12 +59,15 @@ class Series:
         return len(self.step)
 
 
-def run_series(conn: Connection, run_id: int) -> Series:
-    """Read the steps of a run that were made with its present configuration."""
+def run_series(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None = None) -> Series:
+    """Read the steps of a run that were made with its present configuration.
+
+    `present` are id and generation of the attempts with that configuration, if the caller knows them.
+    """
     step, generation, figures = array("q"), array("q"), {name: array("d") for name in _FIGURES}
     masks: dict[int, int] = {}
     newest: dict[int, int] = {}
-    result = _rows(conn, run_id)
+    result = _rows(conn, run_id, present)
     rows: Any = result.cursor  # the driver's own rows are plain tuples: a fifth faster
     while block := rows.fetchmany(_BLOCK):
         steps, generations, nonfinite, *values = zip(*block, strict=True)
@@ -81,9 +84,10 @@ def run_series(conn: Connection, run_id: int) -> Series:
     return Series(step, generation, figures, _non_finite(masks), _ended_at(newest, step, figures))
 
 
-def _rows(conn: Connection, run_id: int) -> CursorResult[Any]:
+def _rows(conn: Connection, run_id: int, present: Sequence[tuple[int, int]] | None) -> CursorResult[Any]:
     """Select the steps in order; of a run with one attempt, as most are, without a search for later ones."""
-    present = conn.execute(_present(), {"run_id": run_id}).all()
+    if present is None:
+        present = [(attempt_id, generation) for attempt_id, generation in conn.execute(_present(), {"run_id": run_id})]
     if len(present) == 1:
         [(attempt_id, generation)] = present
         return conn.execute(_steps_of_attempt(), {"attempt_id": attempt_id, "generation": generation})

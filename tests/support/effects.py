@@ -7,7 +7,6 @@ from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
     loss_effect,
     memory_effect,
-    pair_names,
     proofs,
     speed_effect,
 )
@@ -19,5 +18,7 @@ def effect_line(change: Sensitivity) -> str:
     effects = [speed_effect(change), "" if memory == "the same memory" else memory, loss_effect(change)]
     proven = proofs(change)
     sure = proven.get("speed", proven.get("loss", True))
-    pairs = pair_names(change) + ("" if sure else "; not proven")
+    (before, after), *more = change.pairs
+    pairs = f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
+    pairs += "" if sure else "; not proven"
     return f"{change_in_words(change)}: {', '.join(filter(None, effects))} ({pairs})."

@@ -40,9 +40,6 @@ from .workloads import common_loss, seconds_to_loss
 _ROUNDING: Final = 1e-5
 """Of a loss: two ways to compute the same training differ by less, two trainings by more."""
 
-UNLIKE: Final = 0.05
-"""Part of the steps: held-out losses that were measured further apart do not compare."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -309,14 +306,6 @@ def _loss_doubts(chosen: BaselineComparison, left: Sequence[BaselineComparison])
 
 
 def _remarks(comparisons: Sequence[BaselineComparison]) -> Iterator[Reason]:
-    points = {
-        one.condition.title: min(shares)
-        for one in comparisons
-        if (shares := [run.curve.evaluated for run in one.condition.counted if run.curve.evaluated is not None])
-    }
-    latest = max(points.values(), default=0.0)
-    if early := tuple(name for name, share in points.items() if share < latest - UNLIKE):
-        yield Reason(Why.EVALUATED, early, min(points.values()), detail=f"{latest:.0%}")
     if change := next((text for one in comparisons for run in one.condition.counted if (text := change_text(run))), ""):
         yield Reason(Why.ALIKE, detail=change)
     for axis in ignored(run for one in comparisons for run in one.condition.runs):

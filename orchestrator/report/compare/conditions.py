@@ -43,9 +43,6 @@ _SCHEDULING: Final = {"account", "qos", "time", "mem", "array_parallelism", "sig
 _DEVICES: Final = ("partition", "constraint", "nodelist", "reservation", "gres", "gpus_per_node")
 """Of Slurm: what decides on which devices a job trains."""
 
-_MACHINE: Final = (*_DEVICES, "cpus_per_task")
-"""Of Slurm: what decides on which machines a job runs."""
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -161,11 +158,6 @@ class Condition:
             return estimate(known)
         return None if not known else max(known) if over is OverRepeats.HIGHEST else sum(known)
 
-    def estimate(self, metric: str) -> Estimate | None:
-        """Return a metric's median over the repeats; None for a metric without a median."""
-        found = self.summary(metric)
-        return found if isinstance(found, Estimate) else None
-
     def value(self, metric: str) -> float | None:
         """A metric over the repeats as a number; of a median without its interval."""
         found = self.summary(metric)
@@ -227,19 +219,6 @@ def environment_key(condition: Condition) -> dict[str, Any]:
     run = condition.runs[0]
     machine = {name: value for name, value in run.slurm.items() if name not in _SCHEDULING}
     return {**{section: run.config.get(section) for section in _ENVIRONMENT}, "slurm": machine}
-
-
-def unlike_machines(condition: Condition) -> str:
-    """Return the different requests of completed repeats: `slurm.partition a100 (a), h100 (a-r1)`; "" if none."""
-    done = [run for run in condition.runs if run.completed]
-    said = []
-    for name in _MACHINE:
-        names: dict[str, list[str]] = {}
-        for run in done:
-            names.setdefault(str(run.slurm.get(name, "not set")), []).append(run.name)
-        if len(names) > 1:
-            said.append(f"slurm.{name} {', '.join(f'{value} ({some(runs, 2)})' for value, runs in names.items())}")
-    return "; ".join(said)
 
 
 def unlike(one: Condition, other: Condition) -> bool:

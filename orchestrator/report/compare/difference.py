@@ -16,13 +16,14 @@ from dscampaign.orchestrator.campaign.selection import RunCounts, find
 from dscampaign.orchestrator.campaign.titles import SEPARATOR, mixed_code
 from dscampaign.orchestrator.commands import typed
 from dscampaign.orchestrator.errors import UserError, did_you_mean
-from dscampaign.orchestrator.formatting import some, words
+from dscampaign.orchestrator.formatting import flat_fields, some, words
 from dscampaign.orchestrator.report.measure.flags import clock_remark
 from dscampaign.orchestrator.report.measure.load import read_runs
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import ALIKE, Condition, circumstances, conditions_of
+from .feasible import infeasible
 from .statistics import Estimate
 from .wording import change, difference, interval, intervals, loss_verdict
 
@@ -82,7 +83,7 @@ class ComparedOperands:
 def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     """Read and compare the operands of `[NAME] A B`: campaigns, conditions, single runs.
 
-    Raises UserError if they are not two, if one does not exist, or is a part of the other.
+    Raises UserError if they are not two, or if one does not exist.
     """
     if len(words) not in (2, 3):
         raise UserError("name two runs, conditions or campaigns", _USAGE)
@@ -99,14 +100,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
         margin = named.provenance.get("loss_margin")
         return ComparedOperands(tuple(compare(*pair, margin=margin, among=len(pairs)) for pair in pairs))
-    (home, left), (abroad, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
-    shared = {run.name for run in left.runs} & {run.name for run in right.runs}
-    if home == abroad and shared and len(left.runs) != len(right.runs):
-        whole, part = sorted((left, right), key=lambda one: -len(one.runs))
-        raise UserError(
-            f"{whole.name} is all {len(whole.runs)} repeats, and {part.name} one of them",
-            f"{whole.name}-r0 is the first run by itself",
-        )
+    (home, left), (_, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
     return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
 
 
@@ -145,14 +139,11 @@ def compare(left: Condition, right: Condition, *, margin: float | None = None, a
     return Comparison(left, right, (*differences(left.runs[0].config, right.runs[0].config), *versions), result)
 
 
-def differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Fields of two configurations that differ, with dots in the names of nested ones."""
-    for name in sorted({*left, *right}):
-        one, other = left.get(name, _ABSENT), right.get(name, _ABSENT)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from differences(one, other, f"{prefix}{name}.")
-        elif one != other:
-            yield f"{prefix}{name}", _text(one), _text(other)
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields in which two configurations differ, with dots in the names of nested ones."""
+    one, other = dict(flat_fields(left)), dict(flat_fields(right))
+    texts = ((name, _text(one.get(name)), _text(other.get(name))) for name in sorted({*one, *other}))
+    yield from (row for row in texts if row[1] != row[2])
 
 
 def figures(one: Comparison) -> list[tuple[str, str, str]]:
@@ -164,14 +155,18 @@ def figures(one: Comparison) -> list[tuple[str, str, str]]:
 def verdict(one: Comparison) -> list[str]:
     """Return the results of the comparison, in sentences."""
     result, (left, right) = one.result, one.titles
-    shown = list(_left_out(one))
+    sides = [one.left, one.right] if one.left is not one.right else [one.left]
+    shown = [
+        f"{side.name} is not compared: {why.label}." for side in sides if not side.counted and (why := infeasible(side))
+    ]
     if mixed := mixed_code((side.name, _code(side)) for side in (one.left, one.right)):
         shown.append(f"{mixed} This may explain what differs.")
     if found := one.step_time:
         shown.append(f"{one.time_name.capitalize()}: {right} {change(found)} beside {left}: {words(result.order)}.")
         shown += [f"{intervals(result.among)}."] if found.low is not None else []
     shown += (f"{why.text[0].upper()}{why.text[1:]}." for why in circumstances(one.left, [one.right]))
-    shown += _clock_remarks(one)
+    for side in sides:
+        shown += dict.fromkeys(f"{side.name}: {remark}." for run in side.counted if (remark := clock_remark(run)))
     apart = ""
     if (gap := result.loss.difference) and gap.value:
         by = difference(abs(gap.value), result.loss, result.loss_unit, "")
@@ -203,33 +198,10 @@ def _code(condition: Condition) -> str:
     return ", ".join(dict.fromkeys(run.code for run in condition.runs if run.code))
 
 
-def _clock_remarks(one: Comparison) -> Iterator[str]:
-    sides: dict[str, list[str]] = {}
-    for side in (one.left, one.right) if one.left is not one.right else (one.left,):
-        for remark in dict.fromkeys(filter(None, map(clock_remark, side.counted))):
-            sides.setdefault(remark, []).append(side.name)
-    for remark, names in sides.items():
-        yield f"{' and '.join(names)}: {remark}."
-
-
-def _left_out(one: Comparison) -> Iterator[str]:
-    for side in (one.left, one.right) if one.left is not one.right else (one.left,):
-        if side.counted:
-            continue
-        changed = any(run.completed and run.changed for run in side.runs)
-        early = "what completed did so early, before the target step"
-        none = early if any(run.early for run in side.runs) else "none of its runs has completed"
-        why = "a retry changed what completed" if changed else none
-        yield f"{side.name} is not compared: {why}."
-
-
-_ABSENT: Final = object()
-
-
 def _text(value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return shlex.join(value)  # a command, as one would type it
-    return MISSING if value is _ABSENT else value if isinstance(value, str) else json.dumps(value, default=str)
+    return MISSING if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _compare_campaigns(conditions: _Conditions, left: CampaignRow, right: CampaignRow) -> ComparedOperands:

@@ -36,7 +36,6 @@ class Why(StrEnum):
     LOSS_VARIES = "losses_vary"
     DEVICES = "different_devices"
     VARIABLES = "different_variables"
-    EVALUATED = "evaluated_at_different_steps"
     IGNORED = "axis_without_effect"
     ALIKE = "changed_alike"
 
@@ -93,7 +92,6 @@ _TEXTS: Final[Mapping[Why, str]] = {
     Why.LOSS_VARIES: "its loss may be up to {number} above the baseline's (margin: {detail}); add repeats",
     Why.DEVICES: "jobs that ask for the same ran on different devices: {detail}",
     Why.VARIABLES: "jobs inherited different values of {detail} from the shell ({names}); set them in `env`",
-    Why.EVALUATED: "{names} evaluated last after {number} of the steps, others after {detail}: compare equal steps",
     Why.ALIKE: "retries ran all with {detail}: compared with each other",
     Why.IGNORED: "{names} changes no digit of any loss: does the script read it?",
 }
@@ -110,7 +108,6 @@ _SHORT: Final[Mapping[Why, str]] = {
     Why.VARIABLES: "environments differ",
 }
 """Doubts in the sentence of an answer."""
-_SHARES: Final = frozenset({Why.TIGHT, Why.EVALUATED})
 
 
 def reasons_text(reasons: Sequence[Reason], *, short: bool = False) -> str:
@@ -135,7 +132,7 @@ def grouped_reasons(reasons: Iterable[tuple[str, Reason]]) -> list[tuple[tuple[s
 
 
 def _number(reason: Reason, value: float) -> str:
-    if reason.code in _SHARES:
+    if reason.code is Why.TIGHT:
         return f"{value:.0%}"
     if reason.code in (Why.LOSS_WORSE, Why.LOSS_UNPROVEN, Why.LOSS_VARIES):
         return loss_gap(value, reason.unit, "")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from dscampaign.db.records import CampaignRow
 from dscampaign.db.states import Stage
@@ -16,7 +17,7 @@ from .answer import Answer, answer
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import Condition, conditions_of, grouped
 from .wording import intervals
-from .workloads import TimeToLoss, Workload, asked_work, times_to_loss, workloads_of
+from .workloads import Workload, asked_work, common_loss, seconds_to_loss, workloads_of
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,16 @@ class WorkloadResults:
 class Results:
     """All data of a report; the runs are in the order of the matrix.
 
-    `times` are of conditions that differ in their tokens per step, by their time to the same loss. Screening runs are
-    separate: they count in the cost, and in no comparison or estimate.
+    `times` are, of conditions that differ in their batch, a loss that all reach, and the median of the seconds of
+    training until then; None if a repeat did not reach it. Screening runs count only in the cost.
     """
 
     campaign: CampaignRow
     runs: tuple[MeasuredRun, ...]
     workloads: tuple[WorkloadResults, ...]
-    times: tuple[TimeToLoss, ...]
+    times: tuple[tuple[Condition, float, float | None], ...]
     cost: Cost
     objective: Objective | None = None
-    screening: tuple[MeasuredRun, ...] = ()
 
     @property
     def comparisons(self) -> list[BaselineComparison]:
@@ -82,7 +82,7 @@ def results_of(
     screening = tuple(run for run in runs if run.stage is Stage.SCREENING)
     workloads = workloads_of(conditions_of(full), baseline, campaign.provenance.get("baseline"))
     compared = tuple(_results(workload, by, campaign.provenance.get("loss_margin")) for workload in workloads)
-    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by, screening)
+    return Results(campaign, full, compared, tuple(_times(workloads)), _sum(full, screening), by)
 
 
 def _objective_of(campaign: CampaignRow) -> Objective | None:
@@ -96,20 +96,18 @@ def _results(workload: Workload, by: Objective | None, margin: float | None) -> 
     return WorkloadResults(workload, comparisons, answer(comparisons, by))
 
 
-def _times(workloads: Sequence[Workload]) -> list[TimeToLoss]:
-    """Of each set of workloads that differ in their global batch, and of several of which a run counts.
-
-    Their steps may differ too: a batch twice as large is often given half of them.
-    """
+def _times(workloads: Sequence[Workload]) -> Iterator[tuple[Condition, float, float | None]]:
+    """Yield the times to a loss that all reach, for workloads of the trainer that differ in their batch and steps."""
+    known = [one for one in workloads if any(condition.counted for condition in one.conditions)]
+    known = [one for one in known if not one.conditions[0].runs[0].config.get("command")]
     apart = {"global_batch": None, "steps": None}
-    alike = grouped(filter(_has_curves, workloads), lambda one: asked_work(one.conditions[0]) | apart)
-    several = [group for group in alike if len({one.conditions[0].tokens_per_step for one in group}) > 1]
-    return [time for group in several for time in times_to_loss([each for one in group for each in one.conditions])]
-
-
-def _has_curves(workload: Workload) -> bool:
-    script = workload.conditions[0].runs[0].config.get("command")
-    return not script and any(condition.counted for condition in workload.conditions)
+    for group in grouped(known, lambda one: asked_work(one.conditions[0]) | apart):
+        counted = [condition for one in group for condition in one.conditions if condition.counted]
+        target = common_loss(counted) if len({one.field("global_batch") for one in counted}) > 1 else None
+        for one in counted if target is not None else ():
+            seconds = [seconds_to_loss(run, target or 0.0) for run in one.counted]
+            known = [each for each in seconds if each is not None]
+            yield one, target or 0.0, median(known) if len(known) == len(seconds) else None
 
 
 def _sum(runs: Sequence[MeasuredRun], screening: Sequence[MeasuredRun]) -> Cost:

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from typing import Any, Final
 
-from dscampaign.orchestrator.formatting import some
-
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
 from .conditions import environment_key, grouped, unlike
 from .statistics import Estimate, Standing, contrast
@@ -227,12 +225,6 @@ def loss_change(change: Sensitivity) -> Estimate | None:
     return contrast([(gaps, 1.0)], additive=True, among=change.pairs[0][0].among)
 
 
-def pair_names(change: Sensitivity) -> str:
-    """`a → b and 3 more`."""
-    (before, after), *more = change.pairs
-    return f"{before.condition.name} → {after.condition.name}{f' and {len(more)} more' if more else ''}"
-
-
 def proofs(change: Sensitivity) -> dict[str, bool]:
     """Return whether the effects on speed and on the loss are proven in each pair, if they were measured."""
     timed = [(before, after) for before, after in change.pairs if before.speeds and after.speeds]
@@ -256,13 +248,3 @@ def effect_document(change: Sensitivity) -> dict[str, Any]:
         "mem_reserved_gb": memory_change(change),
         "loss": [{**asdict(test), "difference": test.difference and asdict(test.difference)} for test in tests],
     }
-
-
-def confounded(comparisons: Sequence[BaselineComparison], changes: Sequence[Sensitivity]) -> str:
-    """Return a sentence on axes without an effect of their own: no two conditions differ in such an axis alone."""
-    known = [one for one in comparisons if one.speed or one.losses]
-    names = dict.fromkeys(name for one in known for name in one.condition.params if name not in NAMES_POINTS)
-    alone = {change.field for change in changes}
-    hidden = [name for name in names if name not in alone and len({value_key(one, name) for one in known}) > 1]
-    verb = "changes" if len(hidden) == 1 else "change"
-    return f"{some(hidden)} never {verb} alone: no effect can be separated." if hidden else ""

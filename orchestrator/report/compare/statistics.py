@@ -1,11 +1,9 @@
-"""Medians with intervals, comparisons, and their conclusions. Pure; needs NumPy.
+"""Medians, comparisons with intervals, and their conclusions. Pure; needs NumPy.
 
 The observations are runs, never steps: the steps of a run share its machine, its luck and its compiler, so a thousand
 of them are a single observation.
 
-The interval of a median lies between two of the values, as near to each other as the sign test allows: it holds the
-true median at least nineteen times in twenty, for any distribution. Fewer than six values allow no more than their
-range, which holds it three times in four with three values, 15 in 16 with five.
+A single condition has the median and the range of its repeats.
 
 Comparisons are of means: of the logarithms of speeds, which makes ratios, and of the differences of losses between runs
 with the same seed. Their intervals are Student's t with each condition's own variance (Welch 1947), at 95 % for all
@@ -25,11 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 COVERAGE: Final = 0.95
 
@@ -54,10 +50,10 @@ LOSS_SHARE: Final = 0.003
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median over repeats.
+    """A median over repeats, or a comparison.
 
     Attributes:
-        low, high: its interval; None with fewer than ``LEAST_REPEATS``.
+        low, high: the range of the repeats, or of a comparison its interval; None with fewer than ``LEAST_REPEATS``.
         std: standard deviation of the repeats; None for a single repeat.
     """
 
@@ -119,7 +115,7 @@ def _estimate(values: tuple[float, ...]) -> Estimate | None:
     known = np.array(values)
     if not known.size:
         return None
-    low, high = _around_median(known) if known.size >= LEAST_REPEATS else (None, None)
+    low, high = (float(known.min()), float(known.max())) if known.size >= LEAST_REPEATS else (None, None)
     std = float(np.std(known, ddof=1)) if known.size > 1 else None
     return Estimate(float(np.median(known)), low, high, std, int(known.size))
 
@@ -289,15 +285,3 @@ def loss_margin(baseline: Sequence[float], given: float | None, *, own: bool) ->
         return given
     known = estimate(baseline) if own else None
     return LOSS_SHARE * abs(known.value) if known else 0.0 if own else LOSS_MARGIN_NATS
-
-
-def _around_median(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The two values nearest to each other that hold the true median with ``COVERAGE``; if none do, the outermost."""
-    ordered, left_out = np.sort(values), _left_out(values.size)
-    return float(ordered[left_out]), float(ordered[-1 - left_out])
-
-
-@lru_cache
-def _left_out(repeats: int) -> int:
-    below = accumulate(math.comb(repeats, values) / (1 << repeats) for values in range(repeats))
-    return max(0, sum(2.0 * chance <= 1.0 - COVERAGE for chance in below) - 1)

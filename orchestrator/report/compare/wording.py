@@ -26,7 +26,7 @@ def interval(found: Estimate, number: Callable[[float], str]) -> str:
 
 
 def span(found: Estimate | None) -> str:
-    """The interval of a median."""
+    """Return the range of the repeats."""
     if found is None or found.low is None or found.high is None:
         return ""
     return f"{short_number(found.low)} to {short_number(found.high)}"

@@ -63,7 +63,7 @@ def _configuration(run: MeasuredRun) -> Iterator[tuple[str, str]]:
     if run.micro_batch != run.first_micro_batch:
         yield (
             "micro-batch changed by a retry",
-            f"a retry changed the micro-batch from {run.first_micro_batch} to {run.micro_batch}, global batch kept",
+            f"micro-batch {run.micro_batch} instead of {run.first_micro_batch}, global batch kept",
         )
     if run.changes:
         yield "configuration changed by a retry", f"a retry changed the configuration: {run.changes}"

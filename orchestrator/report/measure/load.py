@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dscampaign.db import queries
 from dscampaign.db.campaigns import METRICS_SOURCE
-from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow
+from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, CampaignRow, EventRow, thinning_of
 from dscampaign.db.series import extra_highest, run_series
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import counted
@@ -43,15 +43,18 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
         excluded = {event.attempt_id: event.data.get("exclude", ()) for event in events if event.kind == SUBMITTING}
         searched_s = {event.attempt_id: _seconds(event.data) for event in events if event.kind == _SEARCHED}
         forwards = queries.forwards(conn, campaign.id)
+        sampled = queries.sampled_attempts(conn, campaign.id)
         skipped = extra_highest(conn, campaign.id, _SKIPPED)
         for run in counted("runs read", queries.runs(conn, campaign.id)):
             own = attempts.get(run.id, [])
-            mine = [attempt.id for attempt in own if attempt.config_hash == run.config_hash]
+            present = [attempt for attempt in own if attempt.config_hash == run.config_hash]
+            mine = [attempt.id for attempt in present]
+            used = not sampled.isdisjoint(mine) or any(thinning_of(attempt.evidence) for attempt in present)
             data = RunData(
                 run=run,
                 attempts=own,
-                series=run_series(conn, run.id),
-                gpus=queries.run_gpus(conn, run.id),
+                series=run_series(conn, run.id, [(attempt.id, attempt.generation) for attempt in present]),
+                gpus=queries.run_gpus(conn, run.id) if used else [],
                 **{name: next((said[one, name] for one in mine[::-1] if (one, name) in said), {}) for name in _SAID},
                 excluded=excluded,
                 skipped_steps=int(skipped[run.id]) if run.id in skipped else None,

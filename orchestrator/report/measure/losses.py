@@ -61,11 +61,6 @@ class Curve:
         """Whether any loss of it is known."""
         return any(map(math.isfinite, self.raw))
 
-    @property
-    def evaluated(self) -> float | None:
-        """The part of the steps before the last evaluation on held-out text; None without an evaluation."""
-        return self.eval_step[-1] / self.step[-1] if self.eval_step and self.step[-1] else None
-
 
 def loss_of(series: Series, final: float | None = None) -> Loss:
     """Return the losses of a run's steps; `final` as it was before the run was thinned."""

@@ -342,15 +342,18 @@ def _lines(data: RunData) -> Lines:
 
 
 def _batch(config: Mapping[str, Any], attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the batch, its division, and the changes of a retry: of the newest attempt, else as configured."""
+    """Return the batch, its division, and the changes of a retry: of the newest attempt, else as configured.
+
+    The first micro-batch is the configured one, with `auto` the first that was found: retries of other runs may have
+    made this one smaller before its first attempt.
+    """
+    given = (config.get("train") or {}).get("micro_batch")
+    first = given if isinstance(given, int) else next((one.micro_batch for one in attempts if one.micro_batch), None)
     if not attempts:
-        given = (config.get("train") or {}).get("micro_batch")
-        asked = given if isinstance(given, int) else None  # `auto`
-        sizes = {"micro_batch": asked, "first_micro_batch": asked, "accumulation": None}
-        return {**sizes, "changes": "", "world_size": _ranks(config)}
-    of_newest = ("micro_batch", "accumulation", "changes", "world_size")
-    first = next((one.micro_batch for one in attempts if one.micro_batch), None)  # one may have ended in the search
-    return {"first_micro_batch": first, **{name: getattr(attempts[-1], name) for name in of_newest}}
+        sizes = {"micro_batch": first, "accumulation": None, "changes": "", "world_size": _ranks(config)}
+    else:
+        sizes = {name: getattr(attempts[-1], name) for name in ("micro_batch", "accumulation", "changes", "world_size")}
+    return {"first_micro_batch": first, **sizes}
 
 
 def _ranks(config: Mapping[str, Any]) -> int:

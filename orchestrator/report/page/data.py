@@ -46,8 +46,7 @@ def document_of(results: Results) -> dict[str, Any]:
             **RunCounts.of(results.runs).document(),
             "workloads": [_workload(one) for one in results.workloads],
             "time_to_loss": [
-                {"condition": t.condition.name, "loss": t.loss, "seconds": t.seconds, "tokens": t.tokens}
-                for t in results.times
+                {"condition": one.name, "loss": loss, "seconds": seconds} for one, loss, seconds in results.times
             ],
             "cost": asdict(results.cost),
             "runs": [{**_run(run), **_origin(run)} for run in results.runs],

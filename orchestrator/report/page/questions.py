@@ -11,16 +11,14 @@ from dscampaign.orchestrator.campaign.status import no_metrics
 from dscampaign.orchestrator.failures.groups import alike, cause
 from dscampaign.orchestrator.formatting import count, duration, loss_number, short_number, some, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison
-from dscampaign.orchestrator.report.compare.conditions import Condition, unlike_machines
+from dscampaign.orchestrator.report.compare.conditions import Condition
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.reasons import Why, grouped_reasons, reasons_text
 from dscampaign.orchestrator.report.compare.results import Results, WorkloadResults
 from dscampaign.orchestrator.report.compare.sensitivity import (
     change_in_words,
-    confounded,
     loss_effect,
     memory_effect,
-    pair_names,
     proofs,
     sensitivities,
     speed_effect,
@@ -118,7 +116,7 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
     unit = shown[0].speed_unit if shown else ""
     columns: dict[str, Column] = {
         unit: lambda one: _estimate(one.speed, lambda found: short_number(found.value)),
-        f"95 % interval ({unit})": lambda one: span(one.speed),
+        f"range ({unit})": lambda one: span(one.speed),
         "× baseline": _beside(lambda one: _estimate(one.times_baseline, times)),
         "verdict": _beside(lambda one: words(one.order)),
         "step (ms)": _metric("step_s"),
@@ -235,7 +233,6 @@ def _settings(results: Results, looks: Looks) -> Section:
     """The effect of each axis."""
     found = [(one, sensitivities(one.comparisons)) for one in results.workloads]
     changes = [(one.workload.name, change) for one, every in found for change in every]
-    remarks = [remark for one, every in found if (remark := confounded(one.comparisons, every))]
     columns: dict[str, Callable[[Any], Cell | str]] = {
         **({"workload": lambda one: one[0]} if len(found) > 1 else {}),
         "change": lambda one: change_in_words(one[1]),
@@ -243,9 +240,9 @@ def _settings(results: Results, looks: Looks) -> Section:
         "memory": lambda one: memory_effect(one[1]),
         "loss": lambda one: loss_effect(one[1]),
         "proven": lambda one: " and ".join(name for name, sure in proofs(one[1]).items() if sure) or "nothing",
-        "pairs": lambda one: Cell(str(len(one[1].pairs)), len(one[1].pairs), tip=pair_names(one[1])),
+        "pairs": lambda one: Cell(str(len(one[1].pairs)), len(one[1].pairs)),
     }
-    text = next(iter(remarks), "Over all pairs that differ in this alone: [95 % interval], (range over pairs).")
+    text = "Over all pairs that differ in this alone: [95 % interval], (range over pairs)."
     return Section("What does each setting do?", text, tuple(axis_charts(results, looks)), table_of(columns, changes))
 
 
@@ -268,11 +265,10 @@ def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
     columns: dict[str, Callable[[Any], Cell | str]] = {
-        "condition": lambda one: named(one.condition, looks),
-        "loss": lambda one: loss_number(one.loss, 3),
-        "training time": lambda one: Cell("never" if one.seconds is None else duration(one.seconds), one.seconds),
-        "tokens": lambda one: Cell(short_number(one.tokens), one.tokens),
-        "tokens a step": lambda one: short_number(one.condition.tokens_per_step),
+        "condition": lambda one: named(one[0], looks),
+        "loss": lambda one: loss_number(one[1], 3),
+        "training time": lambda one: Cell("never" if one[2] is None else duration(one[2]), one[2]),
+        "global batch": lambda one: str(one[0].field("global_batch")),
     }
     text = "Batches differ, so what compares is the training time with a loss above a level that all reach."
     return Section("How soon at the same loss?", text, tables=table_of(columns, results.times))
@@ -294,9 +290,6 @@ def problems(results: Results) -> Section:
             (one.title, why) for one, why in out if why.code not in _ENDS or not any(r.failures for r in one.runs)
         ]
         rows += [("out", names, reasons_text(why), "") for names, why in grouped_reasons(others)]
-    rows += [
-        ("different machines", [one.title], how, "") for one in results.conditions if (how := unlike_machines(one))
-    ]
     rows += _remarks(results)
     columns: dict[str, Callable[[Problem], Cell | str]] = {
         "what": lambda one: one[0],

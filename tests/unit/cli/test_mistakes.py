@@ -26,7 +26,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.mark.parametrize(
     ("words", "error", "hint"),
     [
-        ("compare sweep done", "compare done of sweep with what?", "`campaign compare sweep done OTHER`"),
         ("compare sweep swepe", "no campaign or run named swepe", "one of: done"),
         ("compare sweep don", "no campaign or run named don", 'did you mean "done"?'),
         ("report bad", "no campaign named bad", "it is a run of sweep: write `sweep bad`"),

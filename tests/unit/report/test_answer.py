@@ -294,7 +294,8 @@ def test_conditions_that_shrank_from_other_sizes_or_after_steps_are_not(planted_
 
 @pytest.mark.parametrize(("last", "mixed"), [(0, False), (60, True)])
 def test_steps_of_another_size_are_seen(planted: Plant, last: int, mixed: bool) -> None:
-    (run,) = planted(Planted("a", (0.1,), (3.0,), tries=(Try(0, last, "oom", micro_batch=8), Try(last // 2, 100))))
+    tries = (Try(0, last, "oom", micro_batch=8), Try(last // 2, 100))
+    (run,) = planted(Planted("a", (0.1,), (3.0,), train={"micro_batch": 8}, tries=tries))
     assert (run.changed, run.mixed) == (True, mixed)
 
 
@@ -331,5 +332,5 @@ def test_identical_repeats_have_one_loss_and_three_speeds(planted: Plant) -> Non
     first = {run.params["label"]: run.curve for run in reversed(runs)}
     conditions = conditions_of([replace(run, curve=first[run.params["label"]]) for run in runs])
     assert [(len(one.counted), len(one.learned)) for one in conditions] == [(3, 1), (3, 1)]
-    assert conditions[0].estimate("held_out") == estimate([3.031])
+    assert conditions[0].summary("held_out") == estimate([3.031])
     assert "count as one" in verdict(compare(*conditions))[-1]

@@ -9,7 +9,7 @@ import pytest
 
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
-from dscampaign.orchestrator.report.compare.sensitivity import confounded, sensitivities
+from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import contrast, ratio
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
@@ -43,19 +43,6 @@ def square(both_s: float, spread: float = 0.001, repeats: int = 3) -> list[Plant
 def test_the_main_effect_over_several_pairs_has_an_interval(planted: Plant) -> None:
     said = [effect_line(change) for change in sensitivities(compared(planted(*square(both_s=0.1))))]
     assert any(line.startswith("overlap_comm off → on: 1.25 [1.25, 1.25] × the speed, ") for line in said)
-
-
-def test_axes_that_never_change_alone_are_one_sentence(planted: Plant) -> None:
-    """Groups of ranks take the samples of their ranks together: a micro-batch twice as large comes with each."""
-    axes: tuple[dict[str, int], ...] = (
-        {"tensor_parallel": 1, "sequence_parallel": 1, "micro_batch": 16},
-        {"tensor_parallel": 2, "sequence_parallel": 1, "micro_batch": 32},
-        {"tensor_parallel": 1, "sequence_parallel": 2, "micro_batch": 32},
-    )
-    comparisons = compared(planted(*(Planted(str(i), params=axis, train=axis) for i, axis in enumerate(axes))))
-    assert confounded(comparisons, sensitivities(comparisons)) == (
-        "tensor_parallel, sequence_parallel, micro_batch never change alone: no effect can be separated."
-    )
 
 
 def test_a_contrast_of_two_is_a_ratio(planted: Plant) -> None:

@@ -13,11 +13,11 @@ from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, 
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.sensitivity import sensitivities
 from dscampaign.orchestrator.report.compare.statistics import Standing
-from dscampaign.orchestrator.report.compare.workloads import times_to_loss, workloads_of
+from dscampaign.orchestrator.report.compare.workloads import seconds_to_loss, workloads_of
 from dscampaign.orchestrator.report.measure.flags import flags_of
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.tests.support.effects import effect_line
-from dscampaign.tests.support.planted import Planted, Try
+from dscampaign.tests.support.planted import Planted, PlantStore, Try, results_at
 
 Plant = Callable[..., list[MeasuredRun]]
 
@@ -215,14 +215,15 @@ def test_a_workload_goes_by_the_spec_s_words_where_they_name_it(planted: Plant) 
     assert found == ["model model_type=gpt2 n_layer=2", "model model_type=gpt2 n_layer=4"]
 
 
-def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted: Plant) -> None:
-    runs = planted(Planted("small", (0.1,), (3.0,)), Planted("large", (0.3,), (3.0,), train={"global_batch": 32}))
-    conditions = conditions_of(runs)
-    assert [one.name for one in workloads_of(conditions)] == ["global_batch 8", "global_batch 32"]
-    small, large = times_to_loss(conditions)
-    assert small.seconds
-    assert large.seconds
-    assert large.seconds / small.seconds == pytest.approx(3.0, rel=0.2)
+def test_other_tokens_per_step_are_compared_by_the_time_to_a_loss(planted_url: PlantStore) -> None:
+    small, large = Planted("small", (0.1, 0.1)), Planted("large", (0.3, 0.3), train={"global_batch": 32})
+    found = results_at(planted_url(small, large))
+    assert [one.workload.name for one in found.workloads] == ["global_batch 8", "global_batch 32"]
+    (one, level, sooner), (other, same, later) = found.times
+    assert (one.name, other.name, level) == ("small", "large", same)
+    seconds = [seconds_to_loss(run, level) for run in one.counted]
+    assert sooner == pytest.approx(sum(filter(None, seconds)) / 2)
+    assert later == pytest.approx(3.0 * (sooner or 0.0), rel=0.2)
 
 
 def test_a_loss_that_padding_gives_and_few_timed_steps_are_flagged(planted: Plant) -> None:
