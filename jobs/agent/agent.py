@@ -31,7 +31,7 @@ from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence
 from .evidence import RESTORED, NodeOutcome, RankRecord
-from .launcher import Launcher
+from .launch import Launcher
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
 from .progress import RankWatch

@@ -1,10 +1,19 @@
-"""Remove leftovers of this user's earlier attempts on a node."""
+"""This user's own files and processes on a node: folders for compiled code, and leftovers of earlier attempts.
+
+Compiled code is run, so its folder must be this user's alone: in a public folder another user may have put modules and
+libraries under the expected name. In a shared home the ranks of all nodes wait for one lock, and another version of
+torch reads half-written files: so the node's own disk comes first.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+import socket
+import sys
 import time
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +21,36 @@ from typing import Final
 
 from dscampaign.files import ours
 from dscampaign.files.file_systems import on_local_disk
+from dscampaign.files.ownership import private_folder
 
 _POLL_S: Final = 0.05
 _SHOWN: Final = 200
 """Characters of a command that are reported."""
+_CACHES: Final = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+}
+
+
+def compile_caches(environ: Mapping[str, str], image: str = "") -> dict[str, str]:
+    """Return the caches' variables that the environment does not set, each with a folder on this node.
+
+    What one image's compiler and torch have built, another's must not load.
+    """
+    missing = {name: below for name, below in _CACHES.items() if not environ.get(name)}
+    folder = _ours(environ, f"-{hashlib.sha256(image.encode()).hexdigest()[:8]}" if image else "")
+    return {name: str(folder / below) for name, below in missing.items()}
+
+
+def _ours(environ: Mapping[str, str], image: str) -> Path:
+    name = f"dscampaign-{os.geteuid()}{image}"
+    for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
+        folder = Path(public) / name
+        if not (why := private_folder(folder)):
+            return folder
+        print(f"compiled kernels are not kept there: {why}", file=sys.stderr, flush=True)
+    return Path.home() / ".cache" / "dscampaign" / f"{socket.gethostname()}{image}"
 
 
 def clear_build_locks(folder: Path) -> list[Path]:
@@ -26,7 +61,7 @@ def clear_build_locks(folder: Path) -> list[Path]:
     would wait for the rest of its time.
 
     Args:
-        folder: of builds that `node_cache` chose; in a folder of the user's own locks stay.
+        folder: of builds that `compile_caches` chose; in a folder of the user's own locks stay.
     """
     if not on_local_disk(folder):  # another node's process may be building
         return []

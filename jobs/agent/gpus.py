@@ -113,7 +113,7 @@ class GpuWatch:
             try:
                 with session() as nvml:
                     seen.append((_read_gpus(nvml, self._visible, self._asked), ""))
-            except (Unavailable, NotKnown) as exc:
+            except Unavailable as exc:
                 seen.append((None, str(exc)))
 
         def wait(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
@@ -125,15 +125,14 @@ class GpuWatch:
         return wait
 
 
-class NotKnown(Exception):
-    """Fewer GPUs answered than were requested, but nothing proves that a GPU is missing."""
-
-
 def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
     """Return the GPUs that answer, out of ``visible`` or of all.
 
     Fewer than ``asked`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
+
+    Raises:
+        Unavailable: fewer answer, and nothing proves that a GPU is missing.
     """
     count = nvml.nvmlDeviceGetCount()
     answers = [_read_gpu(nvml, name) for name in gpu_names(nvml, visible)]
@@ -141,7 +140,7 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
     troubles = [trouble for trouble in answers if isinstance(trouble, str)]
     parts = any(name.startswith("MIG") for name in visible)
     if len(gpus) < asked and not any(map(_LOST.search, troubles)) and (parts or count >= asked):
-        raise NotKnown("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")
+        raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")
     return gpus
 
 

@@ -74,17 +74,20 @@ class Telemetry:
         return meters
 
     def _sample(self, meters: list[GpuMeter]) -> None:
-        spool, rate = _GpuSpool(self._spool), _Rate(self._interval_s)
+        spool, interval_s, last_s, taken = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0
         known = {meter.number: meter.device() for meter in meters}
         # Also GPUs that do not answer: their energy must count as unknown.
         devices = [known.get(number, {"gpu": number}) for number in range(self._gpus)]
         spool.write({"devices": devices, "node": self._node, "ts": time.time()})
         stopped = False
         while not stopped:
-            stopped = self._stop.wait(rate.rest_s())
-            now_s, span_s = time.time(), rate.next_span_s()
+            stopped = self._stop.wait(interval_s if taken else 0)
+            now_s = time.monotonic()
+            span_s = min(now_s - last_s, 2 * interval_s) if taken else interval_s
             if figures := {meter.number: own for meter in meters if (own := meter.read())}:
-                spool.write({"ts": round(now_s, 3), "span_s": round(span_s, 3), **columns(figures)})
+                spool.write({"ts": round(time.time(), 3), "span_s": round(span_s, 3), **columns(figures)})
+            last_s, taken = now_s, taken + 1
+            interval_s = self._interval_s * (1 << taken // SAMPLES_AT_A_RATE)
 
     def _say(self, why: object) -> None:
         print(f"no telemetry of this node's GPUs: {why}", file=sys.stderr, flush=True)
@@ -94,26 +97,6 @@ def columns(figures: Mapping[int, Figures]) -> dict[str, list[Any]]:
     """Return one list for each figure, in the order of ``gpu``: a third of the bytes of one object a GPU."""
     names = [name for name in GPU_FIGURES if any(name in own for own in figures.values())]
     return {"gpu": list(figures), **{name: [own.get(name) for own in figures.values()] for name in names}}
-
-
-class _Rate:
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s, self._samples = interval_s, 0
-        self._due_s = time.monotonic()
-        self._last_s = self._due_s - interval_s
-
-    def rest_s(self) -> float:
-        """Return the seconds until the next sample."""
-        return max(0.0, self._due_s - time.monotonic())
-
-    def next_span_s(self) -> float:
-        """Count a sample and return its time span; after a gap, at most twice the usual time."""
-        now_s = time.monotonic()
-        interval_s = self._interval_s * (1 << self._samples // SAMPLES_AT_A_RATE)
-        span_s, self._last_s = min(now_s - self._last_s, 2 * interval_s), now_s
-        self._samples += 1
-        self._due_s = max(self._due_s + interval_s, now_s)  # what was missed is not made up for
-        return span_s
 
 
 class _GpuSpool:

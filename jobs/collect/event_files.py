@@ -1,7 +1,7 @@
 """Read the scalars of a growing TensorBoard event file without TensorBoard, which few compute nodes have.
 
-The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. A record with a wrong
-checksum is skipped. Nothing is read beyond a length with a wrong checksum, which may still be incomplete.
+The file is a sequence of records: length, checksum, a protobuf message `Event`, checksum. An incomplete record at the
+end is read once it is complete.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +21,6 @@ _SIZES: Final = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size."""
 _FLOAT, _DOUBLE = 1, 2  # of TensorFlow's data types
 _VARINT_BYTES: Final = 10  # of 64 bits
-_CASTAGNOLI: Final = 0x82F63B78
-_MASK: Final = 0xA282EAD8
 
 
 class Scalar(NamedTuple):
@@ -54,38 +51,18 @@ class EventFile:
         result: list[Scalar] = []
         at = 0
         while at + _HEADER <= len(chunk):
-            length, checksum = struct.unpack_from("<QI", chunk, at)
-            if checksum != masked_crc(chunk[at : at + 8]):
+            (length,) = struct.unpack_from("<Q", chunk, at)
+            if not length:  # room that is not written yet
                 break
             end = at + _HEADER + length + _FOOTER
             if end > len(chunk):
                 if not at and end > max_bytes and self._offset + end <= size:
                     at = end
                 break
-            event = chunk[at + _HEADER : end - _FOOTER]
-            scalars = _scalars(event)
-            if scalars and struct.unpack_from("<I", chunk, end - _FOOTER) == (masked_crc(event),):
-                result += scalars
+            result += _scalars(chunk[at + _HEADER : end - _FOOTER])
             at = end
         self._offset += at
         return result, at > 0
-
-
-def masked_crc(data: bytes) -> int:
-    """Return the checksum of some bytes in these files: CRC-32C, rotated, plus a constant."""
-    crc, table = 0xFFFFFFFF, _table()
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
-
-
-@lru_cache
-def _table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [crc >> 1 ^ (_CASTAGNOLI if crc & 1 else 0) for crc in table]
-    return table
 
 
 def _scalars(event: bytes) -> list[Scalar]:

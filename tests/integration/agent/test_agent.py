@@ -448,7 +448,7 @@ def test_what_a_script_leaves_in_a_session_of_its_own_is_ended_and_told(
     attempt: Attempt, deaf: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a tracker's service or a data server; one that does not heed a SIGTERM, too. Nothing else is touched."""
-    monkeypatch.setattr("dscampaign.jobs.agent.launcher.TERM_GRACE_S", 0.5)
+    monkeypatch.setattr("dscampaign.jobs.agent.launch.TERM_GRACE_S", 0.5)
     alike = {**os.environ, "CAMPAIGN_ATTEMPT_DIR": str(attempt.paths.dir), "CAMPAIGN_AGENT_PID": "1"}
     other = subprocess.Popen(["sleep", "100"], env=alike, start_new_session=True)
     attempt.script(f"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.files.ownership import private_folder
-from dscampaign.jobs.agent import node_cache
+from dscampaign.jobs.agent import cleanup
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def a_file(folder: Path) -> None:
 
 
 def test_the_nodes_disk_is_asked_first(tmp_path: Path) -> None:
-    found = node_cache.variables({"TMPDIR": str(tmp_path), "TRITON_CACHE_DIR": "/mine"})
+    found = cleanup.compile_caches({"TMPDIR": str(tmp_path), "TRITON_CACHE_DIR": "/mine"})
     folder = tmp_path / f"dscampaign-{os.geteuid()}"
     assert found == {
         "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
     }
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert node_cache.variables({"TMPDIR": str(tmp_path), "TRITON_CACHE_DIR": "/mine"}) == found
+    assert cleanup.compile_caches({"TMPDIR": str(tmp_path), "TRITON_CACHE_DIR": "/mine"}) == found
 
 
 @pytest.mark.parametrize("plant", [planted_link, open_to_all, open_to_the_group, of_another, replaceable, a_file])
@@ -68,5 +68,5 @@ def test_what_somebody_else_may_have_written_is_not_used(
     folder = public / f"dscampaign-{os.geteuid()}"
     plant(folder)
     assert private_folder(folder)
-    assert not node_cache.variables({"TMPDIR": str(public)})["TRITON_CACHE_DIR"].startswith(str(public))
+    assert not cleanup.compile_caches({"TMPDIR": str(public)})["TRITON_CACHE_DIR"].startswith(str(public))
     assert str(folder) in capsys.readouterr().err
