@@ -177,10 +177,9 @@ def unknown(ended: Ended) -> Verdict:
     if fault := faulted(ended):
         return fault
     if len(outcomes) < ended.nodes:
+        missing = f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record"
         slurm = f" (Slurm: {job.state} {job.exit_code})" if job else ""
-        return Verdict(
-            FailureClass.CRASH, f"{ended.nodes - len(outcomes)} of {ended.nodes} nodes left no record{slurm}"
-        )
+        return Verdict(FailureClass.CRASH, missing + slurm)
     return _usage(ended) or _by_exits(ended)
 
 
@@ -200,35 +199,32 @@ def how_it_died(ended: Ended) -> str:
     number = death_signal(ended)
     if number is None:
         return "left no record of its end"
-    try:
-        return f"was killed by {signal.Signals(number).name}"
-    except ValueError:  # one of the real-time signals
-        return f"was killed by signal {number}"
+    names = {known.value: known.name for known in signal.Signals}  # without the real-time signals
+    return f"was killed by {names.get(number, f'signal {number}')}"
 
 
 def _by_exits(ended: Ended) -> Verdict:
     if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
         return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {how_it_died(ended)}", host=killed.host)
+    silent = silent_ranks(ended)
     left = [(rank, o.host) for o in ended.outcomes for rank in o.ranks if rank.exit and rank.exit > 0]
-    if silent_ranks(ended) and left:  # the launcher ended the others
+    if left:  # the launcher ended the others
         rank, host = left[0]
-        return _seen_last(ended, f"rank {rank.rank} exited with {rank.exit}", rank.rank, host)
-    if silent_ranks(ended):
+        last = _last_line(ended, f"_rank{rank.rank}.log")  # a script that ends itself has often written why
+        hint, reason = "" if last else "see its log", f"rank {rank.rank} exited with {rank.exit}"
+        return Verdict(FailureClass.CRASH, reason, hint, last, host=host if silent else "")
+    if silent:
         exits = ", ".join(str(o.launcher_exit) for o in ended.outcomes)
         name, host = first_to_die(ended)
         return Verdict(FailureClass.CRASH, f"{name} {how_it_died(ended)} (launcher exit {exits})", host=host)
     if ended.steps_decide and ended.target_step is not None:
         return Verdict(FailureClass.CRASH, f"ended at step {ended.step} of {ended.target_step}")
-    codes = sorted({rank.exit for o in ended.outcomes for rank in o.ranks if rank.exit})
-    how = f"the script exited with {', '.join(map(str, codes))} and" if codes else "it"
-    return _seen_last(ended, f"{how} failed without a known error", left[0][0].rank if left else 0)
+    return Verdict(FailureClass.CRASH, "it failed without a known error", "see its log")
 
 
-def _seen_last(ended: Ended, reason: str, rank: int, host: str = "") -> Verdict:
-    """Return a crash with the last line of a rank: a script that ends itself has often written why."""
-    lines = [line for o in ended.outcomes for line in o.lines if line.file.endswith(f"_rank{rank}.log")]
-    last = next((line for line in reversed(lines) if line.text.strip()), None)
-    return Verdict(FailureClass.CRASH, reason, "" if last else "see its log", last, host=host)
+def _last_line(ended: Ended, log: str) -> LogLine | None:
+    lines = [line for o in ended.outcomes for line in o.lines if log in line.file and line.text.strip()]
+    return lines[-1] if lines else None
 
 
 def _usage(ended: Ended) -> Verdict | None:
@@ -236,10 +232,9 @@ def _usage(ended: Ended) -> Verdict | None:
     exits = {rank.exit for o in ended.outcomes for rank in o.ranks}
     if ended.trained or 2 not in exits or not exits <= {2, None}:
         return None
-    last = [line for o in ended.outcomes for line in o.lines if "rank" in line.file and line.text.strip()][-1:]
-    reason = headline(last[0].text) if last else "the script exited with 2, as for arguments that it does not know"
-    line = last[0] if last else LogLine(f"outcome-{ended.outcomes[0].node_rank}.json", 0, "exit 2")
-    return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", line, "exit-2")
+    last = _last_line(ended, "rank")
+    reason = headline(last.text) if last else "the script exited with 2, as for arguments that it does not know"
+    return Verdict(FailureClass.DETERMINISTIC, reason, "correct `command:`", last, "exit-2")
 
 
 def _without_outcome(ended: Ended) -> Verdict:
