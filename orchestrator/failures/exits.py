@@ -127,10 +127,9 @@ def no_container(ended: Ended) -> Verdict | None:
     clue = next((error for error in errors if not _VAGUE.search(error.text)), next(iter(errors), None))
     if clue is None or "namespace" in clue.text:  # of which a node has only so many
         return None
-    text = _NUMBERED.sub("", clue.text)
     hint = "correct `container`; `campaign doctor SPEC --on-node` starts it once"
     kind = FailureClass.NODE if ended.trained else FailureClass.CRASH
-    place = "" if ended.trained else f"{SET_UP} of the container: {text}"
+    place = "" if ended.trained else f"{SET_UP} of the container: {_NUMBERED.sub('', clue.text)}"
     return clue.verdict(kind, SET_UP, f"the container did not start: {headline(clue.text)}", hint, place=place)
 
 
@@ -207,8 +206,7 @@ def _by_exits(ended: Ended) -> Verdict:
     if killed := next((o for o in ended.outcomes if (o.launcher_exit or 0) < 0 and not o.ended_by), None):
         return Verdict(FailureClass.CRASH, f"the launcher on {killed.host} {how_it_died(ended)}", host=killed.host)
     silent = silent_ranks(ended)
-    left = [(rank, o.host) for o in ended.outcomes for rank in o.ranks if rank.exit and rank.exit > 0]
-    if left:  # the launcher ended the others
+    if left := [(rank, o.host) for o in ended.outcomes for rank in o.ranks if (rank.exit or 0) > 0]:
         rank, host = left[0]
         last = _last_line(ended, f"_rank{rank.rank}.log")  # a script that ends itself has often written why
         hint, reason = "" if last else "see its log", f"rank {rank.rank} exited with {rank.exit}"
