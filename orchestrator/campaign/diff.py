@@ -49,11 +49,6 @@ class SpecDiff:
     replace: tuple[tuple[RunRow, Run], ...]
     drop: tuple[RunRow, ...]
 
-    @property
-    def ordered(self) -> list[tuple[RunRow | None, Run]]:
-        """All runs of the spec with their stored rows, in no particular order."""
-        return [*((None, run) for run in self.create), *self.keep, *self.replace]
-
 
 def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] = ()) -> SpecDiff:
     """Compare the runs of a spec with the stored ones; `saved` has the ids of stored runs that have a checkpoint.

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dscampaign.jobs.shared.layout import Beside
 from dscampaign.orchestrator.commands import SPEC, located, typed
-from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
-
-_TYPED: Final = ("command line", "environment")
-"""Prefixes of the sources of settings that do not depend on the folder of the call."""
 
 
 class PlaceOptions(NamedTuple):
@@ -31,28 +26,20 @@ class PlaceOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Location:
-    """The settings of a command, its arguments `[NAME] [RUN...]`, and the spec file, if one was named.
-
-    `there` are the settings that the command would have in the spec's folder.
-    """
+    """The settings of a command, its arguments `[NAME] [RUN...]`, and the spec file, if one was named."""
 
     settings: Settings
     words: tuple[str, ...]
     spec: Path | None = None
-    there: Settings | None = None
 
     @classmethod
     def of(
         cls, place: PlaceOptions, given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
     ) -> Location:
         """Resolve the settings of options and of a spec; raises UserError as `resolve` does."""
-        here, there = resolve(place._asdict(), given), None
-        if spec is not None:
-            options = {"dir": str(here.dir) if place.dir else None, "store": place.store}
-            with suppress(UserError):
-                there = resolve(options, given, cwd=spec.parent.absolute())
+        here = resolve(place._asdict(), given)
         located(here, spec)
-        return cls(here, tuple(words), spec, there)
+        return cls(here, tuple(words), spec)
 
     @property
     def name(self) -> str | None:
@@ -86,18 +73,11 @@ class Location:
     @property
     def beside_spec(self) -> str:
         """The hint for a store that exists beside the spec, and not here; else ""."""
-        if self.spec is None or self.there is None or self._source_of("store").startswith(_TYPED):
+        if self.spec is None or self.file is None or self.file.exists():
             return ""
-        here, there = self.file, _file(self.there.store, self.spec.parent.absolute())
-        if here is None or here.exists() or there is None or not there.is_file():
-            return ""
-        words = [] if self.there.dir == self.settings.dir else ["--dir", _spelt(self.there.dir, self.spec.parent)]
-        if there != self.there.dir / Beside.STORE:
-            words += ["--store", f"sqlite:///{_spelt(there, self.spec.parent)}"]
-        return f"there is a store beside the spec: add `{shlex.join(words)}`"
-
-    def _source_of(self, name: str) -> str:
-        return next((one.source for one in self.settings.origins if one.name == name), "default")
+        there = Path(os.path.normpath(self.spec.parent / os.path.relpath(self.settings.dir)))
+        found = (there / Beside.STORE).is_file()
+        return f"there is a store beside the spec: add `--dir {shlex.quote(str(there))}`" if found else ""
 
     def open_if_any(self) -> Store | None:
         """Open the store; None if a SQLite file has yet to be made, or its maker died before it had tables."""
@@ -132,10 +112,6 @@ def _file(store: str, folder: Path) -> Path | None:
     from dscampaign.db.engine import sqlite_file
 
     return sqlite_file(store, folder)
-
-
-def _spelt(place: Path, spec_folder: Path) -> str:
-    return os.path.normpath(spec_folder / os.path.relpath(place, spec_folder))
 
 
 def _peek(path: Path) -> dict[str, str | None]:

@@ -152,36 +152,13 @@ def test_a_spec_that_was_submitted_elsewhere_is_not_submitted_again_in_silence(
     assert "warning: there is no store" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("places", "settings", "made", "options"),
-    [
-        (
-            "dir: runs\nstore: sqlite:///my store.db\n",
-            "",
-            "my store.db",
-            "--dir ../a/runs --store 'sqlite:///../a/my store.db'",
-        ),
-        ("store: sqlite:///my.db\n", "", "my.db", "--dir ../a/campaign --store sqlite:///../a/my.db"),
-        ("dir: runs\n", "", "runs/campaign.db", "--dir ../a/runs"),
-        ("dir: $OUT\nstore: sqlite:///my.db\n", "", "my.db", "--store sqlite:///../a/my.db"),
-        ("", "dir = 'kept'\n", "kept/campaign.db", "--dir ../a/kept"),
-    ],
-)
-def test_a_store_that_the_spec_names_is_found_beside_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Output,
-    places: str,
-    settings: str,
-    made: str,
-    options: str,
+def test_a_store_in_the_folder_of_the_spec_is_found_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     """Its paths are relative to where the command is called: called elsewhere, all would be run a second time."""
-    spec = spec_elsewhere(tmp_path, monkeypatch, places.replace("$OUT", f"{tmp_path}/out"))
-    if settings:
-        (tmp_path / "a" / "campaign.toml").write_text(settings)
+    spec, options = spec_elsewhere(tmp_path, monkeypatch, "dir: runs\n"), "--dir ../a/runs"
     (tmp_path / "a" / "campaign" / "campaign.db").unlink()
-    Store.open(f"sqlite:///{tmp_path}/a/{made}", create=True).close()
+    Store.open(f"sqlite:///{tmp_path}/a/runs/campaign.db", create=True).close()
     assert main(["status", spec]) == 2
     assert f"hint: there is a store beside the spec: add `{options}`\n" in capsys.readouterr().err
     assert main(["plan", spec]) == 0
