@@ -16,7 +16,6 @@ standard error. Started by rank.py.
 
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -51,7 +50,6 @@ def _watch_agent(rank: Process, agent: Process, silent: threading.Event) -> str:
     sign, silent_s = 0, 0.0
     while _lives(rank) and silent_s < SILENCE_S:
         if not _lives(agent):
-            _forget_progress()
             return "its agent is gone"
         time.sleep(POLL_S)
         before, sign = sign, _sign_of_life()
@@ -95,13 +93,6 @@ def _kill(rank: Process, why: str) -> None:
     if _lives(rank):  # else it is over, and its number may be another's
         os.kill(rank[0], signal.SIGKILL)
         print("rank %s was ended: %s" % (os.environ.get("RANK", "?"), why), file=sys.stderr, flush=True)
-
-
-def _forget_progress() -> None:
-    """Remove the folder as the dead agent would have done: it takes memory of the node."""
-    folder = os.environ.get("CAMPAIGN_PROGRESS_DIR", "")
-    if os.path.basename(folder).startswith("campaign-ranks-"):  # as the agent named it
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lives(process: Process) -> bool:
