@@ -155,13 +155,6 @@ def test_a_node_without_telemetry_makes_the_cost_unknown(world: World, nodes: in
     assert (found.energy_j if found else None) == (pytest.approx(2 * 300 * 80) if nodes == 2 else None)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 18])
-def test_a_short_window_has_no_energy_per_token(world: World, steps: int) -> None:
-    stepped(world, steps=steps)
-    sampled(world, counter(range(995, 1040), lambda ts: 300 * ts))
-    assert use(world).per_token is None
-
-
 def test_several_attempts_are_weighed_by_their_tokens() -> None:
     parts = [TokenEnergy(1, 2, 1.0, 100.0, 1000.0), TokenEnergy(2, 3, 1.0, 900.0, 3000.0), None]
     attempts = [AttemptGpus(number, (), part) for number, part in enumerate(parts)]

@@ -425,20 +425,3 @@ def test_steps_far_beyond_the_target_are_not_taken(world: World, first: bool) ->
         told = [event.data for event in queries.events(conn, world.campaign_id) if event.kind == "spool.beyond"]
         assert [row.step for row in queries.metrics(conn, run_id)] == list(range(1, 41))
     assert (attempt.last_step, told) == (40, [{"step": 10**6, "target": 40}])
-
-
-def test_an_attempt_that_begins_below_a_checkpoint_is_reported(world: World) -> None:
-    saved = {"event": "checkpoint", "step": 30, "path": "/c/30", "size_bytes": 1}
-    world.write(*_lines(1, 35), saved)
-    world.ingest()
-    firsts = {2: 1, 3: 31, 4: 1}
-    for generation, first in firsts.items():
-        world.attempt(generation, "other" if generation == 4 else "h1")
-        world.write({"event": "target", "steps": 40}, generation=generation)
-        world.ingest(generation)
-        for step in (first, first + 1):
-            world.write(*_lines(step, step), generation=generation)
-            world.ingest(generation)
-    [told] = world.events("spool.repeated")
-    assert (told.attempt_id, told.data) == (2, {"step": 1, "checkpoint": 30})
-    assert "makes 30 steps again" in told.message

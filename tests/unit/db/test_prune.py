@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from dscampaign.db import prune as module
 from dscampaign.db import queries
 from dscampaign.db.prune import Pruned, Retention, prune
-from dscampaign.db.states import AttemptState, RunState, Stage
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.tests.support.worlds import World
 from dscampaign.tests.unit.db.test_gpu_queries import counter, sampled, stepped
@@ -66,16 +66,6 @@ def test_of_lines_that_are_not_of_every_step_one_in_ten_stays(
     assert thin(world) == Pruned()
 
 
-def test_screening_runs_stay_whole(world: World) -> None:
-    world.write(*losses(1, 50))
-    world.ingest()
-    end(world, 1)
-    with world.store.write() as conn:
-        queries.update_run(conn, world.run_id, stage=Stage.SCREENING)
-    assert thin(world) == Pruned()
-    assert len(steps(world)) == 50
-
-
 def test_lines_that_a_later_attempt_hid_stay_hidden(world: World) -> None:
     """The first was to step 57, the second began again at 41: at 57, both have a line, or none would be hidden."""
     second = world.attempt(2)
@@ -126,19 +116,6 @@ def test_a_spool_that_is_read_again_brings_nothing_back(world: World) -> None:
     thin(world)
     world.ingest()
     assert steps(world) == [1, 10, 20, 30]
-
-
-def test_it_can_be_made_thinner_and_never_thicker(world: World) -> None:
-    sampled(world, counter([1000.0 + second for second in range(200)], lambda ts: ts))
-    stepped(world, 200)
-    end(world, 1)
-    thin(world)
-    thin(world, Retention(100, 0.0))
-    assert steps(world) == [1, 100, 200]
-    with world.store.read() as conn:
-        assert [sample.ts_s - 1000 for sample in queries.gpu_samples(conn, 1)] == [0.0, 100.0, 199.0]
-        assert [used.gpus[0].samples for used in queries.run_gpus(conn, world.run_id)] == [200]
-    assert thin(world) == Pruned()
 
 
 @pytest.mark.parametrize(

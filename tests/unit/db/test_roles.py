@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,7 @@ from dscampaign.db import queries, schema
 from dscampaign.db.errors import StoreError, StoreReadOnly
 from dscampaign.db.ingest.metrics import MetricSpool
 from dscampaign.db.ingest.spool import ingest
-from dscampaign.db.records import METRIC_COLUMNS
-from dscampaign.db.states import ACTIVE_ATTEMPT, TERMINAL_ATTEMPT, AttemptState, RunState
+from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.db.upgrade import upgrade
 from dscampaign.jobs.agent.push import Pusher
@@ -238,14 +236,3 @@ def test_the_read_role_sees_everything_and_writes_nothing(world: World) -> None:
     with pytest.raises(StoreReadOnly, match="you may only read this store"):
         run_sql(page, "UPDATE step_metric SET loss = 0")
     page.close()
-
-
-def test_states_and_columns_in_the_file_are_those_of_the_program(world: World) -> None:
-    text = ROLES.read_text()
-    listed = {part.split(")")[0] for part in text.split("state IN (")[1:] + text.split("state NOT IN (")[1:]}
-    assert [{word.strip(" '") for word in part.split(",")} for part in listed] == [{str(s) for s in ACTIVE_ATTEMPT}]
-    assert not any(f"'{state}'" in text for state in TERMINAL_ATTEMPT)
-    query = "SELECT encode(tgargs, 'escape') FROM pg_trigger WHERE tgname = 'campaign_ingest' AND tgnargs > 0"
-    with world.store.read() as conn:
-        found: Any = conn.exec_driver_sql(query).scalar_one()
-    assert found.split("\\000")[:-1] == list(METRIC_COLUMNS.values())

@@ -56,46 +56,6 @@ def test_the_trainers_lines_have_the_step_of_the_bar_that_follows(
     ]
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = 1000.0
-        for name in ("time", "monotonic"):
-            monkeypatch.setattr(f"dscampaign.jobs.collect.printed.time.{name}", lambda: self.now_s)
-
-
-def test_the_last_line_that_a_look_sees_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two lines between two looks: only the second is known to be of then."""
-    clock, output = Clock(monkeypatch), Printed(tmp_path, CommonForms())
-    log, lines = tmp_path / "1_rank0.log", list[Line]()
-    log.write_text("begin\n")
-    output.read()
-    with log.open("a") as file:
-        for step in range(1, 7):
-            clock.now_s += 0.0625
-            print(f"step {step} loss {step}.5", file=file, flush=True)
-            if step % 2 == 0:
-                lines += output.read()[0]
-    assert [(line["step"], line.get("ts")) for line in lines] == [
-        (1, None), (2, 1000.125), (3, None), (4, 1000.25), (5, None), (6, 1000.375),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('{"step": 7, "loss": 1e-3, "lr": 0.1}', {"step": 7, "loss": 0.001, "lr": 0.1}),
-        ("2026-01-01 [Step 12/100] Loss: nan | LR: 3e-4", {"step": 12, "loss": float("nan"), "lr": 3e-4}),
-        ("epoch 2 global_step=40 lm_loss=3.5 grad_norm=0.5", {"step": 40, "loss": 3.5, "grad_norm": 0.5}),
-        ("Iteration 5 | validation loss = 2.", {"step": 5, "eval_loss": 2.0}),
-    ],
-)
-def test_common_lines(tmp_path: Path, text: str, line: Line) -> None:
-    found = read(f"{text}\n", CommonForms(), tmp_path)
-    assert json.dumps(found) == json.dumps([line])
-
-
 def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path) -> None:
     form = Patterns({"step": r"^it (\d+)", "loss": r"L=(\S+)", "step_time_ms": r"(\d+) ms"})
     found = read("L=9\nit 1 L=2.5 (40 ms)\nL=2.25\nit 2\nL=oops\nL=-inf\n", form, tmp_path)
@@ -119,21 +79,6 @@ def test_patterns_find_values_of_the_step_of_their_line_or_before(tmp_path: Path
 )
 def test_names(said: str, name: str) -> None:
     assert metric_name(said) == name
-
-
-@pytest.mark.parametrize(
-    ("folder", "tag", "name"),
-    [
-        ("validation", "loss", "eval_loss"),
-        ("Loss_val", "Loss", "eval_loss"),  # as `add_scalars` of torch calls it
-        ("test", "train/loss", "loss"),
-        ("Nov25_22-43-23_dev-gpu03", "train/loss", "loss"),  # the Trainer's own, with the name of the host
-        ("lr-test", "eval/loss", "eval_loss"),
-        ("validation", "epoch_loss", "epoch_loss"),  # of Keras, which counts epochs
-    ],
-)
-def test_a_folder_speaks_of_held_out_data_only_if_it_speaks_of_nothing_else(folder: str, tag: str, name: str) -> None:
-    assert metric_name(tag, folder=folder) == name
 
 
 class Looked:
@@ -289,15 +234,6 @@ def test_a_loss_that_its_gradient_disproves_is_seen_from_whatever_it_is_read(tmp
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     collect.finish()
     assert spool_steps.diverged_at(looked.attempt.paths.metrics) == ("loss (reported as 0)", 3)
-
-
-def test_what_the_spec_s_patterns_find_goes_back_where_the_script_does(tmp_path: Path) -> None:
-    looked = Looked(tmp_path, metrics={"step": r"at (\d+)", "loss": r"loss (\S+)"})
-    collect = looked.collector()
-    looked.print("at 1 loss 3\nat 2 loss 2\nat 2 loss 9\nat 1 loss 2.5\nat 2 loss 1.5\nat 3 loss 1\n")
-    collect.finish()
-    lines = [line for line in looked.reported() if isinstance(line, tuple)]
-    assert lines == [(1, 3.0), (2, 2.0), (1, 2.5), (3, 1.0)]
 
 
 def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.collect.formats import STEPS, Line, StepForm, read_line
+from dscampaign.jobs.collect.formats import Line
 from dscampaign.jobs.collect.printed import CommonForms
 from dscampaign.tests.unit.jobs.test_collect import Looked, read
 
@@ -115,13 +115,6 @@ def test_of_what_is_in_doubt_nothing_is_taken(tmp_path: Path, text: str) -> None
     assert read(f"{text}\n", CommonForms(), tmp_path) == []
 
 
-@pytest.mark.parametrize("form", STEPS, ids=lambda form: form.example)
-def test_each_form_of_step_reads_its_example(form: StepForm) -> None:
-    read = read_line(form.example, run_steps=1000)
-    assert read is not None
-    assert read.line == {"step": 295, "loss": 2.5}
-
-
 BAR = "30%|###   | 30/100 [00:10<00:23,  2.9it/s"
 BLOCKS = (
     "[batch=30/100]:\n\t Train time/epoch: 0\n\t Train metrics/train/LanguageCrossEntropy: 2.5",
@@ -219,31 +212,6 @@ def test_epochs_are_steps_if_the_run_has_as_many(tmp_path: Path, text: str) -> N
     ]
 
 
-@pytest.mark.parametrize(("accumulates", "steps"), [(False, [10, 20]), (True, [])])
-def test_an_epoch_may_be_longer_than_the_run(tmp_path: Path, accumulates: bool, steps: list[int]) -> None:
-    text = "".join(f"\rEpoch 0:  1%|# | {step}/1000 [00:10<00:23, loss=2.5]" for step in (10, 20, 30))
-    found = read(text, CommonForms(20, accumulates=accumulates), tmp_path)
-    assert [line["step"] for line in found] == steps
-
-
-@pytest.mark.parametrize(
-    ("text", "step_time"),
-    [
-        ("244.5 ms/step", 0.2445),
-        ("(0.456 s/step)", 0.456),
-        ("34ms/batch", 0.034),
-        ("step time: 0.25s", 0.25),
-        ("time 360.5s", None),  # of the step, or since the beginning
-        ("eval step time: 2.5 s", None),
-        ("3.4 it/s", None),
-    ],
-)
-def test_step_times_have_units(text: str, step_time: float | None) -> None:
-    read = read_line(f"step 10/30 | loss 5.1 | {text}")
-    assert read is not None
-    assert read.line.get("step_time") == step_time
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
@@ -274,18 +242,6 @@ def epochs(tmp_path: Path, form: str, steps: list[tuple[int, int]]) -> tuple[lis
     taken = CommonForms()
     text = "".join(form.format(epoch=epoch, step=step, loss=3 - i / 10) for i, (epoch, step) in enumerate(steps))
     return [int(line["step"]) for line in read(text, taken, tmp_path)], taken.remarks
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "Epoch [{epoch}/3], Step [{step}/200], Loss: {loss:.4f}\n",  # of PyTorch's tutorials
-        "epoch {epoch} | step {step}/200 | loss {loss}\n",
-    ],
-)
-def test_steps_that_begin_again_with_each_epoch_are_counted_on(tmp_path: Path, form: str) -> None:
-    assert epochs(tmp_path, form, ANEW) == (COUNTED, [])
-    assert epochs(tmp_path, form, [(epoch - 1, step) for epoch, step in ANEW]) == (COUNTED, [])
 
 
 @pytest.mark.parametrize(

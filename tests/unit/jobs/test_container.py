@@ -142,17 +142,6 @@ def test_the_environment_inside_is_the_attempt_s_then_the_image_s_then_the_host_
     subprocess.run([sys.executable, "-S", "-c", script], env={"PYTHONPATH": seen["PYTHONPATH"]}, check=True)
 
 
-def test_a_path_is_mounted_once_and_nothing_over_the_image_s_own_folders(host: Path) -> None:
-    (host / "link").symlink_to(host / "data")
-    env = {"CUDA": "/usr/bin", "DATA": str(host / "work" / "below"), "FILE": str(host / "data" / "a.txt")}
-    (host / "work" / "below").mkdir()
-    (host / "data" / "a.txt").touch()
-    line, _ = wrapped(host, "apptainer", env, command=("train.py", str(host / "link")))
-    binds = [word.removeprefix("--bind=") for word in line if word.startswith("--bind=")]
-    linked = f"{host / 'link'}:{host / 'link'}"
-    assert binds == ["/venv/dscampaign:/venv/dscampaign:ro", *sorted([*own_mounts(host), linked])]
-
-
 def test_a_folder_that_the_spec_mounts_read_only_stays_so(host: Path) -> None:
     """Also if the command names a place in it; the campaign's own folders are written to all the same."""
     section = {"mounts": (f"{host / 'data'}:{host / 'data'}:ro", f"{host}:{host}:ro")}

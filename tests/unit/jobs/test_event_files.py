@@ -65,23 +65,6 @@ def test_a_file_that_grows_is_read_once(tmp_path: Path, piece: int) -> None:
     assert file.read(1 << 20) == ([], False)
 
 
-def test_a_record_that_is_too_large_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "events"
-    path.write_bytes(WRITTEN_BY_TENSORBOARD)
-    file = EventFile(path)
-    found, more = [], True
-    while more:
-        scalars, more = file.read(60)
-        found += scalars
-    assert found == [SCALARS[2]]
-
-
-def test_what_is_no_event_file_says_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "events"
-    path.write_bytes(bytes(range(256)) * 20)
-    assert EventFile(path).read(1 << 20) == ([], False)
-
-
 @pytest.mark.parametrize("end", [bytes(40), b"\x05", b"\xff" * 40])
 def test_what_is_not_written_yet_hides_nothing(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "events"

@@ -116,12 +116,6 @@ def test_what_lies_in_the_place_of_a_record_is_not_waited_for(paths: AttemptPath
     assert evidence.rank_ends(paths, [0]) == (RankEnd(0, None, None),)
 
 
-def test_the_steps_of_a_spool(paths: AttemptPaths) -> None:
-    lines = [{"event": "start", "ts": 1.0}, {"step": 41, "loss": 1.0}, "rubbish\n", {"step": 42}, '{"step": 4']
-    path = spool(paths, *lines)
-    assert (spool_steps.first_step(path, 7), spool_steps.last_step(path)) == (41, 42)
-
-
 def test_a_target_is_found_among_the_first_lines(paths: AttemptPaths) -> None:
     target = {"event": "target", "steps": 37}
     assert spool_steps.target_step(spool(paths, {"event": "x"}, "rubbish\n", "[]\n", target, {"step": 1})) == 37
@@ -223,12 +217,6 @@ def test_the_highest_step_that_a_spool_leaves_room_for(
     paths: AttemptPaths, steps: tuple[int, ...], start: int, reached: int | None
 ) -> None:
     assert spool_steps.step_reached(spool(paths, *_steps(*steps)), start) == reached
-
-
-def test_a_step_far_beyond_the_target_was_not_reached(paths: AttemptPaths) -> None:
-    path = spool(paths, *_steps(1, 2, 3, 10**9))
-    assert (spool_steps.last_step(path, 10), spool_steps.step_reached(path, 0, 10)) == (3, 3)
-    assert spool_steps.last_step(path) == 10**9
 
 
 @pytest.mark.parametrize(

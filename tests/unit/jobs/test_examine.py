@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,13 +78,6 @@ def test_a_question_that_others_could_have_written_is_not_answered(question: Que
         tmp_path.chmod(mode)
         assert examine.main([str(tmp_path)]) == examine.EXIT_REFUSED
     assert not talk.report.exists()
-
-
-def test_a_look_that_hangs_is_left_behind() -> None:
-    never = threading.Event()
-    found = examine._within(0.05, never.wait)
-    never.set()
-    assert found == (None, "no answer within 0 s")
 
 
 def test_a_look_that_fails_is_told_with_its_kind() -> None:

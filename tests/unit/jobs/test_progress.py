@@ -55,19 +55,6 @@ def test_every_rank_says_how_far_it_is(clock: Clock) -> None:
     assert not Path(folder).exists()
 
 
-def test_the_first_step_ends_the_start_unless_more_is_said() -> None:
-    watch = RankWatch(range(2))
-    folder = watch.open()["CAMPAIGN_PROGRESS_DIR"]
-    rank(folder, 0, "r.phase('compile'); r.progress(1)")
-    rank(folder, 1, "with r.phase('compile'): r.progress(1)")
-    watch.look()
-    assert [found.phase for found in watch.heartbeat("n").ranks.values()] == ["compile", "start"]
-    rank(folder, 1, "r.progress(2)")
-    watch.look()
-    assert watch.heartbeat("n").ranks[1].phase == "steps"
-    watch.close()
-
-
 def test_time_without_a_change_counts_from_the_last_rank_that_moved(clock: Clock) -> None:
     watch = RankWatch(range(2))
     folder = Path(watch.open()["CAMPAIGN_PROGRESS_DIR"])

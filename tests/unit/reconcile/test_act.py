@@ -34,7 +34,7 @@ from dscampaign.orchestrator.reconcile.actions import (
     Submit,
 )
 from dscampaign.orchestrator.reconcile.lease import FencedWriter
-from dscampaign.tests.support.policy_world import job, log_lines, outcome
+from dscampaign.tests.support.policy_world import job, log_lines
 from dscampaign.tests.support.world_on_disk import World, make_world, queued_world
 
 
@@ -93,15 +93,6 @@ def test_the_proof_of_an_end_is_kept(world: World) -> None:
     assert [event.message for event in world.events("ended")] == ["attempt 1: crash: boom"]
 
 
-def test_gpu_seconds_are_measured_by_a_single_clock(world: World) -> None:
-    """Those of its nodes are two days apart."""
-    first, second = (
-        outcome(started_s=start_s, ended_s=start_s + 60, node_rank=rank) for rank, start_s in enumerate((100.0, 2e5))
-    )
-    take(world, finish(world, outcomes=(first, second)))
-    assert latest(world).gpu_seconds == 60.0
-
-
 def test_a_lost_running_attempt_has_gpu_seconds(world: World) -> None:
     with world.store.write() as conn:
         queries.update_attempt(conn, latest(world).id, created_s=50.0)
@@ -134,24 +125,6 @@ def test_an_out_of_memory_is_remembered_for_all_that_are_like_it(world: World) -
         ("k|GPU|2", 8, True),
     ]
     assert (ledger.too_big, ledger.usable_gb, ledger.predict_gb(4)) == (8, 9.0, 6.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sample_gb", "remembered"), [("", 0.5, False), ("", 1.5, True), ("expandable_segments", 0.5, True)]
-)
-def test_memory_in_pieces_is_remembered_where_it_would_not_have_done_whole(
-    world: World, changes: str, sample_gb: float, remembered: bool
-) -> None:
-    row = latest(world)
-    with world.store.write() as conn:
-        queries.update_attempt(conn, row.id, memory_key="k", micro_batch=8, changes=changes)
-        told = MemoryObservation(
-            "k|GPU|2", row.id, 8, oom=False, after_init_gb=2.0, per_sample_gb=sample_gb, usable_gb=9.0
-        )
-        queries.observe_memory(conn, told)
-    take(world, finish(world, FailureClass.FRAGMENTATION))
-    with world.store.read() as conn:
-        assert (ledgers_of(conn, ["k"])["k"].too_big == 8) is remembered
 
 
 def test_notes_are_kept_in_the_evidence_of_the_attempt(world: World) -> None:

@@ -594,19 +594,8 @@ def test_a_running_attempt_is_marked_once_with_the_step_it_began_from() -> None:
     ("reason", "words"),
     [
         ("Priority", "waiting: other jobs come first (Priority)"),
-        ("QOSMaxJobsPerUserLimit", "waiting: a limit of your QOS is reached (QOSMaxJobsPerUserLimit)"),
         ("AssocGrpGRES", "waiting: a limit of your account is reached (AssocGrpGRES)"),
-        (
-            "ReqNodeNotAvail, UnavailableNodes:n1",
-            "waiting: a node that it asks for is not available (ReqNodeNotAvail, Unav",
-        ),
         ("ResourcesOfTomorrow", "waiting: ResourcesOfTomorrow"),
-        ("QOSMaxWallDurationPerJobLimit", "will not start"),
-        ("AssocMaxNodePerJobLimit", "will not start"),
-        ("PartitionTimeLimit", "will not start"),
-        ("JobHeldAdmin", "waiting: held by an administrator"),  # no other spec would change that
-        ("launch failed requeued held", "waiting: it could not be launched and is held: `scontrol release`"),
-        ("None", ""),
     ],
 )
 def test_a_pending_job_shows_its_reason(reason: str, words: str) -> None:
@@ -651,36 +640,6 @@ def test_a_hang_ends_the_run_and_names_the_ranks() -> None:
     assert "no step for 601 s" in note.message
     assert "rank 1 on n1 is stuck at step 119" in note.message
     assert cancel == CancelJob(attempt_row(), "7_0")
-
-
-@pytest.mark.parametrize(
-    ("idle_s", "values"),
-    [
-        (599, {}),
-        (601, {"p99_step_s": 40.0}),
-        (601, {"steps_known": 19}),
-        (601, {"p99_step_s": None}),
-        (6010, {"retry": RetryConfig(hang_factor=0)}),
-    ],
-)
-def test_a_slow_run_does_not_hang(idle_s: float, values: dict[str, Any]) -> None:
-    assert watched(attempt_row(), idle_s, **values) == []
-
-
-def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
-    row = attempt_row()
-    why = "a step takes 6 s, longer than prune.step_time_s = 5"
-    assert watched(row, 0, hopeless=why) == [Note(row, "pruned", why), CancelJob(row, "7_0")]
-    noted = attempt_row(evidence={"pruned": why})
-    assert watched(noted, 0, hopeless=why) == [CancelJob(noted, "7_0")]
-    saved = outcome(RankEnd(0, 85, None), RankEnd(1, 85, None), ended_by="signal", last_step=120)
-    view = AttemptView(noted, job("CANCELLED"), outcomes=(saved,), claimed=True)
-    actions = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
-    finish, change = actions
-    assert isinstance(finish, Finish)
-    assert (finish.verdict.kind, finish.verdict.reason) == ("pruned", why)
-    assert isinstance(change, SetRun)
-    assert (change.state, change.reason) == (RunState.FAILED, why)
 
 
 @pytest.mark.parametrize(

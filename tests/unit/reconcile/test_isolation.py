@@ -75,15 +75,6 @@ def test_any_line_of_a_script_is_ingested_or_set_aside(world: World) -> None:
     assert world.states() == {BAD: "completed", GOOD: "completed"}
 
 
-@pytest.mark.parametrize("text", ["cannot read \udcff.txt", "a\0b", "x" * 10_000_000], ids=["half", "nul", "long"])
-def test_any_error_text_can_be_recorded(world: World, text: str) -> None:
-    world.run_pass()
-    world.run_jobs("FAILED", exit_code=1, error=text)
-    world.run_pass()
-    assert all(text[:1] in run.reason for run in world.runs().values())
-    repr(world.events("ended")).encode()
-
-
 WHEN = {"started_s": 1.0, "ended_s": 2.0, "start_step": 0, "last_step": 3}
 WHO = {"generation": 1, "job_id": "1_0", "node_rank": 0, "host": "n", "launcher_exit": 0, "ended_by": ""}
 OUTCOME = {**WHO, **WHEN, "ranks": []}

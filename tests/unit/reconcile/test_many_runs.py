@@ -16,7 +16,7 @@ from dscampaign.db.states import AttemptState, RunState
 from dscampaign.files.private_files import make_below
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import stored
-from dscampaign.orchestrator.reconcile.actions import Action, Finish, SetRun, Submit
+from dscampaign.orchestrator.reconcile.actions import Action, Finish, SetRun
 from dscampaign.orchestrator.reconcile.decide import decide
 from dscampaign.orchestrator.reconcile.loop import Pass
 from dscampaign.orchestrator.reconcile.observe import RunMetrics, observe
@@ -178,56 +178,3 @@ def test_new_runs_begin_in_pieces_without_a_pause(world: World, monkeypatch: pyt
     assert [one.settled for one in watched if isinstance(one, Pass)][-1]
     assert pauses[0] == len(DEPTHS)
     assert world.ran == [(f"depth-{depth}", 1) for depth in DEPTHS]
-
-
-def test_a_node_that_failed_a_run_which_has_completed_since_is_excluded_for_the_next_one(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1]}, slurm={"gpus_per_node": 0, "mem": "1G", "time": "5"})
-    world.run_pass()
-    world.run_jobs("PREEMPTED", exit_code=None)
-    world.run_pass()
-    first = world.attempts("depth-1")[0]
-    told_of = {"reason": "ECC", "host": "n7", "seen_s": world.run_pass().snapshot.now_s}
-    with world.store.write() as conn:
-        queries.update_attempt(conn, first.id, failure_class="gpu", evidence=told_of)
-    world.run_jobs()
-    world.run_pass()
-    world.record(matrix={"depth": [1, 2]})
-    done = world.run_pass()
-    assert [view.run.name for view in done.snapshot.runs] == ["depth-2"]
-    assert [action.exclude for action in done.actions if isinstance(action, Submit)] == [("n7",)]
-    world.store.close()
-
-
-def test_new_runs_are_cancelled_before_others_begin(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "AT_ONCE", 2)
-    monkeypatch.setattr(stored, "PROBED", 1)
-    campaigns.record(world.store, world.submission(matrix={"depth": DEPTHS}, limits={"running": 1}))
-    world.run_pass()
-    campaigns.cancel(world.store, world.campaign, ["depth-5"])
-    world.run_pass()
-    assert world.states()["depth-5"] == "cancelled"
-
-
-def test_measurements_during_a_pass_are_not_missed(tmp_path: Path) -> None:
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1]}, repeats=2, train={"steps": 3, "global_batch": 8, "micro_batch": 4})
-    reconciler = world.reconciler()
-    reconciler.run_pass()
-    first = world.attempts("depth-1")[0]
-    key = f"{first.memory_key}|?|?"
-    fitted = MemoryObservation(key, first.id, 2, oom=False, peak_reserved_gb=1.0, usable_gb=80.0)
-
-    def measured() -> None:
-        with world.store.write() as conn:
-            queries.observe_memory(conn, fitted)
-            queries.observe_memory(conn, replace(fitted, micro_batch=4, oom=True))
-
-    begin(world)
-    world.cluster.on_look = measured
-    reconciler.run_pass()
-    world.cluster.on_look = lambda: None
-    reconciler.run_pass()
-    assert world.attempts("depth-1-r1")[0].micro_batch == 2
-    reconciler.close()
-    world.store.close()

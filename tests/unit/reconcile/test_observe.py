@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.states import AttemptState, RunState
-from dscampaign.files import file_systems
+from dscampaign.db.states import RunState
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared import checkpoint
@@ -109,24 +107,6 @@ def test_our_own_revocation_is_no_claim(world: World) -> None:
     assert attempt(world).claimed
 
 
-def test_the_agents_log_is_read_where_they_left_no_outcome(world: World) -> None:
-    batch = world.paths.batch(attempt(world).row.token)
-    (batch / "1_0_0_log.err").write_text("".join(f"line {i}\n" for i in range(100)))
-    (batch / "1_1_0_log.err").write_text("another task's\n")
-    assert attempt(world).lines == ()
-    world.cluster.jobs = {key: view._replace(state="FAILED") for key, view in world.cluster.jobs.items()}
-    lines = attempt(world).lines
-    assert [(line.file, line.number, line.text) for line in lines[-2:]] == [
-        ("1_0_0_log.err", 99, "line 98"),
-        ("1_0_0_log.err", 100, "line 99"),
-    ]
-    assert len(lines) == 40
-    world.cluster.jobs = {key: view._replace(state="PENDING") for key, view in world.cluster.jobs.items()}
-    world.run_jobs("FAILED", exit_code=1)
-    assert attempt(world).lines == ()
-    assert attempt(world).complete
-
-
 def test_a_checkpoint_of_this_experiment_is_found_until_the_run_is_settled(world: World) -> None:
     row = world.runs()["depth-1"]
     folder = world.paths.run("depth-1").checkpoints(row.config_hash)
@@ -140,26 +120,6 @@ def test_a_checkpoint_of_this_experiment_is_found_until_the_run_is_settled(world
     with world.store.write() as conn:
         queries.update_run(conn, row.id, state=RunState.COMPLETED)
     assert run(world).checkpoint_step == 0
-
-
-def test_the_folder_is_tried_only_where_a_run_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(world).storage is None
-    with world.store.write() as conn:
-        queries.update_attempt(conn, attempt(world).row.id, state=AttemptState.FAILED, failure_class="storage")
-    assert look(world).storage == ""
-    assert not list(world.paths.dir.rglob(".probe*"))
-    for desired, state in (("cancel", RunState.PENDING), ("run", RunState.FAILED)):  # it waits for nothing
-        with world.store.write() as conn:
-            queries.update_run(conn, run(world).run.id, desired=desired, state=state)
-        assert look(world).storage is None
-    with world.store.write() as conn:
-        queries.update_run(conn, run(world).run.id, state=RunState.PENDING)
-    monkeypatch.setattr(file_systems, "try_writing", full)
-    assert look(world).storage == "No space left on device"
-
-
-def full(_probe: Path) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_checkpoint_must_find_room(tmp_path: Path) -> None:

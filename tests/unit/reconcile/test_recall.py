@@ -12,7 +12,7 @@ import pytest
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.shared.closed_tasks import is_closed
-from dscampaign.orchestrator.reconcile.attempt_files import revoked, take_claim
+from dscampaign.orchestrator.reconcile.attempt_files import take_claim
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world
 
@@ -117,25 +117,6 @@ def test_a_store_that_goes_back_is_brought_up_to_its_folder(world: World, lost: 
     assert world.states() == {"depth-1": "completed"}
 
 
-def test_a_process_that_knew_a_submission_notices_that_the_store_has_forgotten_it(world: World) -> None:
-    world.record(**ONE, retry={"backoff_s": 0, "crash": 9})
-    first = world.reconciler()
-    first.run_pass()
-    earlier = saved(world.store)
-    world.run_jobs("FAILED", exit_code=None)
-    for _ in range(2):
-        first.run_pass()
-    first.close()
-    tokens = [row.token for row in world.attempts("depth-1")]
-    restore(world.store, earlier)
-    world.expire_lease()
-    world.run_pass()  # of another process
-    for _ in range(2):
-        first.run_pass()
-    assert [row.token for row in world.attempts("depth-1")] == tokens
-    assert len(world.cluster.submitted) == len(tokens) == 2
-
-
 def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(world: World) -> None:
     """Its job found the claim taken, and ran nothing: that is no crash of the script."""
     world.record(**ONE, retry={"backoff_s": 0, "infra": 9, "crash": 0})
@@ -151,21 +132,6 @@ def test_a_recalled_attempt_that_was_taken_back_is_lost_though_its_job_failed(wo
     first, *later = world.attempts("depth-1")
     assert (first.token, first.failure_class) == (row.token, "lost")
     assert later
-
-
-def test_files_of_another_submission_are_ignored(world: World) -> None:
-    world.record(**ONE)
-    world.run_pass()
-    [row] = world.attempts("depth-1")
-    files = world.paths.run("depth-1").attempt(1)
-    world.run_jobs()
-    for path in (files.claim, files.outcome(0)):
-        write_atomically(path, json.dumps({**(read_json(path) or {}), "token": "c.other", "config_hash": "other"}))
-    world.run_pass()
-    [first, second] = world.attempts("depth-1")
-    assert (first.failure_class, first.evidence["rule"], first.last_step) == ("lost", "foreign", None)
-    assert (second.generation, world.steps("depth-1")) == (2, [])
-    assert (read_json(files.claim) or {})["job_id"] != revoked(row.token)
 
 
 def test_a_job_whose_place_is_taken_is_cancelled(world: World) -> None:

@@ -167,19 +167,6 @@ def test_an_array_larger_than_the_site_allows_is_halved(world: World) -> None:
     assert len(world.events("submitting")) == 10  # what was too large has left nothing behind
 
 
-def test_a_full_queue_is_reported_once(world: World) -> None:
-    world.record(matrix={"depth": list(range(10))})
-    world.cluster.on_submit = taking(world.cluster, 4, for_now=True)
-    for _ in range(3):
-        done = world.run_pass()
-        assert [str(trouble) for trouble in done.troubles] == ["6 runs wait for room in the queue: no"]
-    assert sum(batch.size for batch in world.cluster.submitted) == 4
-    assert [event.message for event in world.events("queue.full")] == ["6 runs wait for room in the queue: no"]
-    assert len(world.events("submitting")) == 4
-    settle_all(world)
-    assert sorted(world.ran) == [(f"depth-{depth}", 1) for depth in range(10)]
-
-
 def test_a_queue_that_is_full_keeps_no_other_waiting(world: World) -> None:
     works = [{"depth": depth, "slurm.mem": f"{depth}G", "label": str(depth)} for depth in (1, 2)]
     world.record(matrix={"work": works, "slurm.partition": ["full", "free"]})
@@ -393,29 +380,6 @@ def test_the_lease_is_renewed_between_slow_commands_of_slurm(
         loop.Reconciler(world.store, world.campaign, SlurmExecutor()).run_pass()
         clock.now_s += lease.LEASE_TTL_S + 1
     assert asked == ["squeue", "sacct"] * 2
-
-
-def test_the_lease_is_renewed_while_a_long_spool_is_taken(
-    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    spool = world.paths.run("depth-1").attempt(1).metrics
-    spool.parent.mkdir(parents=True)
-    spool.write_text("".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in range(1, 6)))
-    stretches = []
-
-    def takes_long(*args: Any) -> IngestResult:
-        clock.now_s += 0.7 * lease.LEASE_TTL_S
-        with pytest.raises(LeaseHeld):
-            lease.take_lease(world.store, world.campaign, lease.LeaseHolder.me())
-        stretches.append(result := ingest(*args, max_bytes=40))
-        return result
-
-    monkeypatch.setattr(spools, "ingest", takes_long)
-    world.run_pass()
-    assert len(stretches) > 3
-    assert world.steps("depth-1") == [1, 2, 3, 4, 5]
 
 
 def test_a_run_that_reports_faster_than_it_is_read_starves_no_other(

@@ -155,18 +155,6 @@ def test_watches_take_turns_until_all_is_settled(world: World, monkeypatch: pyte
     second.close()
 
 
-def test_a_watch_puts_the_next_pass_off_for_all(world: World) -> None:
-    """However many processes there are, Slurm is asked about a campaign once per interval."""
-    (one, first), (two, second) = turns_of(world), turns_of(world)
-    watch = one.watch(sleep=lambda _: None)
-    assert names([found for _, found in zip(NAMES, watch, strict=False) if isinstance(found, Outcome)]) == list(NAMES)
-    assert list(two.one_round()) == []
-    one.close()
-    assert names(list(two.one_round())) == list(NAMES)  # it was stopped: others go on at once
-    first.close()
-    second.close()
-
-
 def test_a_clock_set_back_delays_no_campaign(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the host of the database gets its time corrected: what was put off until ten would wait for an hour."""
     ahead_s = [3600.0]

@@ -76,14 +76,10 @@ def test_a_whole_number_in_any_form(tmp_path: Path, steps: str) -> None:
     ("override", "message", "hint"),
     [
         ("train.steps", "expected FIELD=VALUE", "write --set train.steps=VALUE"),
-        ("=3", "expected FIELD=VALUE", "write --set FIELD=VALUE"),
         ("trian.steps=3", "unknown field", 'did you mean "train.steps"?'),
-        ("train.stepz=3", "unknown field", 'did you mean "steps"?'),
         ("setup=[a]", "unknown field", "write slurm.setup or local.setup"),
-        ("lr=0.1", "is set by the axis matrix.lr", "write --set 'matrix.lr=[0.1]'"),
         ("train.lr=0.1", "is set by the axis matrix.lr", "write --set 'matrix.lr=[0.1]'"),
         ("slurm.nodes=2", "is set by the axis matrix.slurm.nodes", "write --set 'matrix.slurm.nodes=[2]'"),
-        ("precision=fp32", "is set by the axis matrix.kind", "write --set 'matrix.kind=[fp32]'"),
     ],
 )
 def test_overrides_without_effect(tmp_path: Path, override: str, message: str, hint: str) -> None:
@@ -159,10 +155,8 @@ def test_mistakes_of_a_first_day(tmp_path: Path, text: str, field: str, message:
     ("text", "field", "message", "hint"),
     [
         ("https://huggingface.co/a/b", "train.model", "is an address", "write a/b"),
-        ("https://huggingface.co/a/b/tree/main", "train.model", "is an address", "write a/b"),
         ("s3://bucket/model", "train.model", "is an address", "fetch it first"),
         ("a/b/c", "train.model", "is neither here nor a name on the hub", "paths start at the spec's folder"),
-        ('"gpt2\\n"', "train.model", "contains a line break", "write it on a single line"),
     ],
 )
 def test_a_model_that_no_node_could_find(tmp_path: Path, text: str, field: str, message: str, hint: str) -> None:
@@ -191,11 +185,8 @@ def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:
     ("axis", "field"),
     [
         ("env.A B: [1]", "matrix.env.A B[0]"),
-        ("env.CAMPAIGN_A: [1]", "matrix.env.CAMPAIGN_A[0]"),
         ("env.A.B: [1, 2]", "matrix.env.A.B"),
-        ("deepspeed.zero_optimization.stage.x: [1, 2]", "matrix.deepspeed.zero_optimization.stage.x"),
         ("dataset: [wikitext, a b]", "matrix.dataset[1]"),
-        ("dataset: [wikitext, '']", "matrix.dataset[1]"),
     ],
 )
 def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: str, field: str) -> None:

@@ -50,21 +50,6 @@ def test_a_missing_tokenizer_or_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slurm", "matrix", "said"),
-    [
-        ({"time": "24:00"}, {}, ['slurm.time "24:00" is 24 minutes for Slurm; 24 hours are "24:00:00"']),
-        ({}, {"time": ["12:00", "90"]}, ['slurm.time "12:00" is 12 minutes for Slurm; 12 hours are "12:00:00"']),
-        ({"time": "24:00:00"}, {"slurm.time": ["2-12:30", "90"]}, []),
-    ],
-)
-def test_minutes_that_look_like_hours_are_remarked(
-    slurm: dict[str, str], matrix: dict[str, list[str]], said: list[str]
-) -> None:
-    fields = {"name": "x", "command": ["a.py"], "slurm": {"partition": "a", **slurm}, "matrix": matrix}
-    assert remarks(Spec.model_validate(fields)) == said
-
-
-@pytest.mark.parametrize(
     ("matrix", "said"),
     [
         ({"seed": [1, 2, 3], "lr": [0.1]}, "axis seed: each seed is compared as a condition of its own; for repeats"),

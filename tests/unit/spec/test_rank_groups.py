@@ -20,10 +20,8 @@ from dscampaign.orchestrator.memory.feasibility import needs_of
 from dscampaign.orchestrator.memory.parameter_count import count_parameters
 from dscampaign.orchestrator.memory.zero_memory import Sizes, alternatives
 from dscampaign.orchestrator.spec.batch_size import sharers
-from dscampaign.orchestrator.spec.conflicts import remarks
 from dscampaign.orchestrator.spec.expand import Run, expand
 from dscampaign.orchestrator.spec.load import load_spec
-from dscampaign.orchestrator.spec.model import Spec
 
 EIGHT = {"nodes": 2, "gpus_per_node": "h100:4"}
 LLAMA = {"model_type": "llama", "num_attention_heads": 16, "num_key_value_heads": 8, "hidden_size": 256}
@@ -160,15 +158,6 @@ def test_what_cannot_work_is_refused_with_its_place(
     tmp_path: Path, kind: str, changes: dict[str, Any], field: str, message: str
 ) -> None:
     assert problems(kind, tmp_path, **changes)[field or f"train.{kind}"].startswith(message)
-
-
-@both
-def test_groups_across_nodes_are_remarked(field: str) -> None:
-    fitting, spread = (
-        remarks(Spec.model_validate({"name": "s", "slurm": EIGHT, "train": {field: size}})) for size in (4, 8)
-    )
-    assert fitting == []
-    assert spread[0].startswith(f"train.{field} 8 does not divide the 4 ranks of a node")
 
 
 @pytest.mark.parametrize(

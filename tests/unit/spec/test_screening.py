@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from dscampaign.db.states import Stage
 from dscampaign.orchestrator.errors import InvalidSpec
@@ -58,12 +57,6 @@ def test_a_full_run_is_the_experiment_that_it_would_be_without() -> None:
 )
 def test_the_three_rules(given: object, kept: object) -> None:
     assert ScreenConfig.model_validate({"steps": 2, "keep": given}).keep == kept
-
-
-@pytest.mark.parametrize("given", [0, -1, True, 2.5, "3", "best", "within 10", "within -1%", None, ["pareto"]])
-def test_anything_else_is_refused(given: object) -> None:
-    with pytest.raises(ValidationError, match="keep"):
-        ScreenConfig.model_validate({"steps": 2, "keep": given})
 
 
 @pytest.mark.parametrize(

@@ -164,22 +164,6 @@ def test_a_stage_given_twice(write: Write) -> None:
     assert "zero_stage to 3, but train.zero_stage is 2" in found[2]
 
 
-@pytest.mark.parametrize(
-    ("offload", "stage", "words"),
-    [
-        ("offload_param: {device: cpu}", 2, "use stage 3"),
-        ("offload_optimizer: {device: cpu}", 0, "needs ZeRO 1, 2 or 3"),
-        ("offload_optimizer: {device: nvme}", 3, "needs nvme_path"),
-        ("offload_optimizer: {device: nvme, nvme_path: /local}", 1, "ZeRO stage 1 on device nvme"),
-        ("offload_optimizer: {device: nvme, nvme_path: /local}", 2, "ZeRO stage 2 on device nvme"),
-        ("offload_optimizer: cpu", 1, "expected a mapping"),
-    ],
-)
-def test_offload_that_cannot_work(write: Write, offload: str, stage: int, words: str) -> None:
-    found = write.problem(f"deepspeed: {{zero_optimization: {{stage: {stage}, {offload}}}}}")
-    assert words in found[2]
-
-
 def test_steps_or_epochs(write: Write) -> None:
     both = write.problems(MINIMAL + "  epochs: 2\n")
     neither = write.problems(MINIMAL.replace("  steps: 100\n", ""))

@@ -177,20 +177,3 @@ def test_the_list_has_a_line_for_each_template(capsys: Output) -> None:
     assert [line.split()[0] for line in lines] == sorted([*POINTS, "starter", "local"])
     assert {line.split()[0] for line in lines if line.split()[1] == "yes"} == set(POINTS)
     assert not Path("campaign.yaml").exists()
-
-
-def test_an_unknown_template_gets_a_guess_and_all_names(capsys: Output) -> None:
-    assert main(["init", "--from", "five-strategy"]) == 2
-    err = capsys.readouterr().err
-    assert (
-        'hint: did you mean "five-strategies"? one of: deepspeed-knobs, five-strategies, five-strategies-next, ' in err
-    )
-    assert all(name in err for name in POINTS)
-
-
-def test_a_template_without_a_laptop_scale_says_which_have_one(capsys: Output) -> None:
-    assert main(["init", "--from", "starter", "--scale", "smoke"]) == 2
-    err = capsys.readouterr().err
-    assert "template starter has no scale smoke" in err
-    assert "these have: deepspeed-knobs, five-strategies, " in err
-    assert not Path("campaign.yaml").exists()

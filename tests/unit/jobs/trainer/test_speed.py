@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dscampaign.db.records import WARM_UP_STEPS
-from dscampaign.jobs.trainer.speed import Speed, Work, peak_flops, quartiles_of
+from dscampaign.jobs.trainer.speed import Speed, Work, peak_flops
 
 WORK = Work(tokens=8192, ranks=2, flops_per_token=1e9, peak_flops=1e15)
 
@@ -32,15 +32,6 @@ def test_the_warm_up_is_left_out_and_reported() -> None:
     assert summary["mfu"] == pytest.approx(2 * 8192 / 0.6 * 1e9 / 1e15)
     assert summary["step_time_median_s"] == pytest.approx(0.15)
     assert summary["data_wait_share"] == pytest.approx(0.2)
-
-
-def test_quartiles_are_interpolated() -> None:
-    assert quartiles_of([4.0, 1.0, 2.0, 3.0]) == (1.75, 2.5, 3.25)
-    assert quartiles_of([3.0]) == (3.0, 3.0, 3.0)
-
-
-def test_an_unknown_device_has_no_utilisation() -> None:
-    assert Work(8192, 1, 1e9, None).mfu(0.1) is None
 
 
 @pytest.mark.parametrize(

@@ -82,25 +82,9 @@ def test_a_folder_that_somebody_else_made_first_is_not_used(tmp_path: Path) -> N
         apart(rendered(tmp_path), one)
 
 
-def test_a_configuration_without_a_disk_stays_as_it_is(tmp_path: Path) -> None:
-    config = {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}
-    assert apart(config, job(tmp_path, "a", 1)) == config
-
-
 def test_weights_have_buffers_of_their_own_size(tmp_path: Path) -> None:
     config = rendered(tmp_path)
     zero = with_room(config, largest=1001, ranks=2)["zero_optimization"]
     assert zero["offload_param"]["buffer_size"] == 501
     assert "buffer_size" not in zero["offload_optimizer"], "DeepSpeed refuses it there"
     assert config == rendered(tmp_path)
-
-
-def test_a_size_that_the_user_names_is_kept(tmp_path: Path) -> None:
-    config = rendered(tmp_path)
-    config["zero_optimization"]["offload_param"]["buffer_size"] = 7
-    assert with_room(config, largest=1001, ranks=2) == config
-
-
-@pytest.mark.parametrize("config", [{}, {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}])
-def test_weights_elsewhere_need_no_buffers(config: dict[str, Any]) -> None:
-    assert with_room(config, largest=1001, ranks=2) == config
