@@ -207,6 +207,15 @@ class CommonForms:
             return None
         if read and read.counts and read.total > (self._run_steps or 0):  # a longer epoch, perhaps of smaller batches
             return None if self._accumulates or read.step > (self._run_steps or 0) else read
+        return read and self._over_all(read)
+
+    def _over_all(self, read: Reading) -> Reading:
+        """Count a step over all epochs if their number, beside that of an epoch's steps, makes the run's steps."""
+        epoch, last = self._of_epochs
+        first = {last * read.total: 1, (last + 1) * read.total: 0}.get(self._run_steps or 0)  # from 1, or from 0
+        if read.epoch == epoch and last and first is not None:
+            read.line["step"] += (epoch - first) * read.total
+            read.epoch = None
         return read
 
     def _turned(self, read: Reading) -> bool:
