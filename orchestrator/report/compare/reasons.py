@@ -118,9 +118,15 @@ def reasons_text(reasons: Sequence[Reason], *, short: bool = False) -> str:
     details = list(dict.fromkeys(reason.detail for reason in reasons if reason.detail))
     return (_SHORT if short else _TEXTS)[first.code].format(
         number=" to ".join(ends) + first.unit,
-        names=" and ".join(first.names) if len(first.names) == 2 else some(first.names, 2 if short else 3),
+        names=_names_text(first.names, short=short),
         detail=details[0] + (", and others" if len(details) > 1 else "") if details else "",
     )
+
+
+def _names_text(names: Sequence[str], *, short: bool) -> str:
+    if short and len(names) > 1:
+        return f"{len(names)} others"
+    return " and ".join(names) if len(names) == 2 else some(names, 3)
 
 
 def grouped_reasons(reasons: Iterable[tuple[str, Reason]]) -> list[tuple[tuple[str, ...], tuple[Reason, ...]]]:

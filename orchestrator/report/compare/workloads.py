@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dscampaign.orchestrator.formatting import count
 from dscampaign.orchestrator.report.measure.run import MeasuredRun
 from dscampaign.orchestrator.spec.effects import WORK
 
@@ -50,9 +50,11 @@ def workloads_of(
     `baseline` names the baseline of its workload; other workloads have their default, by the spec's values `given`.
     """
     groups = [_changed_alike(group) for group in grouped(conditions, asked_work)]
-    works = [asked_work(group[0]) for group in groups]
-    varying = [name for name in (*WORK, _RANKS) if len({key_of(work[name]) for work in works}) > 1]
-    return [Workload(_name(group[0], varying), group, *baseline_of(group, baseline, given)) for group in groups]
+    names = _names([_shared(group) for group in groups])
+    if len(set(names)) < len(groups):
+        names = _names([asked_work(group[0]) for group in groups])
+    named = zip(names, groups, strict=True)
+    return [Workload(name, group, *baseline_of(group, baseline, given)) for name, group in named]
 
 
 def _changed_alike(group: Sequence[Condition]) -> tuple[Condition, ...]:
@@ -94,21 +96,31 @@ def seconds_to_loss(run: MeasuredRun, target: float) -> float | None:
     return None if unsure > _UNSURE * total else total
 
 
-def _name(condition: Condition, varying: Sequence[str]) -> str:
-    words = [
-        f"{name} {_word(condition, name)}" for name in varying if name != _RANKS and condition.field(name) is not None
+def _shared(group: Sequence[Condition]) -> dict[str, Any]:
+    """Return parameters of the matrix that may name a workload: no labels, ways of training, or digests."""
+    first, train = group[0], group[0].runs[0].train
+    return {
+        name: value
+        for name, value in first.params.items()
+        if all(one.params.get(name) == value for one in group)
+        and name not in ("label", "strategy")
+        and (name not in train or name in WORK)
+        and not (isinstance(train.get(name), Mapping) and _DIGEST.fullmatch(str(value)))
+    }
+
+
+def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    varying = [name for name in dict.fromkeys(chain(*settings)) if len({key_of(one.get(name)) for one in settings}) > 1]
+    return [
+        ", ".join(f"{name} {_word(one[name])}" for name in varying if one.get(name) is not None) for one in settings
     ]
-    return ", ".join([*words, *([count(condition.ranks, "rank")] if _RANKS in varying else [])])
 
 
-def _word(condition: Condition, name: str) -> str:
-    """Return a value for a heading: of a structure its name in the matrix, else its first fields."""
-    value = condition.field(name)
+def _word(value: Any) -> str:
+    """Return a value for a heading: of a structure its first fields."""
     if not isinstance(value, Mapping):
         return str(value)
-    named = str(condition.params.get(name, ""))
-    fields = [f"{key}={value[key]}" for key in value if isinstance(value[key], int | str)]
-    return named if named and not _DIGEST.fullmatch(named) else " ".join(fields[:3])
+    return " ".join([f"{key}={each}" for key, each in value.items() if isinstance(each, int | str)][:3])
 
 
 def _level(run: MeasuredRun) -> float | None:

@@ -247,20 +247,18 @@ def _settings(results: Results, looks: Looks) -> Section:
 
 
 def axis_charts(results: Results, looks: Looks) -> Iterator[Chart]:
-    """Yield charts along each numeric axis: the loss first if an axis changes what is learned."""
+    """Yield a chart of the leading figure, loss or speed, along each numeric axis."""
     compared = results.comparisons
-    loss, loss_title = (
-        ("held_out", "held-out loss") if compared[0].loss_is == "held-out" else ("final_loss", "final loss")
-    )
-    speed = {"tokens_per_s": "tokens/s"} if compared[0].in_tokens else {"step_s": "step (ms)"}
-    leads = {loss: loss_title} if results.workloads[0].answer.lead is Objective.LOSS else {}
-    figures = {**leads, **speed, "mem_reserved_gb": "memory (GB)", loss: loss_title}
+    if loss_leads := results.workloads[0].answer.lead is Objective.LOSS:
+        held_out = compared[0].loss_is == "held-out"
+        name, title = ("held_out", "held-out loss") if held_out else ("final_loss", "final loss")
+    else:
+        name, title = ("tokens_per_s", "tokens/s") if compared[0].in_tokens else ("step_s", "step (ms)")
     for axis in dict.fromkeys(name for each in compared for name in each.condition.params):
-        for name, title in figures.items():
-            if name == loss and axis in WORK:  # losses of different work do not compare
-                continue
-            if chart := charts.along(compared, looks, axis, name, title):
-                yield chart
+        if loss_leads and axis in WORK:  # losses of different work do not compare
+            continue
+        if chart := charts.along(compared, looks, axis, name, title):
+            yield chart
 
 
 def _time_to_loss(results: Results, looks: Looks) -> Section:
