@@ -89,6 +89,8 @@ def _speed(row: Row) -> str:
 
 
 def _comparison(one: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:
+    if one.shared:
+        yield page.paint(clean(one.shared), Style.BOLD)
     left, right = map(clean, one.titles)
     if left == right:
         left, right = f"{left} (A)", f"{right} (B)"

@@ -43,12 +43,18 @@ _Conditions = Callable[[str], list[Condition]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A condition beside another, the baseline; differences are (field of the configuration, left, right value)."""
+    """A condition beside another, the baseline.
+
+    Attributes:
+        differences: (field of the configuration, left, right value).
+        shared: the parts that their titles had in common, and no longer have.
+    """
 
     left: Condition
     right: Condition
     differences: tuple[tuple[str, str, str], ...]
     result: BaselineComparison
+    shared: str = ""
 
     @property
     def titles(self) -> tuple[str, str]:
@@ -99,21 +105,22 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
     named = find(store, words[0] if len(words) == 3 else None) if len(words) == 3 or len(campaigns) == 1 else None
     if named and (pairs := _that_differ_in(words[-2:], conditions(named.name))):
         margin = named.provenance.get("loss_margin")
-        return ComparedOperands(tuple(compare(*pair, margin=margin, among=len(pairs)) for pair in pairs))
+        compared = (compare(*pair, margin=margin, among=len(pairs)) for pair in pairs.values())
+        return ComparedOperands(tuple(replace(one, shared=parts) for one, parts in zip(compared, pairs, strict=True)))
     (home, left), (_, right) = (_condition(store, word, conditions, campaigns, named) for word in words[-2:])
     return ComparedOperands((compare(left, right, margin=campaigns[home].provenance.get("loss_margin")),))
 
 
-def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> list[tuple[Condition, Condition]]:
-    """Return the pairs whose titles differ only in these two parts: `deepspeed 0.19.5` and `deepspeed 0.19.8`."""
-    sides: list[dict[tuple[str, ...], Condition]] = [{}, {}]
+def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> dict[str, tuple[Condition, Condition]]:
+    """Return the pairs whose titles differ in these two parts alone, such as two versions, by the other parts."""
+    sides: list[dict[str, Condition]] = [{}, {}]
     for one in conditions:
         parts = one.title.split(SEPARATOR)
         for value, side in zip(values, sides, strict=True):
             if value in parts:
-                side[tuple(part for part in parts if part != value)] = one
+                side[SEPARATOR.join(part for part in parts if part != value)] = replace(one, title=value)
     left, right = sides
-    return [(one, right[rest]) for rest, one in left.items() if rest in right]
+    return {shared: (one, right[shared]) for shared, one in left.items() if shared in right}
 
 
 def _lacks_the_other(conditions: _Conditions, campaigns: Iterable[str], words: Sequence[str]) -> UserError:

@@ -74,6 +74,7 @@ def comparison_document(compared: ComparedOperands, limits: Sequence[Limit] = ()
 def _comparison(one: Comparison, limits: Sequence[Limit]) -> dict[str, Any]:
     loss = one.result.loss
     return {
+        "shared": one.shared,
         "left": one.left.name,
         "right": one.right.name,
         "configuration": [{"field": name, "left": a, "right": b} for name, a, b in one.differences],

@@ -50,6 +50,7 @@ def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted
     found = compare_operands(store, [OLD, NEW]).comparisons
     store.close()
     assert [(one.left.name, one.right.name, one.result.among) for one in found] == [("a", "b", 2), ("c", "d", 2)]
+    assert [(one.shared, *one.titles) for one in found] == [(f"ZeRO {stage}", OLD, NEW) for stage in (1, 2)]
     assert ("deepspeed", "0.19.5", "0.19.8") in found[0].differences
     assert found[0].step_time
     assert found[0].step_time.value == pytest.approx(1.1, rel=0.01)
