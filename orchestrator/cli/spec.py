@@ -186,8 +186,8 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     """Show the effect of submitting a spec.
 
     Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
-    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU; more
-    than 60 runs by axis. With RUN, shows that run's DeepSpeed configuration instead.
+    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU; of
+    more than 60 runs a few. With RUN, shows that run's DeepSpeed configuration instead.
 
     Examples:
       campaign plan campaign.yaml zero_stage-2

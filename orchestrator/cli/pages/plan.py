@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from dscampaign.orchestrator.memory.feasibility import Shortage
 from dscampaign.orchestrator.memory.prediction import HEADROOM
 from dscampaign.orchestrator.spec.batch_size import sharers
 from dscampaign.orchestrator.spec.expand import Run
-from dscampaign.orchestrator.spec.matrix import value_slug
 from dscampaign.orchestrator.spec.slurm_syntax import MINUTES_SECONDS
 
 from .text import Cell, Page, Style, changed_line, changed_name, table
@@ -38,16 +37,14 @@ _HEADER: Final = ("", "run", "params", "batch", "states", "memory", "machine", "
 _RIGHT: Final = "--r-rr--rw"
 _LIMIT: Final = _HEADER.index("time")
 _ASKED: Final = ("partition", "account", "qos")
-_AXES: Final = ("axis", "values", "", "runs of each")
 _DROPPED: Final = ("states", "time", "params", "steps", "memory", "machine")
 """Columns that a narrow terminal does without, the least important first."""
 
 _UNKNOWN: Final = Cell("unknown", Style.DIM)
 
 ROWS_AT_MOST: Final = 60
-"""A plan of more runs is summed up by axis."""
-SPECIAL_AT_MOST: Final = 20
-_VALUES_NAMED: Final = 4
+"""Of a plan with more runs, only `SHOWN_OF_MANY` are shown, those first that do not simply start or continue."""
+SHOWN_OF_MANY: Final = 20
 
 
 def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
@@ -57,10 +54,13 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
         everything: a row for every run, however many there are.
     """
     later = "  ? if the screening keeps it" if plan.screening else ""
-    whole = everything or len(plan.runs) <= ROWS_AT_MOST
+    most = None if everything or len(plan.runs) <= ROWS_AT_MOST else SHOWN_OF_MANY
+    shown = sorted(plan.runs, key=lambda item: not _is_special(item))[:most] if most else plan.runs
+    hidden = len(plan.runs) - len(shown)
+    more = f"… and {count(hidden, 'more run')}: `{typed('plan', SPEC, '--all')}`"
     sections = [
         [page.paint(f"{_LEGEND}{later}", Style.DIM)],
-        *([_table(plan.runs, page)] if whole else [table(page, _AXES, _axes(plan), "-r-r"), *_special(plan, page)]),
+        [*_table(shown, page), *([page.paint(more, Style.DIM)] if hidden else [])],
         _command(plan),
         _differing(plan, page),
         [changed_line(item.name, " ".join(item.changes)) for item in plan.runs if item.changes],
@@ -79,31 +79,6 @@ def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
     asked = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
     header = [*_HEADER[:_LIMIT], *asked, *_HEADER[_LIMIT:]]
     return table(page, header, _rows(items, asked), f"{_RIGHT[:_LIMIT]}{'-' * len(asked)}{_RIGHT[_LIMIT:]}", _DROPPED)
-
-
-def _axes(plan: Plan) -> Iterator[list[str]]:
-    """`lr  3  0.001, 0.01, 0.1  4,000`; a range of runs if the values have not equally many."""
-    points = [item.run.params for item in plan.runs if item.run]
-    for name in dict.fromkeys(name for point in points for name in point):
-        runs = Counter(value_slug(point[name]) for point in points if name in point)
-        fewest, most = min(runs.values()), max(runs.values())
-        each = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        yield [clean(name), f"{len(runs):,}", _abridged(list(runs)), each]
-
-
-def _abridged(values: Sequence[str]) -> str:
-    """`0, 1, 2 … 99`."""
-    if len(values) <= _VALUES_NAMED:
-        return ", ".join(values)
-    return f"{', '.join(values[: _VALUES_NAMED - 1])} … {values[-1]}"
-
-
-def _special(plan: Plan, page: Page) -> list[list[str]]:
-    """The runs that do not simply start, or continue as they are."""
-    special = [item for item in plan.runs if _is_special(item)][:SPECIAL_AT_MOST]
-    hidden = len(plan.runs) - len(special)
-    more = f"… and {count(hidden, 'more run')}" if special else "Every run"
-    return [_table(special, page), [page.paint(f"{more}: `{typed('plan', SPEC, '--all')}`", Style.DIM)]]
 
 
 def _is_special(item: PlannedRun) -> bool:
