@@ -15,10 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-from dscampaign.orchestrator.errors import FieldPath
-
 from .field_types import Hint, Lines, Scalar, SpecSection, Text, Whole
-from .other_names import hint_for, meant
+from .other_names import hint_for
 from .slurm_syntax import gpus_of_node, slurm_minutes
 
 OWNED_OPTIONS: Final = {
@@ -215,15 +213,6 @@ class SlurmConfig(SpecSection):
 
 
 _OPTIONS: Final = (*SlurmConfig.model_fields, *PASSED_OPTIONS)
-
-
-def option_meant(name: str) -> FieldPath:
-    """Return the field for an option without a field of its own, by `option_problem`; () for none."""
-    name = name.replace("-", "_")
-    if name in OWNED_OPTIONS or name in PASSED_OPTIONS:
-        return tuple(_INSTEAD[name].split(".")) if name in _INSTEAD else ()
-    field = meant(name, _OPTIONS)
-    return ("slurm", field) if field in SlurmConfig.model_fields else ()
 
 
 def option_problem(name: str, value: Any) -> tuple[str, str | None] | None:

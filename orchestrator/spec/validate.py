@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES, find_shape, positions_of
-from dscampaign.orchestrator.errors import FieldPath, Finding, concerns
+from dscampaign.orchestrator.errors import FieldPath, Finding
 
 from . import batch_size, conflicts
 from .model import RunConfig, Spec, TrainConfig
-from .slurm_section import option_meant, option_problem
+from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
 _RANKS: Final = (("slurm", "nodes"), ("slurm", "gpus_per_node"), ("slurm", "gres"), ("ranks_per_node",))
@@ -39,13 +39,7 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     else:
         found += [*_gpus(config), *conflicts.check(config, world_size, config.slurm.gpus)]
     found += _of_command(config) if config.command is not None else _of_training(config)
-    return first_causes(found)
-
-
-def first_causes(found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that stay after each misspelt name is corrected."""
-    meant = {place for finding in found if finding.at_key for place in finding.places[1:]}
-    return [finding for finding in found if finding.at_key or not concerns(finding, meant)]
+    return found
 
 
 def remarks(spec: Spec) -> list[str]:
@@ -136,8 +130,7 @@ def _slurm(config: RunConfig) -> Iterator[Finding]:
     slurm = config.slurm
     for name, value in (slurm.model_extra or {}).items():
         if problem := option_problem(name, value):
-            places = (("slurm", name), option_meant(name))
-            yield Finding(tuple(filter(None, places)), *problem, at_key=True)
+            yield Finding((("slurm", name),), *problem, at_key=True)
     if slurm.signal_delay_s >= slurm.time_min * 60:
         hint = "raise slurm.time, or set a shorter slurm.signal_delay_s: a run needs time to train and to save"
         message = (

@@ -16,7 +16,6 @@ from .forward_section import TOOLS
 from .matrix import field_path, fields_ending_in
 from .model import Spec
 from .other_names import hint_for, meant, our_name
-from .validate import first_causes
 from .yaml_source import written
 
 _MESSAGES: Final = {
@@ -39,7 +38,7 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
         if old is not finding and all(one.message.startswith(_EXPECTED) for one in (old, finding)):
             # A field that takes text or a mapping has an error for each.
             merged[place] = replace(old, message=f"{old.message} or {finding.message.removeprefix(_EXPECTED)}")
-    return first_causes(list(merged.values()))
+    return list(merged.values())
 
 
 def _finding(detail: Mapping[str, Any], data: Mapping[str, Any]) -> Finding:

@@ -32,7 +32,6 @@ _SHOWN: Final = 100
 _PLACEHOLDER: Final = re.compile(r"\{[\w.]+\}")
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _LEADING_ZERO: Final = re.compile(r"0b?[\d_]+")
-_BOOLEANS: Final = {"yes": True, "on": True, "no": False, "off": False}
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,6 @@ class _Reader:
             if abs(value) >= _MAX_WHOLE:
                 self._complain(place, "is too large a number", "quote it if it is text")
             return int(value)
-        if type(value) is str and _is_free(place) and value.lower() in _BOOLEANS:
-            return _BOOLEANS[value.lower()]
         return self._text(str(value.value if isinstance(value, TaggedScalar) else value), place)
 
     def _text(self, text: str, place: FieldPath) -> str:
@@ -219,12 +216,6 @@ def _positions(content: CommentedMap, key: Any) -> tuple[int, int, int, int]:
         line, column, value_line, value_column = content.lc.data[key]
         return line, column, value_line, value_column
     return next((_positions(source, key) for source in content.merge if key in source), (0, 0, 0, 0))
-
-
-def _is_free(place: FieldPath) -> bool:
-    """There, `no` as the text that YAML 1.2 makes of it would count as true."""
-    names = [part for part in place if isinstance(part, str)]
-    return any(name.partition(".")[0] == "deepspeed" for name in names) or "model" in names[:-1]
 
 
 def written(value: Any, *, flow: bool = False) -> str:
