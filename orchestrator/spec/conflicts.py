@@ -191,8 +191,8 @@ def _groups(config: RunConfig, world_size: int) -> Iterator[Finding]:
         ("tensor_parallel", _beside_tensors(config)),
     ):
         for other, message in others.items() if getattr(train, field) > 1 else ():
-            places = (("train", field), other, ("train",))
-            yield Finding(places, f"does not go with {message}", f"change {other[-1]}, or leave {field} out")
+            pair: tuple[FieldPath, ...] = (("train", field), other, ("train",))
+            yield Finding(pair, f"does not go with {message}", f"change {other[-1]}, or leave {field} out")
 
 
 def _beside_sequences(train: TrainConfig) -> dict[FieldPath, str]:
