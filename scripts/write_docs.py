@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from dscampaign.orchestrator.cli.console import ALIASES
 from dscampaign.orchestrator.cli.main import campaign
-from dscampaign.orchestrator.cli.options import ALIASES
 from dscampaign.orchestrator.errors import (
     EXIT_BUG,
     EXIT_FAILED,

@@ -182,7 +182,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     campaign, change = spec_diff(store, submission)
     copies = submission.codes(make=False)
     codes = {run.config_hash: copies.of(run.config) for run in submission.runs}
-    script_checks.require_usable(submission, copies.seen)
+    if any(run.config.command for run in submission.runs):
+        script_checks.require_usable(submission, copies.seen)
     submits, trouble = _decided(store, campaign, submission, change) if store and campaign else ({}, None)
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()

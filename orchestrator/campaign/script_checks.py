@@ -39,8 +39,6 @@ _NAMED: Final = 3
 
 def require_usable(submission: Submission, codes: Sequence[Code]) -> None:
     """Raise SpecError with the mistakes in the command of a submission, as far as this machine has its files."""
-    if all(run.config.command is None for run in submission.runs):
-        return
     findings = [*_unused(submission, codes), *_shared_folders(submission.runs)]
     if findings:
         document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))

@@ -15,18 +15,23 @@ from dscampaign.orchestrator.commands import SPEC, typed
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import count, duration, size
 
-from .options import (
+from .console import (
     Verb,
     Verbs,
     agreed,
     campaign_argument,
+    echo,
+    echo_either,
+    echo_err,
+    echo_page,
     json_option,
     names,
+    page_for,
+    progress_shown,
     store_options,
     verb,
     yes_option,
 )
-from .output import echo, echo_either, echo_err, echo_page, page_for, progress_shown
 from .pages.text import Cell, Page, Style, table
 
 if TYPE_CHECKING:

@@ -18,8 +18,17 @@ from dscampaign.orchestrator.errors import EXIT_OK, UserError, did_you_mean
 from dscampaign.orchestrator.formatting import clean, count, printable, size, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
-from .options import campaign_argument, format_option, names, store_options, verb
-from .output import echo_err, echo_next, echo_page, progress_shown
+from .console import (
+    campaign_argument,
+    echo_err,
+    echo_next,
+    echo_page,
+    format_option,
+    names,
+    progress_shown,
+    store_options,
+    verb,
+)
 from .report import needs_the_extra, results_of_campaign
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from dscampaign.orchestrator.errors import (
 
 from .campaigns import db, list_campaigns, rm, share
 from .campaigns import gc as collect
+from .console import Verbs, completing, completion, echo, echo_err, echo_error
 from .export import export, promote, weights
-from .options import Verbs, completing, completion
-from .output import echo, echo_err, echo_error
 from .report import compare, recommend, report
 from .runs import cancel, reconcile, retry, submit
 from .show import diagnose, doctor, explain, logs, status

@@ -17,8 +17,19 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED,
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.objective import Objective
 
-from .options import campaign_argument, json_option, names, store_options, verb
-from .output import echo_either, echo_err, echo_json, echo_page, page_for, progress_shown
+from .console import (
+    campaign_argument,
+    echo_either,
+    echo_err,
+    echo_json,
+    echo_page,
+    json_option,
+    names,
+    page_for,
+    progress_shown,
+    store_options,
+    verb,
+)
 
 if TYPE_CHECKING:
     from dscampaign.db.records import CampaignRow

@@ -17,17 +17,21 @@ from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABL
 from dscampaign.orchestrator.formatting import count, rough
 from dscampaign.orchestrator.settings import Settings
 
-from .options import (
+from .console import (
     agreed,
     campaign_argument,
+    echo_err,
+    echo_json,
+    echo_next,
     json_option,
+    page_for,
+    progress_shown,
     runs_argument,
     selection_options,
     store_options,
     verb,
     yes_option,
 )
-from .output import echo_err, echo_json, echo_next, page_for, progress_shown
 from .spec import read_submission, set_option, spec_argument, warn_of_other_store
 
 if TYPE_CHECKING:

@@ -17,14 +17,19 @@ from dscampaign.orchestrator.doctor.check import Check, Severity
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, UserError
 from dscampaign.orchestrator.formatting import clean, count, source, words
 
-from .options import (
+from .console import (
+    echo_either,
+    echo_err,
+    echo_json,
+    echo_screen,
     json_option,
+    page_for,
     runs_argument,
+    screen_height,
     selection_options,
     store_options,
     verb,
 )
-from .output import echo_either, echo_err, echo_json, echo_screen, page_for, screen_height
 from .pages.text import Cell, Page, Style, table
 from .spec import read_submission, set_option
 
@@ -151,7 +156,7 @@ def logs(
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
     from dscampaign.orchestrator.campaign.selection import find_run
 
-    from .output import log_stream
+    from .console import log_stream
 
     where = locate(place, words)
     campaign, run = find_run(opened := where.open(), where.words)

@@ -18,8 +18,7 @@ from dscampaign.orchestrator.errors import EXIT_OK, SpecError, UserError, did_yo
 from dscampaign.orchestrator.formatting import count, some
 from dscampaign.orchestrator.user_files import check_folder_of, whole_file
 
-from .options import json_option, store_options, verb
-from .output import echo, echo_err, echo_json, echo_page, page_for, progress_shown
+from .console import echo, echo_err, echo_json, echo_page, json_option, page_for, progress_shown, store_options, verb
 from .pages.text import table
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, LeaseHeld
 from dscampaign.orchestrator.reconcile.loop import LONGEST_REST_S, SLURM_POLL_S, Pass, Reconciler
 from dscampaign.orchestrator.reconcile.turns import Outcome, Turns
 
-from .output import echo, echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
+from .console import echo, echo_err, echo_json, echo_page, page_for, progress_shown, screen_height, terminal_size
 from .pages.actions import action_lines
 from .pages.status import headline, status_page, steps_line
 from .pages.text import fold

@@ -10,8 +10,8 @@ from click.shell_completion import ShellComplete
 from dscampaign.db import queries
 from dscampaign.db.records import NewRun
 from dscampaign.db.store import Store
+from dscampaign.orchestrator.cli.console import SHELLS
 from dscampaign.orchestrator.cli.main import campaign, main
-from dscampaign.orchestrator.cli.options import SHELLS
 from dscampaign.tests.support.cli_world import make_world
 
 Output = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, failures_of, read_status
-from dscampaign.orchestrator.cli import output
+from dscampaign.orchestrator.cli import console
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
@@ -125,11 +125,11 @@ def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("LESS", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     text = "\n".join(map(str, range(50)))
-    output.echo_screen(text)
+    console.echo_screen(text)
     assert not seen.exists()  # no terminal
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    output.echo_screen("short")
+    console.echo_screen("short")
     assert not seen.exists()
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    output.echo_screen(text)
+    console.echo_screen(text)
     assert seen.read_text() == f"{text}\nFRX\n"

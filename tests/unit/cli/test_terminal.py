@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dscampaign.db import queries
+from dscampaign.orchestrator.cli.console import TerminalLog
 from dscampaign.orchestrator.cli.main import main
-from dscampaign.orchestrator.cli.output import TerminalLog
 from dscampaign.orchestrator.formatting import printable
 from dscampaign.tests.support.cli_world import World, make_world
 
