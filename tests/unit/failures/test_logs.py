@@ -55,6 +55,10 @@ def test_the_abort_of_a_rank_that_waited_is_not_the_cause(said: str, expected: s
     assert meaning(judge(outcome(*KILLED, launcher_exit=250, lines=log_lines(said, WATCHDOG)))) == expected
 
 
+def test_a_signal_that_nobody_explains_is_what_ended_it() -> None:
+    assert judge(outcome(*KILLED, launcher_exit=250, lines=log_lines("[rank6]: KeyError: 'a'"))).kind == "crash"
+
+
 def test_a_rank_s_own_word_beats_any_log() -> None:
     lines = log_lines("ModuleNotFoundError: No module named 'optional'")
     assert judge(raised("builtins.RuntimeError", "boom", lines=lines)).kind == "crash"

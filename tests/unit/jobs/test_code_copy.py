@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.jobs.shared.code_copy import CodeCopy, in_copy, in_copy_paths
+from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, in_copy, in_copy_paths
 
 
 @pytest.fixture
@@ -49,3 +49,16 @@ def test_folders_on_the_path_are_the_copy_s_if_they_were_copied(folder: Path) ->
     assert in_copy_paths(value, str(project), copied(folder), copy) == expected
     assert in_copy_paths("src", str(project), None, copy) == f"{project}/src"
     assert in_copy_paths("", str(project), None, copy) == ""
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"root": 1, "files": 2}', '{"root": "/", "files": {}, "new": 1}'])
+def test_a_manifest_that_is_none_is_a_damaged_copy(tmp_path: Path, text: str) -> None:
+    copy = CopyPaths(tmp_path / "0123456789abcdef")
+    copy.manifest.write_text(text)
+    with pytest.raises(DamagedCopy):
+        copy.verify()
+
+
+def test_a_folder_that_is_away_is_not_a_damaged_copy(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        CopyPaths(tmp_path / "away" / "0123456789abcdef").verify()

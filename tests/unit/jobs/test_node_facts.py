@@ -104,6 +104,14 @@ def test_a_gpu_that_was_lost_before_the_attempt_is_missing(nvml: FakeNvml) -> No
     assert (facts.before, facts.missing) == ((Gpu("GPU-a0", 10, 80),), True)
 
 
+def test_a_driver_that_is_broken_gives_its_word(nvml: FakeNvml) -> None:
+    nvml.trouble = "Driver/library version mismatch"
+    facts = GpuWatch(2, "").facts()
+    assert facts is not None
+    assert (facts.before, facts.after, facts.trouble) == (None, None, "Driver/library version mismatch")
+    assert not facts.missing
+
+
 def record(text: str) -> bytes:
     """A record of the kernel's log."""
     return b"3,1,%d,-;%s\n" % (time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6, text.encode())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import progress
-from dscampaign.jobs.agent.progress import RankProgress, RankWatch
+from dscampaign.jobs.agent.progress import Heartbeat, RankProgress, RankWatch
 from dscampaign.tests.unit.jobs.test_report import PREAMBLE
 
 
@@ -125,6 +125,19 @@ os.kill(os.getpid(), 9)
     assert living.is_dir()
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"ts": 5.0}', '{"ts": 5.0, "mood": 1}', '{"ts": 5.0, "ranks": [1]}', '{"ts": 5, "ranks": {"0": {"x": 1}}}'),
+        *('{"ts": 5, "idle_s": "long"}', '{"ts": 5, "idle_s": NaN}', '{"ts": 5, "ranks": {"x": {}}}'),
+        *('{"ts": 5, "ranks": {"0": {"step": 1e9, "phase": "train"}}}', '{"ts": 5, "phase": null}'),
+    ],
+)
+def test_of_another_version_it_is_a_sign_of_life(tmp_path: Path, text: str) -> None:
+    (tmp_path / "beat").write_text(text)
+    assert Heartbeat.read(tmp_path / "beat") == Heartbeat(5.0)
 
 
 @pytest.mark.parametrize("step", ["Infinity", "1e400", "[]", "true", '"1"', "1" * 5000, "[" * 900 + "]" * 900])

@@ -198,6 +198,20 @@ def test_the_folder_of_another_campaign_of_that_name_is_not_taken_for_it(tmp_pat
         other.store.close()
 
 
+@pytest.mark.parametrize("content", ["", "{", '{"campaign'])
+def test_a_damaged_marker_is_written_anew_by_a_submission(tmp_path: Path, content: str) -> None:
+    with shared_world(tmp_path) as (world, _):
+        world.record()
+        world.run_pass()
+        world.paths.marker.write_text(content)
+        with pytest.raises(Unreachable, match="damaged"):
+            world.run_pass()
+        world.record()
+        assert json.loads(world.paths.marker.read_text())["campaign"] == "c"
+        settle(world)
+        assert world.ran == [("depth-1", 1), ("depth-2", 1)]
+
+
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

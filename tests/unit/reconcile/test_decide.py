@@ -290,6 +290,18 @@ def test_three_attempts_from_one_step_are_held(every: int | None, hint: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("lasted_s", "said"),
+    [(3420.0, ", shortly before its time limit, slurm.time = 1:00:00"), (3419.0, "")],  # Slurm asks 120 to 180 s before
+)
+def test_a_stop_near_the_time_limit_names_it(lasted_s: float, said: str) -> None:
+    left = outcome(last_step=37, ended_by="stop", started_s=NOW_S - 4000, ended_s=NOW_S - 4000 + lasted_s)
+    view = run_view(AttemptView(attempt_row(), job=job("COMPLETED"), outcomes=(left,)))
+    [finish] = of_kind(Finish, decide(snapshot(view)))
+    assert finish.verdict.kind == "stopped"
+    assert finish.verdict.reason == f"stopped after a checkpoint at step 37{said}"
+
+
+@pytest.mark.parametrize(
     ("steps", "held"),
     [
         ([None, (0, 74), None], False),  # how far the third came, nobody knows
@@ -303,6 +315,13 @@ def test_where_a_script_began_that_made_no_step_is_not_known(steps: list[tuple[i
     view = run_view(*(ended_row(i, "preempted", start_step=a, last_step=b) for i, (a, b) in enumerate(made, 1)))
     view = replace(view, run=replace(view.run, config={**view.run.config, "command": ["train.py"]}))
     assert bool(of_kind(Submit, decide(snapshot(view)))) is not held
+
+
+def test_of_crashes_that_lead_nowhere_the_last_comes_first() -> None:
+    past = [ended_row(i, "crash", start_step=0, last_step=3, evidence={"reason": "ValueError: odd"}) for i in (1, 2, 3)]
+    _, change = after(*past)
+    assert change is not None
+    assert change.reason.startswith("ValueError: odd · 3 attempts ended without a new checkpoint; fix it, or ")
 
 
 def test_a_checkpoint_of_the_last_attempt_is_progress() -> None:
@@ -640,6 +659,32 @@ def test_a_hang_ends_the_run_and_names_the_ranks() -> None:
     assert "no step for 601 s" in note.message
     assert "rank 1 on n1 is stuck at step 119" in note.message
     assert cancel == CancelJob(attempt_row(), "7_0")
+
+
+def test_its_job_is_ended_until_it_is_gone_and_then_it_hung() -> None:
+    row = attempt_row(evidence={"hang": "no step for 601 s"})
+    assert watched(row, 0) == [CancelJob(row, "7_0")]
+    ended = outcome(RankEnd(0, None, None), RankEnd(1, None, None), ended_by="signal", launcher_exit=1, last_step=120)
+    view = AttemptView(row, job("CANCELLED"), outcomes=(ended,), claimed=True)
+    finish, *_ = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("hang", "no step for 601 s")
+
+
+def test_a_hopeless_run_is_ended_and_fails_for_that() -> None:
+    row = attempt_row()
+    why = "a step takes 6 s, longer than prune.step_time_s = 5"
+    assert watched(row, 0, hopeless=why) == [Note(row, "pruned", why), CancelJob(row, "7_0")]
+    noted = attempt_row(evidence={"pruned": why})
+    assert watched(noted, 0, hopeless=why) == [CancelJob(noted, "7_0")]
+    saved = outcome(RankEnd(0, 85, None), RankEnd(1, 85, None), ended_by="signal", last_step=120)
+    view = AttemptView(noted, job("CANCELLED"), outcomes=(saved,), claimed=True)
+    actions = decide(snapshot(run_view(view, run=run_row(generation=1, state=RunState.RUNNING))))
+    finish, change = actions
+    assert isinstance(finish, Finish)
+    assert (finish.verdict.kind, finish.verdict.reason) == ("pruned", why)
+    assert isinstance(change, SetRun)
+    assert (change.state, change.reason) == (RunState.FAILED, why)
 
 
 @pytest.mark.parametrize(
