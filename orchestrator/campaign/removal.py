@@ -136,15 +136,10 @@ class Removal:
 
     @property
     def listing(self) -> list[str]:
-        """A line for each topmost place of which at least a part goes."""
+        """The deletion in a line."""
         if self.size_bytes is None or self.folder.is_symlink():
             return []
-        kept = {place for stays in self.kept for place in (stays.path, *stays.path.parents)}
-        if self.folder not in kept:
-            return [f"deletes {self.folder}"]
-        whole = {stays.path for stays in self.kept}
-        places = sorted({*self.folder.iterdir()} - whole)
-        return [f"deletes {'the files of campaign in ' if place in kept else ''}{place}" for place in places]
+        return [f"deletes {'the files of campaign in ' if self.kept else ''}{self.folder}"]
 
 
 def removal_of(store: Store, campaign: CampaignRow) -> Removal:

@@ -238,7 +238,7 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
 
 
 def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
-    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %); 74.1 GB held`; before a peak, the prediction."""
+    """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %)`; before a peak, the prediction."""
     measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
     usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
     if seen is None or measured_gb is None:
@@ -248,30 +248,21 @@ def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
     error = ""
     if predicted_gb:
         error = f", {predicted_gb:.1f} predicted ({100 * (predicted_gb / measured_gb - 1):+.1f} %)"
-    held_gb = seen.peak_reserved_gb
-    held = f"; {held_gb:.1f} GB held" if held_gb and held_gb != measured_gb else ""
-    return f"{measured_gb:.1f}{usable} GB at the peak{error}{held}"
+    return f"{measured_gb:.1f}{usable} GB at the peak{error}"
 
 
 def speed_line(events: Sequence[EventRow], attempt_id: int) -> str:
-    """Such as `400k tokens/s (100k a rank), MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps; ...`.
-
-    Empty if nothing is known.
-    """
+    """Return `400k tokens/s, MFU 34.8%, 20.5 ms a step (IQR 0.3) over 80 steps`; "" if nothing is known."""
     speed = speed_document(events, attempt_id)
     if speed is None:
         return ""
-    each = speed.get("tokens_per_s_per_gpu")
-    a_rank = f" ({short_number(each)} a rank)" if each and each != speed["tokens_per_s"] else ""
-    parts = [f"{short_number(speed['tokens_per_s'])} tokens/s{a_rank}"]
+    parts = [f"{short_number(speed['tokens_per_s'])} tokens/s"]
     parts += [f"MFU {speed['mfu']:.1%}"] if speed.get("mfu") else []
     if "step_time_median_s" in speed:
         median, spread = (figure(1e3 * speed.get(name, 0.0)) for name in ("step_time_median_s", "step_time_iqr_s"))
         parts += [f"{median} ms a step (IQR {spread}) over {count(int(speed.get('steps', 0)), 'step')}"]
-    rest = [f"warm-up of {count(int(speed.get('warm_up_steps', 0)), 'step')} took {speed.get('warm_up_s', 0.0):.1f} s"]
-    rest += [f"{speed['data_wait_share']:.1%} waited for data"] if speed.get("data_wait_share", 0.0) >= 0.001 else []
-    rest += [f"{speed['alloc_retries']:.0f} allocator retries"] if speed.get("alloc_retries") else []
-    return "; ".join([", ".join(parts), *rest])
+    parts += [f"{speed['data_wait_share']:.1%} waited for data"] if speed.get("data_wait_share", 0.0) >= 0.001 else []
+    return ", ".join(parts)
 
 
 def _verdict(row: AttemptRow, facts: RunDetails, page: Page) -> Iterator[str]:
