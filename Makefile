@@ -36,6 +36,8 @@ demo: $(STAMP)
 # What DeepSpeed and Inductor compile is kept with the environment that it was compiled for.
 test test-all: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv/torch_extensions
 test test-all: export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/.venv/inductor
+# Models of tests are tiny: threads that wait for work would only keep the cores busy.
+test test-all: export OMP_NUM_THREADS := 1
 test: PYTEST_LANE := -m "not nightly"
 test-all: export MACHINE_EXAMPLES ?= 5000
 test-all: export OURS_HISTORIES ?= 100

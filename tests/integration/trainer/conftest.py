@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from dscampaign.tests.integration.trainer.attempts import ON_CPU, WORLD_SIZE, Attempt
 from dscampaign.tests.integration.trainer.ranks import Ranks
 
 Launch = Callable[..., Ranks]
+
+torch.set_num_threads(1)  # models are tiny, and idle threads of OpenMP keep a core busy for a while
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def train_many(
     return train
 
 
-def in_lanes(names: Iterable[str], default: Container[str]) -> list[Any]:
+def in_lanes(names: Iterable[Any], default: Container[Any]) -> list[Any]:
     """Parameters of which only the default ones are no nightly tests."""
     return [pytest.param(name, marks=() if name in default else pytest.mark.nightly) for name in names]
 

@@ -239,6 +239,7 @@ def test_only_verified_versions_are_patched(
     assert patches.state(train_config(deepspeed_patches=wanted)) == state
 
 
+@pytest.mark.nightly
 def test_the_trainer_loads_patches_only_to_apply_them() -> None:
     """Another version of DeepSpeed may lack the parts that their modules import."""
     names = ("trainer.deepspeed_patches", "trainer.gathers", "trainer.reductions")

@@ -15,6 +15,7 @@ from dscampaign.jobs import report
 from dscampaign.jobs.trainer.meter import Meter
 from dscampaign.orchestrator.report.measure.timing import lines_of, timing
 from dscampaign.tests.integration.trainer.attempts import train_config
+from dscampaign.tests.integration.trainer.conftest import in_lanes
 
 pytestmark = pytest.mark.training
 
@@ -22,7 +23,7 @@ UNTIMED = 7
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("log_every", [1, 4, 10, 25, 1000])
+@pytest.mark.parametrize("log_every", in_lanes([1, 4, 10, 25, 1000], {1, 10}))
 @pytest.mark.parametrize("first", [1, 13])
 @pytest.mark.parametrize("pause_every", [None, 7])
 @pytest.mark.parametrize("profile_at", [None, 31])
