@@ -40,14 +40,14 @@ class _Array:
         """Return the view of a task; `unseen`: without any line it was cancelled in the queue."""
         if index in self.tasks:
             return self.tasks[index]
-        known = self.shared or next(iter(self.tasks.values()))
-        if not known.terminal or known is not self.shared:
+        line = self.shared or next(iter(self.tasks.values()))
+        if not line.terminal or line is not self.shared:
             waits = self.shared is not None and (self.named is None or index in self.named)
             if waits or not unseen:
                 return None
-            known = known._replace(state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
-        job_id = f"{known.job_id.partition('_')[0]}_{index}"
-        return known._replace(task=index, job_id=job_id, started_s=None, nodes="", inferred=True)
+            line = line._replace(state="CANCELLED", ended_s=None, exit_code="", cancelled_by=None)
+        job_id = f"{line.job_id.partition('_')[0]}_{index}"
+        return line._replace(task=index, job_id=job_id, started_s=None, nodes="", inferred=True)
 
 
 def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], unseen: Collection[Key] = ()) -> Jobs:
@@ -59,39 +59,39 @@ def task_views(lines: Iterable[tuple[str, JobView]], wanted: Collection[Key], un
         unseen: tasks that squeue does not show, which the accounting has a line of if they ever began.
     """
     arrays: dict[str, dict[str, _Array]] = defaultdict(lambda: defaultdict(_Array))
-    known = {token: token for token, _ in wanted}  # ten thousand lines name the same few
+    tokens = {token: token for token, _ in wanted}  # ten thousand lines name the same few
     for name, line in lines:
         job, ours = _JOB_ID.fullmatch(line.job_id), _NAME.fullmatch(name)
         if not job or not ours:
             continue
-        token, (number, task, named) = known.get(ours[1] or ours[2]), job.groups()
+        token, (number, task, tasks_text) = tokens.get(ours[1] or ours[2]), job.groups()
         if token is None:
             continue
         array = arrays[token][number]
         if task is None:
-            array.shared, array.named = line._replace(token=token), task_numbers(named)
+            array.shared, array.named = line._replace(token=token), task_numbers(tasks_text)
         else:
             array.tasks[int(task)] = line._replace(token=token, task=int(task))
-    found = {}
+    by_task = {}
     for token, index in sorted(wanted):
         listed = arrays[token].values()
         views = [view for array in listed if (view := array.view(index, unseen=(token, index) in unseen))]
         # of two arrays, one that says nothing of a task may hide that it waits
         own = [array.tasks[index] for array in listed if index in array.tasks]
         if chosen := own or (views if len(views) == len(listed) else []):
-            found[token, index] = {view.job_id: view for view in chosen}
-    return found
+            by_task[token, index] = {view.job_id: view for view in chosen}
+    return by_task
 
 
 def task_numbers(text: str | None) -> Collection[int] | None:
     """Return the tasks that a shared line names; None if it names none, or not all: ``[1-2,6,...]``."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in (text or "").partition("%")[0].split(","):
-        if not (one := _RANGE.fullmatch(part)):
+        if not (match := _RANGE.fullmatch(part)):
             return None
-        first, last, step = one.groups()
-        found.update(range(int(first), int(last or first) + 1, int(step or 1)))
-    return found
+        first, last, step = match.groups()
+        numbers.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return numbers
 
 
 def cancelled(
@@ -118,20 +118,22 @@ def cancelled(
         shown_s: returns for how long Slurm shows ended jobs.
         tasks_of: returns the tasks of an array, by its number, that the controller names; None if unknown.
     """
-    missed = [one for one in waited if (one.token, one.task) in absent] if absent else []
+    missed = [entry for entry in waited if (entry.token, entry.task) in absent] if absent else []
     arrays = {_array(job) for job in shown} if missed else set()
-    known = [one for one in missed if _array(one) in arrays]
-    least_s = shown_s() if known else 0.0
+    listed = [entry for entry in missed if _array(entry) in arrays]
+    least_s = shown_s() if listed else 0.0
     missed = [
-        one
-        for one in known
-        if one.ago_s < least_s or (one.missed_s >= MISSED_S and (one.token, one.task) in unrecorded)
+        entry
+        for entry in listed
+        if entry.ago_s < least_s or (entry.missed_s >= MISSED_S and (entry.token, entry.task) in unrecorded)
     ]
-    named = {array: tasks_of(array) for array in {_array(one)[1] for one in missed}}
+    tasks_by_array = {array: tasks_of(array) for array in {_array(entry)[1] for entry in missed}}
     return {
-        (one.token, one.task): {one.job_id: JobView(one.token, one.task, one.job_id, "CANCELLED", inferred=True)}
-        for one in missed
-        if (tasks := named[_array(one)[1]]) is not None and one.task not in tasks
+        (entry.token, entry.task): {
+            entry.job_id: JobView(entry.token, entry.task, entry.job_id, "CANCELLED", inferred=True)
+        }
+        for entry in missed
+        if (tasks := tasks_by_array[_array(entry)[1]]) is not None and entry.task not in tasks
     }
 
 

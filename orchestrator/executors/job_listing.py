@@ -155,11 +155,11 @@ def _squeue(question: _Question) -> Jobs:
     done = question.ask(["squeue", "--all", "--noheader", "--array", "--states=all", "-o", SQUEUE_FORMAT])
     if done.returncode:
         raise Unreachable(f"squeue: {done.stderr.strip()}", about="squeue")
-    seen = []
+    listed = []
     for job_id, state, reason, submit, start, end, nodes, name in question.answers(done.stdout):
         times = unix_time(submit), unix_time(start), unix_time(end)  # the end of a running job is a forecast
-        seen.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
-    return task_views(seen, question.wanted)
+        listed.append((name, JobView("", 0, job_id, state, reason, *times, "", nodes)))
+    return task_views(listed, question.wanted)
 
 
 def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _Records:
@@ -175,17 +175,17 @@ def _sacct(question: _Question, since_s: float, unseen: Collection[Key]) -> _Rec
 
 def _parse_sacct(text: str, question: _Question, unseen: Collection[Key]) -> Jobs:
     out_of_memory = set()
-    seen = []
+    listed = []
     for *fields, name in question.answers(text):
         job = recorded_job(*fields)
         if is_step(job.job_id):
             if ran_out_of_memory(job):
                 out_of_memory.add(job.job_id.split(".")[0])
         else:
-            seen.append((name, job))
+            listed.append((name, job))
     return {
         key: {n: job._replace(step_out_of_memory=True) if n in out_of_memory else job for n, job in views.items()}
-        for key, views in task_views(seen, question.wanted, unseen).items()
+        for key, views in task_views(listed, question.wanted, unseen).items()
     }
 
 
@@ -229,7 +229,7 @@ def _tasks_of(array: str) -> set[int] | None:
         done = ask(["scontrol", "show", "job", array])
     except Unreachable:
         return None
-    named = re.findall(rf"\bArrayJobId={array} ArrayTaskId=(\S+)", done.stdout)
-    tasks = [task_numbers(text) for text in named]
+    texts = re.findall(rf"\bArrayJobId={array} ArrayTaskId=(\S+)", done.stdout)
+    tasks = [task_numbers(text) for text in texts]
     complete = [some for some in tasks if some is not None]
     return {task for some in complete for task in some} if complete and len(complete) == len(tasks) else None

@@ -210,14 +210,14 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
         return {"setup": list(config.local.setup)}
     slurm = config.slurm
     passed = {name.replace("_", "-"): value for name, value in slurm.passed_options.items()}
-    asked = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation"}) | {
+    options = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation"}) | {
         "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
         "mem": f"{ceil(slurm.mem_mb * mem_scale)}M" if slurm.mem_mb and mem_scale != 1.0 else slurm.mem,
         "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
         "setup": list(slurm.setup),
         "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def new_token(campaign: str, runs: Sequence[str]) -> str:
@@ -243,7 +243,7 @@ class Shapes:
         """Return a key that is equal for equal resources, and the resources; arguments as of `resources`."""
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
-            asked = resources(config, mem_scale=mem_scale, exclude=exclude)
-            self._known[same] = json.dumps(asked, sort_keys=True), asked, config  # which keeps its sections' ids
-        key, asked, _ = self._known[same]
-        return key, asked
+            request = resources(config, mem_scale=mem_scale, exclude=exclude)
+            self._known[same] = json.dumps(request, sort_keys=True), request, config  # which keeps its sections' ids
+        key, request, _ = self._known[same]
+        return key, request

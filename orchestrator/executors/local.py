@@ -97,11 +97,11 @@ class LocalExecutor:
             local = self._started_here(token)
             complete = complete and local
             for index in indexes:
-                found = [_view(token, index, pid) for pid in running.get((token, index), ())]
-                if len(found) > 1:
-                    rivals[token, index] = found
-                elif found:
-                    [jobs[token, index]] = found
+                views = [_view(token, index, pid) for pid in running.get((token, index), ())]
+                if len(views) > 1:
+                    rivals[token, index] = views
+                elif views:
+                    [jobs[token, index]] = views
                 elif local:
                     jobs[token, index] = JobView(token, index, "", "GONE")
         return JobListing(jobs, complete, rivals)
@@ -161,12 +161,12 @@ def _view(token: str, index: int, pid: int) -> JobView:
 def _agents(user: int) -> dict[tuple[str, int], list[int]]:
     # A child that an agent has just forked still has its command line: agents are those whose parents have none like
     # it.
-    found: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+    agents: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (seen := _agent(Path(entry.path), user)):
-            key, parent = seen
-            found[key][int(entry.name)] = parent
-    return {key: [pid for pid, up in pids.items() if up not in pids] for key, pids in found.items()}
+        if entry.name.isdigit() and (agent := _agent(Path(entry.path), user)):
+            key, parent = agent
+            agents[key][int(entry.name)] = parent
+    return {key: [pid for pid, up in pids.items() if up not in pids] for key, pids in agents.items()}
 
 
 def _agent(process: Path, user: int) -> tuple[tuple[str, int], int] | None:

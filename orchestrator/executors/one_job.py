@@ -65,13 +65,13 @@ def _by_scontrol(job_id: str) -> OneJob | None:
         if "Invalid job id" in done.stderr:
             return None
         raise Unreachable(plain(done.stderr), "try again, or give the job's log")
-    told = dict(re.findall(r"(?:^|(?<=\s))(\w+)=(\S*)", done.stdout))
+    fields = dict(re.findall(r"(?:^|(?<=\s))(\w+)=(\S*)", done.stdout))
     if done.stdout.count("JobId=") > 1 and "_" not in job_id and "ArrayTaskId=" in done.stdout:
         raise UserError(f"job {job_id} is an array", f"name a task, for example {job_id}_0")
     names = re.findall(r"^\s*Std(?:Err|Out)=(.+)$", done.stdout, re.MULTILINE)
-    state, code, submit, start, end, nodes = (told.get(name, "") for name in _FIELDS)
+    state, code, submit, start, end, nodes = (fields.get(name, "") for name in _FIELDS)
     view = recorded_job(job_id, "", code, submit, start, end, nodes)._replace(
-        state=state, reason=told.get("Reason", "")
+        state=state, reason=fields.get("Reason", "")
     )
     return OneJob(view, "scontrol", tuple(dict.fromkeys(Path(name) for name in names)))
 
@@ -81,9 +81,9 @@ def _by_sacct(job_id: str) -> OneJob | None:
     if done.returncode:
         raise Unreachable(plain(done.stderr), "try again, or give the job's log")
     lines = (line.split("|", 8) for line in done.stdout.splitlines())
-    seen = [recorded_job(*fields[:7]) for fields in lines if len(fields) == 9]
-    job = next((view for view in seen if view.job_id == job_id), None)
-    if job is None and any(view.job_id.startswith(f"{job_id}_") for view in seen):
+    views = [recorded_job(*fields[:7]) for fields in lines if len(fields) == 9]
+    job = next((view for view in views if view.job_id == job_id), None)
+    if job is None and any(view.job_id.startswith(f"{job_id}_") for view in views):
         raise UserError(f"job {job_id} is an array", f"name a task, for example {job_id}_0")
-    starved = any(ran_out_of_memory(view) for view in seen if is_step(view.job_id))
+    starved = any(ran_out_of_memory(view) for view in views if is_step(view.job_id))
     return OneJob(job._replace(step_out_of_memory=starved), "sacct") if job else None

@@ -58,10 +58,10 @@ def waits_because(reason: str) -> tuple[str, Cause | None]:
     """Return `waiting: no free nodes yet (Resources)`, and its cause; "" if Slurm gives no reason."""
     if reason in ("", "None"):
         return "", None
-    said = next((f"{words} ({reason})" for key, words in _WORDS.items() if re.match(rf"{key}\b", reason)), reason)
+    text = next((f"{words} ({reason})" for key, words in _WORDS.items() if re.match(rf"{key}\b", reason)), reason)
     if limit := _LIMIT.match(reason):
-        said = f"a limit of your {'QOS' if limit[1] == 'QOS' else 'account'} is reached ({reason})"
+        text = f"a limit of your {'QOS' if limit[1] == 'QOS' else 'account'} is reached ({reason})"
     if will_not_start(reason):
         advice = "change the spec's slurm section and submit it"
-        return f"will not start: {said}; {advice}", Cause(CauseCode.NEVER_STARTS)
-    return f"waiting: {said}", None
+        return f"will not start: {text}; {advice}", Cause(CauseCode.NEVER_STARTS)
+    return f"waiting: {text}", None

@@ -71,10 +71,10 @@ def submitted_id(stdout: str) -> str:
     Raises:
         SubmissionUnclear: sbatch named none, or several.
     """
-    found = set(_JOB_ID.findall(stdout))
-    if len(found) != 1:
-        raise SubmissionUnclear(f"sbatch named {len(found) or 'no'} jobs: {stdout.strip()!r:.200}")
-    return str(found.pop())
+    ids = set(_JOB_ID.findall(stdout))
+    if len(ids) != 1:
+        raise SubmissionUnclear(f"sbatch named {len(ids) or 'no'} jobs: {stdout.strip()!r:.200}")
+    return str(ids.pop())
 
 
 def submission_error(stdout: str, stderr: str) -> Exception:
@@ -83,17 +83,17 @@ def submission_error(stdout: str, stderr: str) -> Exception:
     if _JOB_ID.search(stdout) or _MAY_EXIST.search(text):
         return SubmissionUnclear(text)
     # a site's wrapper may try more than once: each failed try must be sure to have submitted nothing
-    errors = [_meaning(text[: found.end()]) for found in _DECISIVE.finditer(text)] or [_meaning(text)]
+    errors = [_meaning(text[: match.end()]) for match in _DECISIVE.finditer(text)] or [_meaning(text)]
     return next((error for error in errors if isinstance(error, SubmissionUnclear)), errors[-1])
 
 
 def interrupted(after_s: float, stderr: bytes) -> SubmissionUnclear:
     """Return the error of an sbatch that was ended: its own next try may have been under way."""
-    said = stderr.decode(errors="replace").strip()
-    if _CLUSTER_FULL.search(said):
-        why = "the cluster takes no more jobs for now (MaxJobCount)"
-        return SubmissionUnclear(f"{why}: sbatch was still trying after {after_s:.0f} s", full=True)
-    last = f", and last said: {last_words(said)}" if said else ""
+    text = stderr.decode(errors="replace").strip()
+    if _CLUSTER_FULL.search(text):
+        reason = "the cluster takes no more jobs for now (MaxJobCount)"
+        return SubmissionUnclear(f"{reason}: sbatch was still trying after {after_s:.0f} s", full=True)
+    last = f", and last said: {last_words(text)}" if text else ""
     return SubmissionUnclear(f"sbatch did not respond within {after_s:.0f} s{last}")
 
 
@@ -104,8 +104,8 @@ def first_line(text: str) -> str:
 
 def plain(text: str) -> str:
     """Return the message of sbatch without its prefixes."""
-    said = (_SAID_WITH.sub("", line).strip() for line in text.splitlines())
-    return "; ".join(dict.fromkeys(line for line in said if line)) or "no reason given"
+    lines = (_SAID_WITH.sub("", line).strip() for line in text.splitlines())
+    return "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"
 
 
 def last_words(text: str) -> str:
@@ -140,14 +140,14 @@ def _of_policy(limits: Sequence[str], line: str) -> Exception:
     """The name of a limit decides; without one, it is taken for that of jobs in the queue."""
     if not limits:
         return ArrayTooLarge(f"sbatch: {line}", for_now=True)
-    said = f"{limits[-1]}: {line}"
+    message = f"{limits[-1]}: {line}"
     if "Submit" in limits[-1]:
-        return ArrayTooLarge(f"sbatch: {said}", for_now=True)
-    return SubmissionRefused(said) if _JOBS_OWN_LIMIT.search(limits[-1]) else _later(f"sbatch: {said}")
+        return ArrayTooLarge(f"sbatch: {message}", for_now=True)
+    return SubmissionRefused(message) if _JOBS_OWN_LIMIT.search(limits[-1]) else _later(f"sbatch: {message}")
 
 
-def _later(said: str) -> Unreachable:
-    return Unreachable(said, "nothing was submitted; the next pass tries again", about="sbatch")
+def _later(message: str) -> Unreachable:
+    return Unreachable(message, "nothing was submitted; the next pass tries again", about="sbatch")
 
 
 def _is_sbatchs(line: str) -> bool:

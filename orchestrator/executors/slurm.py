@@ -60,8 +60,8 @@ class SlurmExecutor:
 
     def submit(self, batch: JobArray) -> list[str]:
         """Submit the batch as one array."""
-        (sbatch, *rest), given = _command(batch)
-        done = run_sbatch([sbatch, "--parsable", *rest], given)
+        (sbatch, *rest), options = _command(batch)
+        done = run_sbatch([sbatch, "--parsable", *rest], options)
         if done.returncode:
             raise _meaning(done.stdout, done.stderr, batch)
         array_id = submitted_id(done.stdout)
@@ -75,8 +75,8 @@ class SlurmExecutor:
             ArrayTooLarge, Unreachable: not for now.
             SubmissionUnclear: nobody knows.
         """
-        (sbatch, *rest), given = _command(batch)
-        done = run_sbatch([sbatch, "--test-only", *rest], given)
+        (sbatch, *rest), options = _command(batch)
+        done = run_sbatch([sbatch, "--test-only", *rest], options)
         if done.returncode:
             error = _meaning("", done.stderr, batch)
             if isinstance(error, SubmissionUnclear) and error.objects:  # of a test there is no job

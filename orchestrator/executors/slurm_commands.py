@@ -78,7 +78,7 @@ def ask(command: list[str]) -> subprocess.CompletedProcess[str]:
         raise TimedOut(f"{command[0]} did not respond within {_patience_s():.0f} s") from exc
 
 
-def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.CompletedProcess[str]:
+def run_sbatch(command: list[str], options: Collection[str]) -> subprocess.CompletedProcess[str]:
     """Run sbatch; the spec decides the parameters `given`.
 
     Raises:
@@ -87,7 +87,7 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
         Unreachable: it is not there.
     """
     _require_own_cluster()
-    kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in given]
+    kept = [f"SBATCH_{name}" for name in SITE_DEFAULTS if name.lower() not in options]
     try:  # in a reconciler job, sbatch would take that job's variables for options
         return _run(command, inheritable(os.environ, kept))
     except subprocess.TimeoutExpired as exc:
@@ -96,25 +96,25 @@ def run_sbatch(command: list[str], given: Collection[str]) -> subprocess.Complet
 
 def _require_own_cluster() -> None:
     """A reconciler may lack the shell's variable, such as in cron, and would look on another cluster."""
-    asked = {name: os.environ[name] for name in _OTHER_CLUSTERS if os.environ.get(name)}
-    if not asked:
+    requested = {name: os.environ[name] for name in _OTHER_CLUSTERS if os.environ.get(name)}
+    if not requested:
         return
-    here = own_cluster()
-    for name, clusters in asked.items():
-        if clusters.casefold() != here.casefold():
+    own = own_cluster()
+    for name, clusters in requested.items():
+        if clusters.casefold() != own.casefold():
             raise OtherCluster(
-                f"{name} is {clusters}, but a campaign uses one cluster, here {here}",
-                f"`unset {name}` to use {here}; to use another, work on its login node, or with its SLURM_CONF",
+                f"{name} is {clusters}, but a campaign uses one cluster, here {own}",
+                f"`unset {name}` to use {own}; to use another, work on its login node, or with its SLURM_CONF",
             )
 
 
 def own_cluster() -> str:
     """Return the name of the cluster of slurm.conf. Raises Unreachable if Slurm does not name it."""
     config = ask(["scontrol", "show", "config"])
-    said = re.search(r"^ClusterName\s*=\s*(\S+)", config.stdout, re.MULTILINE)
-    if said is None:
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", config.stdout, re.MULTILINE)
+    if match is None:
         raise Unreachable(f"scontrol does not name this cluster: {config.stderr.strip()}", "the next pass tries again")
-    return said[1]
+    return match[1]
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

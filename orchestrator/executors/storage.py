@@ -41,9 +41,9 @@ def _free_space() -> str:
 
 def require_room(folder: Path) -> None:
     """Raise UserError if a folder cannot be written or made."""
-    there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
-    if wrong := trouble(there):
-        raise UserError(f"{there}: {wrong.why}", wrong.hint)
+    existing = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
+    if wrong := trouble(existing):
+        raise UserError(f"{existing}: {wrong.why}", wrong.hint)
 
 
 def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
@@ -54,6 +54,6 @@ def shared_trouble(error: Exception, folder: Path) -> Unreachable | None:
 def unwritable(exc: OSError) -> Unreachable:
     """Return the error for a shared folder that cannot be written."""
     if exc.errno in _FULL:
-        what = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
-        return Unreachable(f"the shared folder is full: {what}", "free space; the next pass continues")
+        cause = "its disk has no free space" if exc.errno == errno.ENOSPC else "your quota there is used up"
+        return Unreachable(f"the shared folder is full: {cause}", "free space; the next pass continues")
     return Unreachable(f"the shared folder is not writable: {exc}", "the next pass tries again", about="not writable")

@@ -30,14 +30,14 @@ _FROM_ELSEWHERE: Final = ("run", "node", "changes")
 """Texts from another table than the rows'."""
 
 
-def write_parquet(stream: IO[bytes], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
+def write_parquet(stream: IO[bytes], campaign: str, kind: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
     """Write a Parquet file, a row group for each batch; return the number of rows."""
     pa = require_pyarrow()
-    found, made = batches(what, columns, rows)
-    about = {"schema_version": str(SCHEMA_VERSION), "campaign": campaign, "what": what}
+    schema, record_batches = batches(kind, columns, rows)
+    about = {"schema_version": str(SCHEMA_VERSION), "campaign": campaign, "what": kind}
     number = 0
-    with pa.parquet.ParquetWriter(stream, found.with_metadata(about)) as writer:
-        for batch in made:
+    with pa.parquet.ParquetWriter(stream, schema.with_metadata(about)) as writer:
+        for batch in record_batches:
             writer.write_batch(batch)
             number += len(batch)
     return number
@@ -53,7 +53,7 @@ def require_pyarrow() -> Any:
     return pa
 
 
-def batches(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[Any, Iterator[Any]]:
+def batches(rows_of: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[Any, Iterator[Any]]:
     """Return the Arrow schema, and the rows as record batches.
 
     A missing figure is null, a figure that is not a number NaN. Times are UTC timestamps in microseconds; structures
@@ -62,35 +62,35 @@ def batches(what: str, columns: Sequence[str], rows: Iterable[Row]) -> tuple[Any
     import pyarrow as pa
 
     time, text = pa.timestamp("us", tz="UTC"), pa.string()
-    known = dict.fromkeys(_FROM_ELSEWHERE, text)
-    for column in (column for table in _TABLES[what] for column in table.columns):
+    types_by_name = dict.fromkeys(_FROM_ELSEWHERE, text)
+    for column in (column for table in _TABLES[rows_of] for column in table.columns):
         by_class = {Float: pa.float64(), Integer: pa.int64()}
         plain = next((kind for base, kind in by_class.items() if isinstance(column.type, base)), text)
-        known[column.name] = time if column.name in _TIMES else plain
-    if what == "runs":
+        types_by_name[column.name] = time if column.name in _TIMES else plain
+    if rows_of == "runs":
         rows = list(rows)
-        values = {name: [row[place] for row in rows] for place, name in enumerate(columns) if name not in known}
-        known |= {name: _type_of(each, pa) for name, each in values.items()}
-    types = [known.get(name, pa.float64()) for name in columns]
+        values = {name: [row[place] for row in rows] for place, name in enumerate(columns) if name not in types_by_name}
+        types_by_name |= {name: _type_of(each, pa) for name, each in values.items()}
+    types = [types_by_name.get(name, pa.float64()) for name in columns]
     stored: dict[Any, Callable[[Any], Any]] = {time: _microseconds, text: _text, pa.float64(): float}
     convert = [stored.get(kind, lambda value: value) for kind in types]
-    found, left = pa.schema(list(zip(columns, types, strict=True))), iter(rows)
+    schema, left = pa.schema(list(zip(columns, types, strict=True))), iter(rows)
 
     def batch(group: Sequence[Row]) -> Any:
         arrays = [
             pa.array([None if value is None else to(value) for value in values], type=kind)
             for values, kind, to in zip(zip(*group, strict=True), types, convert, strict=True)
         ]
-        return pa.record_batch(arrays, schema=found)
+        return pa.record_batch(arrays, schema=schema)
 
-    return found, map(batch, iter(lambda: list(islice(left, ROWS_A_BATCH)), []))
+    return schema, map(batch, iter(lambda: list(islice(left, ROWS_A_BATCH)), []))
 
 
 def _type_of(values: Sequence[Any], pa: Any) -> Any:
-    given = {type(value) for value in values if value is not None}
-    if given and given <= {int, float}:
-        return pa.int64() if given == {int} else pa.float64()
-    return pa.bool_() if given == {bool} else pa.string()
+    python_types = {type(value) for value in values if value is not None}
+    if python_types and python_types <= {int, float}:
+        return pa.int64() if python_types == {int} else pa.float64()
+    return pa.bool_() if python_types == {bool} else pa.string()
 
 
 def _microseconds(time_s: float) -> int | None:

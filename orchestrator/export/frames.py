@@ -86,13 +86,13 @@ class Frames:
         """A row for each event."""
         return self._read("events")
 
-    def _read(self, what: str) -> pd.DataFrame:
+    def _read(self, kind: str) -> pd.DataFrame:
         import pandas as pd
         import pyarrow as pa
 
-        with columns_and_rows(self._store, self._campaign, what) as (columns, rows):
-            schema, made = batches(what, columns, rows)
-            table = pa.Table.from_batches(made, schema)
+        with columns_and_rows(self._store, self._campaign, kind) as (columns, rows):
+            schema, record_batches = batches(kind, columns, rows)
+            table = pa.Table.from_batches(record_batches, schema)
         dtypes: dict[Any, Any] = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
         categories = [name for name in columns if name in _CATEGORIES]
         frame: pd.DataFrame = table.to_pandas(categories=categories, types_mapper=dtypes.get)

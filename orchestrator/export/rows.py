@@ -36,18 +36,18 @@ _EVENT_COLUMNS: Final = tuple(n for n in EventRow.__dataclass_fields__ if n not 
 
 
 @contextmanager
-def columns_and_rows(store: Store, campaign: CampaignRow, what: str) -> Iterator[tuple[Sequence[str], Iterable[Row]]]:
+def columns_and_rows(store: Store, campaign: CampaignRow, kind: str) -> Iterator[tuple[Sequence[str], Iterable[Row]]]:
     """Yield the names of the columns, and the rows of `steps`, `runs`, `attempts`, `gpus` or `events`.
 
     They are valid inside the block and of a single moment.
     """
-    if what == "runs":
+    if kind == "runs":
         with store.read() as conn:
             names, losses = _names(conn, campaign.id), final_losses(conn, campaign.id)
         yield _runs(status_document(store, campaign)["runs"], {names[run_id]: loss for run_id, loss in losses.items()})
         return
     with store.read() as conn:
-        yield _TABLES[what](conn, campaign.id)
+        yield _TABLES[kind](conn, campaign.id)
 
 
 def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
@@ -61,9 +61,9 @@ def write_csv(stream: IO[str], _campaign: str, _what: str, columns: Sequence[str
     return number
 
 
-def write_json(stream: IO[str], campaign: str, what: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
+def write_json(stream: IO[str], campaign: str, kind: str, columns: Sequence[str], rows: Iterable[Row]) -> int:
     """Write a document, a line for each row; return the number of rows. NaN is the text `NaN`."""
-    head = {"schema_version": SCHEMA_VERSION, "campaign": campaign, "what": what}
+    head = {"schema_version": SCHEMA_VERSION, "campaign": campaign, "what": kind}
     stream.write(f'{json.dumps(head)[:-1]}, "rows": [')
     number = 0
     for row in rows:
@@ -124,8 +124,8 @@ def _with_run(
     conn: Connection, campaign_id: int, columns: Sequence[str], rows: Iterable[AttemptRow | EventRow]
 ) -> tuple[Sequence[str], Iterable[Row]]:
     names = _names(conn, campaign_id)
-    found = ((names.get(row.run_id or 0, ""), asdict(row)) for row in rows)
-    return ("run", *columns), ((name, *(values[c] for c in columns)) for name, values in found)
+    named_rows = ((names.get(row.run_id or 0, ""), asdict(row)) for row in rows)
+    return ("run", *columns), ((name, *(values[c] for c in columns)) for name, values in named_rows)
 
 
 def _gpus(conn: Connection, campaign_id: int) -> tuple[Sequence[str], Iterable[Row]]:

@@ -120,8 +120,8 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
     if rule.kind is FailureClass.HANG:  # the others are to blame
         host = ""
     if rule.kind is FailureClass.NODE and not rule.here:  # the node that the text names, if any: the other is in order
-        named = rule.text.search(text) if rule.text else None
-        host = (named.groupdict().get("host") if named else None) or ""
+        match = rule.text.search(text) if rule.text else None
+        host = (match.groupdict().get("host") if match else None) or ""
     return clue.verdict(rule.kind, rule.name, headline(text), rule.hint, host=host, sure=rule.sure)
 
 
@@ -130,20 +130,20 @@ def _verdict(rule: Rule, clue: Clue, text: str, clues: Sequence[Clue], ended: En
 
 def _mistake(rule: Rule, root: Clue, clues: Sequence[Clue], ended: Ended) -> Verdict:
     """A mistake, unless the node or a rank that died earlier explains it; a likely one takes a second witness."""
-    gone = gone_before(ended, root.ts) if root.ts is not None else None
-    if gone:
-        reason = f"{headline(root.text)} (rank {gone.rank} had ended before, without a record)"
+    dead_ranks = gone_before(ended, root.ts) if root.ts is not None else None
+    if dead_ranks:
+        reason = f"{headline(root.text)} (rank {dead_ranks.rank} had ended before, without a record)"
         return root.verdict(FailureClass.CRASH, reason=reason, sure=Sureness.LIKELY)
     if devices.MEMORY_NAMED.search(root.text) and (crowded := node_evidence.crowded(root, ended)):
         return root.verdict(FailureClass.FOREIGN_OOM, "device-memory", crowded, sure=Sureness.LIKELY)
     alike = [clue for clue in clues if _same(clue, root)]
-    again = {"place": _place(root) if ended.begun else "", "suspect": rule.kind}
+    fields = {"place": _place(root) if ended.begun else "", "suspect": rule.kind}
     if _on_one_node_only(rule, root, alike, ended):
         reason = f"only on {root.host}: {headline(root.text)}"
-        return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, **again)
+        return root.verdict(FailureClass.NODE, rule.name, reason, rule.hint, sure=Sureness.LIKELY, **fields)
     if rule.sure is Sureness.CERTAIN or (rule.sure is Sureness.LIKELY and _everywhere(alike, ended)):
         return root.verdict(rule.kind, rule.name, hint=rule.hint, sure=rule.sure)
-    return root.verdict(FailureClass.CRASH, rule.name, hint=rule.hint, sure=Sureness.UNSURE, **again)
+    return root.verdict(FailureClass.CRASH, rule.name, hint=rule.hint, sure=Sureness.UNSURE, **fields)
 
 
 def _same(clue: Clue, other: Clue) -> bool:

@@ -94,19 +94,19 @@ def same_memory(text: str, other: str) -> bool:
     """Return whether two messages are about the same allocation, by processes that held the same; False if unknown."""
     if not _TRIED_ANY.search(text):
         return False
-    one, two = read(text), read(other)
-    if one is None or two is None:
+    first, two = read(text), read(other)
+    if first is None or two is None:
         return text == other
-    return _alike(one.tried, two.tried) and _alike(one.ours, two.ours)
+    return _alike(first.tried, two.tried) and _alike(first.ours, two.ours)
 
 
-def _alike(one: float, two: float) -> bool:
-    return abs(one - two) <= SAME_SHARE * max(one, two)
+def _alike(first: float, two: float) -> bool:
+    return abs(first - two) <= SAME_SHARE * max(first, two)
 
 
 def _size(pattern: re.Pattern[str], text: str) -> float | None:
-    found = pattern.search(text)
-    if not found:
+    match = pattern.search(text)
+    if not match:
         return None
-    number, unit = (group for group in found.groups() if group is not None)
+    number, unit = (group for group in match.groups() if group is not None)
     return float(number) * _UNITS[unit]

@@ -156,19 +156,19 @@ class Ended:
     def group(self) -> int | None:
         """The size of the largest group that was formed; None if that is not known of all ranks."""
         groups = [rank.group for rank in self.ranks]
-        known = [group for group in groups if group is not None]
-        return max(known, default=None) if len(known) == len(groups) else None
+        present = [group for group in groups if group is not None]
+        return max(present, default=None) if len(present) == len(groups) else None
 
     @cached_property
     def errors(self) -> tuple[Clue, ...]:
         """Errors that ranks recorded, earliest first, without those caused by being ended."""
-        found = (
+        clues = (
             _rank_clue(outcome, rank)
             for outcome in self.outcomes
             for rank in outcome.ranks
             if rank.error and not _answers_the_end(rank.error["ts"], outcome, self.job)
         )
-        return tuple(sorted(found, key=lambda clue: (clue.ts or 0.0, clue.rank or 0)))
+        return tuple(sorted(clues, key=lambda clue: (clue.ts or 0.0, clue.rank or 0)))
 
     @cached_property
     def roots(self) -> tuple[Clue, ...]:
@@ -197,18 +197,18 @@ def frames_of(line: LogLine | None, ended: Ended) -> tuple[Frame, ...]:
 
 def kernel_clues(ended: Ended) -> list[Clue]:
     """Return kernel messages during the attempt, earliest first."""
-    found = (
+    clues = (
         Clue(LogLine("kernel", number, line.text), o.host, ts=line.ts)
         for o in ended.outcomes
         for number, line in enumerate(o.kernel, 1)
     )
-    return sorted(found, key=lambda clue: clue.ts or 0.0)
+    return sorted(clues, key=lambda clue: clue.ts or 0.0)
 
 
 def silent_ranks(ended: Ended) -> list[tuple[RankEnd, NodeOutcome]]:
     """Return the ranks that left no record of an end, in the order in which their processes went."""
-    found = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)
-    return sorted(found, key=lambda pair: (pair[0].gone_s or float("inf"), pair[0].rank))
+    ranks = ((rank, o) for o in ended.outcomes for rank in o.ranks if rank.exit is None)
+    return sorted(ranks, key=lambda pair: (pair[0].gone_s or float("inf"), pair[0].rank))
 
 
 def first_to_die(ended: Ended) -> tuple[str, str]:

@@ -89,10 +89,12 @@ def _by_slurm(
 def _started_again(ended: Ended) -> bool:
     """Return whether Slurm has ended the job, as after `scontrol requeue`, and not its ranks."""
     job, outcomes = ended.job, ended.outcomes
-    again = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
+    restarted = ended.started_again or bool(outcomes and job is not None and job.exit_code == _TAKEN)
     interrupted = any(outcome.ended_by == "signal" for outcome in outcomes)
     by_itself = any(rank.exit or rank.error for outcome in outcomes for rank in outcome.ranks)
-    return again and (interrupted or not by_itself)  # its signal may have come to the ranks a moment before the agent
+    return restarted and (
+        interrupted or not by_itself
+    )  # its signal may have come to the ranks a moment before the agent
 
 
 def _state(job: JobView) -> str:

@@ -33,8 +33,8 @@ def finished(ended: Ended) -> Verdict | None:
     store has its last step. Without that it proves nothing.
     """
     if len(ended.outcomes) < ended.nodes or any(o.launcher_exit is None for o in ended.outcomes):
-        made = ended.target_step is not None and (ended.known_last_step or 0) >= ended.target_step
-        if ended.job is None or ended.job.state != "COMPLETED" or not made:
+        reached = ended.target_step is not None and (ended.known_last_step or 0) >= ended.target_step
+        if ended.job is None or ended.job.state != "COMPLETED" or not reached:
             return None
         reason = "every step was reported and Slurm calls its job completed; not every node's outcome was readable"
         return Verdict(FailureClass.COMPLETED, reason, rule="slurm-state", sure=Sureness.LIKELY)
@@ -111,9 +111,9 @@ def _had_work(rank: RankEnd) -> bool:
 
 def _of_teardown(clue: Clue, left: bool) -> bool:
     """Whether it concerns the clean-up or an upload alone: by its place, or an echo if others left in good order."""
-    where = places(clue.raised.frames)
-    if not _OF_RESULTS.isdisjoint(where) or errnos.FAULTS.get(clue.raised.errno or 0) in _MACHINE_FAULTS:
+    places_of_error = places(clue.raised.frames)
+    if not _OF_RESULTS.isdisjoint(places_of_error) or errnos.FAULTS.get(clue.raised.errno or 0) in _MACHINE_FAULTS:
         return False
-    if clue.raised.is_a("NetworkError") or not _OF_TEARDOWN.isdisjoint(where[:3]):
+    if clue.raised.is_a("NetworkError") or not _OF_TEARDOWN.isdisjoint(places_of_error[:3]):
         return True
-    return clue.is_cascade and (left or not where)
+    return clue.is_cascade and (left or not places_of_error)

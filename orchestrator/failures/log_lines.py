@@ -162,8 +162,8 @@ def ends_a_program(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def bare(text: str) -> str:
     """Return the line without the decoration of loggers and launchers."""
-    while found := _DECORATION.match(text):
-        text = text[found.end() :]
+    while match := _DECORATION.match(text):
+        text = text[match.end() :]
     return text
 
 
@@ -204,8 +204,8 @@ def _without_abandoned(lines: Sequence[LogLine]) -> Iterator[LogLine]:
 
 
 def _rank_of_log(name: str) -> int | None:
-    found = re.search(r"rank(\d+)\.log$", name)
-    return int(found[1]) if found else None
+    match = re.search(r"rank(\d+)\.log$", name)
+    return int(match[1]) if match else None
 
 
 def _unfolded(lines: Sequence[LogLine]) -> Sequence[LogLine]:
@@ -230,10 +230,10 @@ def _of_json(text: str) -> str:
     fields = list(_strings(record))
     if trace := next((value for _, value in fields if _TRACEBACK in value), ""):
         return trace[trace.index(_TRACEBACK) :].rstrip()
-    named = dict(fields)
-    if (kind := named.get("type", "")) and _ERROR_LINE.match(kind):
-        return f"{kind}: {named.get('value', named.get('message', ''))}"
-    return next((named[key] for key in ("error", "message", "msg", "event", "text") if named.get(key)), "")
+    values = dict(fields)
+    if (kind := values.get("type", "")) and _ERROR_LINE.match(kind):
+        return f"{kind}: {values.get('value', values.get('message', ''))}"
+    return next((values[key] for key in ("error", "message", "msg", "event", "text") if values.get(key)), "")
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

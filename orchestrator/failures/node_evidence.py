@@ -56,12 +56,12 @@ def _by_kernel(ended: Ended, kind: FailureClass) -> Verdict | None:
 
 def _of_a_neighbour(clue: Clue, ended: Ended) -> bool:
     """Whether the line names a GPU of the node that is not the attempt's: on a shared node it may be another job's."""
-    named = _ADDRESS.search(clue.text)
+    match = _ADDRESS.search(clue.text)
     outcome = outcome_of(ended, clue.host)
-    if named is None or outcome is None or outcome.gpus is None:
+    if match is None or outcome is None or outcome.gpus is None:
         return False
     ours = outcome.gpus.addresses
-    return bool(ours) and f"{int(named[1], 16):04x}:{named[2]}:{named[3]}".lower() not in ours
+    return bool(ours) and f"{int(match[1], 16):04x}:{match[2]}:{match[3]}".lower() not in ours
 
 
 def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
@@ -73,11 +73,11 @@ def _gpu_count(outcome: NodeOutcome) -> Verdict | None:
         if not _DRIVER_TROUBLE.search(gpus.trouble):
             return None
         return clue.verdict(FailureClass.GPU, "gpu-driver", f"{host}: NVIDIA's driver: {gpus.trouble}")
-    seen = len(gpus.before)
+    count = len(gpus.before)
     if gpus.missing:
-        return clue.verdict(FailureClass.GPU, "gpu-count", f"{host} shows {seen} GPUs of {gpus.asked}")
+        return clue.verdict(FailureClass.GPU, "gpu-count", f"{host} shows {count} GPUs of {gpus.asked}")
     if gpus.lost and gpus.after is not None:
-        reason = f"{host} lost a GPU while it ran: {len(gpus.after)} of {seen} respond"
+        reason = f"{host} lost a GPU while it ran: {len(gpus.after)} of {count} respond"
         return clue.verdict(FailureClass.GPU, "gpu-count", reason)
     return None
 
@@ -164,11 +164,11 @@ def _process_limit(ended: Ended, clue: Clue) -> tuple[str, float] | None:
 
 
 def _more_memory(ended: Ended) -> str:
-    field, asked = ended.host_memory
+    field, requested = ended.host_memory
     used = max((o.memory_peak_bytes or 0 for o in ended.outcomes), default=0)
-    facts = [f"asked {asked}"] if asked else []
+    facts = [f"asked {requested}"] if requested else []
     facts += [f"used {used / 2**20:,.0f}M"] if used else []
-    return f"{'raise' if asked else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
+    return f"{'raise' if requested else 'set'} {field}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _whose_memory(memory: cuda_oom.CudaMemory, clue: Clue, ended: Ended) -> tuple[FailureClass, str, str]:

@@ -126,16 +126,16 @@ def said(text: str, frames: Sequence[Frame] = ()) -> Raised:
 
 def of_trace(lines: Iterable[str]) -> tuple[Frame, ...]:
     """Return the frames of the last exception in a traceback, outermost first."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     for line in lines:
         if frame := _FRAME.match(line):
-            found.append(Frame(frame[1], int(frame[2]), frame[3] or frame[4] or ""))
+            frames.append(Frame(frame[1], int(frame[2]), frame[3] or frame[4] or ""))
         elif BREAK.match(line):
-            found.clear()
-        elif found and not found[-1].code and line.startswith("    ") and not _MARKER.match(line):
-            last = found[-1]
-            found[-1] = Frame(last.file, last.number, last.function, line.strip())
-    return tuple(found)
+            frames.clear()
+        elif frames and not frames[-1].code and line.startswith("    ") and not _MARKER.match(line):
+            last = frames[-1]
+            frames[-1] = Frame(last.file, last.number, last.function, line.strip())
+    return tuple(frames)
 
 
 def causes_of_trace(lines: Iterable[str]) -> Iterator[str]:
@@ -176,8 +176,10 @@ def _frames(raw: object) -> tuple[Frame, ...]:
     """The frames of a record; none if it is of another shape."""
     if not isinstance(raw, Sequence) or isinstance(raw, str):
         return ()
-    shaped = [one for one in raw if isinstance(one, Sequence) and len(one) >= 3]
-    return tuple(Frame(str(one[0]), _number(one[1]), str(one[2]), str(one[3]) if one[3:] else "") for one in shaped)
+    shaped = [frame for frame in raw if isinstance(frame, Sequence) and len(frame) >= 3]
+    return tuple(
+        Frame(str(frame[0]), _number(frame[1]), str(frame[2]), str(frame[3]) if frame[3:] else "") for frame in shaped
+    )
 
 
 def _number(raw: object) -> int:

@@ -113,8 +113,8 @@ class Scene:
     def of_a_checkpoint(self) -> bool:
         """Whether a run cannot resume because of files that it reads."""
         reading = any(_RESUMING.search(f"{frame.function} {frame.code}") for frame in self.raised.frames)
-        named = Place.LOADING in self.places or reading or words.CHECKPOINT.search(self.raised.text)
-        return self.resumes and bool(named) and Place.DATA not in self.places[:1]
+        mentioned = Place.LOADING in self.places or reading or words.CHECKPOINT.search(self.raised.text)
+        return self.resumes and bool(mentioned) and Place.DATA not in self.places[:1]
 
     @property
     def of_the_text(self) -> bool:

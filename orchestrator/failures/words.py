@@ -90,8 +90,10 @@ CHECKPOINT = re.compile(
 
 def near(first: re.Pattern[str], second: re.Pattern[str], text: str, reach: int = 90) -> bool:
     """Return whether words of both stand within so many characters of each other."""
-    here = [match.start() for match in first.finditer(text)]
-    return bool(here) and any(abs(match.start() - at) <= reach for match in second.finditer(text) for at in here)
+    positions = [match.start() for match in first.finditer(text)]
+    return bool(positions) and any(
+        abs(match.start() - at) <= reach for match in second.finditer(text) for at in positions
+    )
 
 
 def diverged(name: str, message: str, statement: str, *, trained: bool) -> bool:

@@ -33,11 +33,11 @@ def text(changes: Collection[str]) -> str:
     return " ".join(changes)
 
 
-def next_change(config: RunConfig, allowed: Collection[ConfigChange], taken: Collection[str]) -> str | None:
+def next_change(config: RunConfig, allowed: Collection[ConfigChange], previous: Collection[str]) -> str | None:
     """Return the next allowed change if the micro-batch cannot be reduced; None if none is left."""
     if config.command is not None:
         return None  # only the built-in training is known to apply it
-    now = changed(config, taken)
+    now = changed(config, previous)
     stage = now.train.zero_stage
     offloads = now.train.offload != "none" or now.deepspeed.get("zero_optimization", {}).get("offload_optimizer")
     candidates = {

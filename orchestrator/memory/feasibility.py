@@ -72,8 +72,8 @@ def _gpu_shortage(states: States, ways: Iterable[tuple[str, States]], room_gb: f
     for words, other in ways:
         if other.gpu_gb <= room_gb:
             also = f" and {other.host_gb:,.0f} GB of each node" if other.host_gb else ""
-            taken = f"{other.gpu_gb:,.1f} GB" if other.gpu_gb >= _LEAST_GB else "almost nothing of the GPU"
-            return Shortage(message, f"{words} takes {taken}{also}")
+            size = f"{other.gpu_gb:,.1f} GB" if other.gpu_gb >= _LEAST_GB else "almost nothing of the GPU"
+            return Shortage(message, f"{words} takes {size}{also}")
     return Shortage(message, "no ZeRO stage and no offload makes them fit: use more GPUs, or a smaller model")
 
 
@@ -86,11 +86,11 @@ def _host_shortage(config: RunConfig, states: States, start_gb: float) -> Shorta
     if not room_mb:
         return None  # all of the node, or what the cluster gives
     room_gb = room_mb * _MB / GB
-    asked = f"slurm.mem is {room_gb:,.0f} GB"
+    limit = f"slurm.mem is {room_gb:,.0f} GB"
     if states.host_gb > room_gb:
-        message = f"the model's offloaded states take {states.host_gb:,.0f} GB of each node, {asked}"
+        message = f"the model's offloaded states take {states.host_gb:,.0f} GB of each node, {limit}"
         return Shortage(message, "raise slurm.mem, or use more nodes")
     if start_gb > room_gb:
-        message = f"at the start every rank has the whole model, which takes {start_gb:,.0f} GB of each node, {asked}"
+        message = f"at the start every rank has the whole model, which takes {start_gb:,.0f} GB of each node, {limit}"
         return Shortage(message, "raise slurm.mem, or start fewer ranks on a node")
     return None

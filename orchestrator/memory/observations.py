@@ -34,7 +34,10 @@ def read_ledgers(
 def ledgers_of(conn: Connection, keys: Iterable[str]) -> Mapping[str, Ledger]:
     """The ledgers by memory key; a key without observations has none."""
     present_s = database_now(conn)
-    return {key: Ledger.of(believed(seen, present_s)) for key, seen in queries.memory_of(conn, set(keys)).items()}
+    return {
+        key: Ledger.of(believed(observations, present_s))
+        for key, observations in queries.memory_of(conn, set(keys)).items()
+    }
 
 
 def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
@@ -44,12 +47,15 @@ def remember_end(conn: Connection, row: AttemptRow, kind: FailureClass) -> None:
     """
     if row.memory_key is None or row.micro_batch is None or kind not in (FailureClass.OOM, FailureClass.FRAGMENTATION):
         return
-    seen = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
+    observations = queries.memory_of(conn, [row.memory_key]).get(row.memory_key, [])
     ledger = ledgers_of(conn, [row.memory_key]).get(row.memory_key, Ledger())
     hopeless = EXPANDABLE_SEGMENTS in row.changes or ledger.fits(row.micro_batch) is False
     if kind is FailureClass.FRAGMENTATION and not hopeless:
         return
     unknown = MemoryObservation(memory_observation_key(row.memory_key), row.id, row.micro_batch, oom=False)
-    before = next((told for told in seen if told.attempt_id == row.id and not told.oom), unknown)
+    before = next(
+        (observation for observation in observations if observation.attempt_id == row.id and not observation.oom),
+        unknown,
+    )
     failed = replace(before, micro_batch=row.micro_batch, oom=True, created_s=None)
     queries.observe_memory(conn, replace(failed, peak_reserved_gb=None, peak_allocated_gb=None))

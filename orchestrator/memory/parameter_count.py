@@ -84,16 +84,16 @@ def count_of_shape(shape: Shape, sharers: int = 1) -> int | None:
     """Parameters of a configuration of type gpt2, opt or llama; None for other types."""
     match shape.get("model_type"):
         case "gpt2":
-            found = _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
+            parameters = _gpt2({**_GPT2, **{_GPT2_ALIASES.get(name, name): value for name, value in shape.items()}})
         case "opt":
-            found = _opt({**_OPT, **shape})
+            parameters = _opt({**_OPT, **shape})
         case "llama":
-            found = _llama({**_LLAMA, **shape})
+            parameters = _llama({**_LLAMA, **shape})
         case _:
             return None
-    if found is None:
+    if parameters is None:
         return None
-    total, cut = found
+    total, cut = parameters
     return int(total - cut + cut // sharers)
 
 

@@ -141,39 +141,45 @@ def believed(observations: Iterable[MemoryObservation], now_s: float) -> list[Me
     each device, figures of other versions of PyTorch give way to those of the newest.
     """
     by_device: dict[str, list[MemoryObservation]] = defaultdict(list)
-    for seen in observations:
-        by_device[_place(seen)[0]].append(seen)
-    kept = [seen for group in by_device.values() for seen in _of_newest_version(group)]
+    for observation in observations:
+        by_device[_place(observation)[0]].append(observation)
+    kept = [observation for group in by_device.values() for observation in _of_newest_version(group)]
     expired_s = now_s - OOM_EXPIRES_S
-    recent = [seen for seen in kept if not seen.oom or seen.created_s is None or seen.created_s >= expired_s]
-    return [seen for seen in recent if not seen.oom or not _refuted(seen, kept)]
+    recent = [
+        observation
+        for observation in kept
+        if not observation.oom or observation.created_s is None or observation.created_s >= expired_s
+    ]
+    return [observation for observation in recent if not observation.oom or not _refuted(observation, kept)]
 
 
-def _place(seen: MemoryObservation) -> tuple[str, str]:
+def _place(observation: MemoryObservation) -> tuple[str, str]:
     """The device and the version of PyTorch: the end of the key."""
-    before, _, version = seen.key.rpartition("|")
+    before, _, version = observation.key.rpartition("|")
     return before, version
 
 
 def _of_newest_version(observations: Sequence[MemoryObservation]) -> Iterable[MemoryObservation]:
     """Return the observations of the newest version, and of unknown versions, if it has trained; else all."""
-    newest = next((version for seen in reversed(observations) if (version := _place(seen)[1]) != UNKNOWN), None)
-    trained = any(_trained(seen) and _place(seen)[1] == newest for seen in observations)
-    return [seen for seen in observations if not trained or _place(seen)[1] in {newest, UNKNOWN}]
+    newest = next(
+        (version for observation in reversed(observations) if (version := _place(observation)[1]) != UNKNOWN), None
+    )
+    trained = any(_trained(observation) and _place(observation)[1] == newest for observation in observations)
+    return [observation for observation in observations if not trained or _place(observation)[1] in {newest, UNKNOWN}]
 
 
-def _trained(seen: MemoryObservation) -> bool:
-    return not seen.oom and seen.peak_gb is not None
+def _trained(observation: MemoryObservation) -> bool:
+    return not observation.oom and observation.peak_gb is not None
 
 
 def _refuted(failed: MemoryObservation, others: Iterable[MemoryObservation]) -> bool:
     """Return whether a micro-batch at least as large has trained since, on the same device."""
     return any(
-        _trained(seen)
-        and seen.micro_batch >= failed.micro_batch
-        and _place(seen)[0] == _place(failed)[0]
-        and (seen.created_s or 0.0) > (failed.created_s or 0.0) > 0.0
-        for seen in others
+        _trained(other)
+        and other.micro_batch >= failed.micro_batch
+        and _place(other)[0] == _place(failed)[0]
+        and (other.created_s or 0.0) > (failed.created_s or 0.0) > 0.0
+        for other in others
     )
 
 
@@ -195,7 +201,7 @@ class Ledger:
     @cached_property
     def too_big(self) -> int | None:
         """The smallest micro-batch that ran out of memory."""
-        return min((seen.micro_batch for seen in self.observations if seen.oom), default=None)
+        return min((observation.micro_batch for observation in self.observations if observation.oom), default=None)
 
     @cached_property
     def fitting(self) -> int | None:
@@ -209,9 +215,9 @@ class Ledger:
         The median of each device counts, because the share of other processes changes.
         """
         by_device: dict[str, list[float]] = defaultdict(list)
-        for seen in self.observations:
-            if seen.usable_gb is not None:
-                by_device[seen.key].append(seen.usable_gb)
+        for observation in self.observations:
+            if observation.usable_gb is not None:
+                by_device[observation.key].append(observation.usable_gb)
         return min((median(sizes) for sizes in by_device.values()), default=None)
 
     def fit(self) -> tuple[float, float] | None:
@@ -254,13 +260,17 @@ class Ledger:
 
     @cached_property
     def _peaks(self) -> tuple[tuple[int, float], ...]:
-        found = ((seen.micro_batch, seen.peak_gb) for seen in self.observations if not seen.oom)
-        return tuple((micro, peak) for micro, peak in found if peak is not None)
+        peaks = (
+            (observation.micro_batch, observation.peak_gb) for observation in self.observations if not observation.oom
+        )
+        return tuple((micro, peak) for micro, peak in peaks if peak is not None)
 
     @cached_property
     def _sample_gb(self) -> float | None:
         """Return the largest measured memory of a sample, if it was measured by itself."""
-        return max((seen.per_sample_gb for seen in self.observations if seen.per_sample_gb), default=None)
+        return max(
+            (observation.per_sample_gb for observation in self.observations if observation.per_sample_gb), default=None
+        )
 
     @cached_property
     def _line(self) -> tuple[float, float] | None:
@@ -275,7 +285,9 @@ class Ledger:
             largest = max(micro for micro, _ in self._peaks)
             worst_gb = max(peak for micro, peak in self._peaks if micro == largest)
             return max(worst_gb - sample_gb * largest, 0.0), sample_gb
-        base_gb = max((seen.after_init_gb for seen in self.observations if seen.after_init_gb), default=None)
+        base_gb = max(
+            (observation.after_init_gb for observation in self.observations if observation.after_init_gb), default=None
+        )
         return None if base_gb is None else (base_gb, sample_gb)
 
 
@@ -293,7 +305,7 @@ def _least_squares(points: Sequence[tuple[int, float]]) -> tuple[float, float] |
 # -- what follows ----------------------------------------------------------------------------------------------
 
 
-def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Ledger) -> Choice:
+def start_micro_batch(global_batch: int, world_size: int, requested: int, ledger: Ledger) -> Choice:
     """Return the micro-batch to start a run with: the spec's, or less if that is known not to fit.
 
     Args:
@@ -302,9 +314,9 @@ def start_micro_batch(global_batch: int, world_size: int, asked: int, ledger: Le
         asked: the spec's micro-batch, a divisor of a rank's share.
         ledger: of the run's memory key.
     """
-    if ledger.fits(asked) is not False:
-        return Choice(asked, ledger.predict_gb(asked))
-    return _smaller(global_batch, world_size, asked, ledger) or Choice(asked, ledger.predict_gb(asked))
+    if ledger.fits(requested) is not False:
+        return Choice(requested, ledger.predict_gb(requested))
+    return _smaller(global_batch, world_size, requested, ledger) or Choice(requested, ledger.predict_gb(requested))
 
 
 def after_oom(global_batch: int, world_size: int, failed: int, ledger: Ledger) -> Choice | None:
@@ -335,9 +347,9 @@ def _smaller(global_batch: int, world_size: int, too_big: int, ledger: Ledger) -
     return Choice(micro, ledger.predict_gb(micro), _reason(too_big, micro, ledger))
 
 
-def _reason(asked: int, micro: int, ledger: Ledger) -> str:
-    known = ledger.too_big is not None and asked >= ledger.too_big
-    before = f"micro-batch {ledger.too_big} ran out of memory" if known else _predicted(asked, ledger)
+def _reason(requested: int, micro: int, ledger: Ledger) -> str:
+    ran_out = ledger.too_big is not None and requested >= ledger.too_big
+    before = f"micro-batch {ledger.too_big} ran out of memory" if ran_out else _predicted(requested, ledger)
     trained = ledger.fitting is not None and micro <= ledger.fitting
     after = f"{micro} is known to fit" if trained else _predicted(micro, ledger)
     return ", ".join(part for part in (before, after) if part)

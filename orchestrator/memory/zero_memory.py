@@ -179,14 +179,14 @@ def states_of(config: RunConfig, parameters: int, sizes: Sizes) -> States:
 
 def alternatives(config: RunConfig, parameters: int, sizes: Sizes) -> Iterator[tuple[str, States]]:
     """Return configurations in which the model of a run of the built-in training would need less, the fastest first."""
-    given, parameters = _choices(config), _of_rank(config, parameters)
-    least, most = given["zero_stage"], 3 if config.train.tensor_parallel == 1 else 2
+    choices, parameters = _choices(config), _of_rank(config, parameters)
+    least, most = choices["zero_stage"], 3 if config.train.tensor_parallel == 1 else 2
     ways: list[tuple[int, Offload, str]] = [(stage, "none", f"ZeRO stage {stage}") for stage in range(least + 1, 4)]
     ways += [(stage, "optimizer", f"ZeRO stage {stage} with the optimizer on the host") for stage in (2, 3)]
     ways += [(3, "full", "ZeRO stage 3 with optimizer and weights on the host")]
     for stage, offload, words in (way for way in ways if way[0] <= most):
-        joined = given["joined"] and stage < 3 and offload == "none"
-        choice = {**given, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
+        joined = choices["joined"] and stage < 3 and offload == "none"
+        choice = {**choices, "engine": "deepspeed", "zero_stage": stage, "offload": offload, "joined": joined}
         yield words, model_states(parameters, **choice, **_divided(config, sizes))
 
 
@@ -211,8 +211,8 @@ def gpu_memory_gb(slurm: SlurmConfig) -> float | None:
     if slurm.gpu_type is None:
         return None
     name = slurm.gpu_type.lower()
-    if said := _SAYS_GB.findall(name):
-        return int(said[-1]) * GIB / GB
+    if sizes := _SAYS_GB.findall(name):
+        return int(sizes[-1]) * GIB / GB
     words = re.split(r"[^a-z\d]+", name)
     return next((_NAMED_GIB[word] * GIB / GB for word in words if word in _NAMED_GIB), None)
 
@@ -222,8 +222,8 @@ def _choices(config: RunConfig) -> dict[str, Any]:
     zero, optimizer = rendered["zero_optimization"], rendered["optimizer"]
     devices = [(zero.get(name) or {}).get("device", "none") for name in ("offload_optimizer", "offload_param")]
     # As the spec has it: what is rendered for stage 3, which has no such buffer, says nothing of the other stages.
-    asked = config.deepspeed.get("zero_optimization") or {}
-    buffers = (1 + bool(zero.get("overlap_comm"))) * bool(asked.get("contiguous_gradients", True))
+    section = config.deepspeed.get("zero_optimization") or {}
+    buffers = (1 + bool(zero.get("overlap_comm"))) * bool(section.get("contiguous_gradients", True))
     kind = str(optimizer.get("type", "")).lower()
     return {
         "precision": config.train.precision,
