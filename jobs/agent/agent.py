@@ -30,7 +30,7 @@ from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence
-from .evidence import RESTORED, NodeOutcome, RankRecord
+from .evidence import RESTORED, NodeOutcome, RankEnd
 from .launch import Launcher
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
@@ -83,7 +83,7 @@ class Agent:
         self.ranks = range(first, first + payload.ranks_per_node)
         self.progress = RankWatch(self.ranks)
         self._last_beat_s = 0.0
-        self._ends: dict[int, RankRecord] = {}
+        self._ends: dict[int, RankEnd] = {}
         self._folder = SharedFolder(self.run_paths.campaign_marker)
         self._watch = Watch(payload, node, self._folder, self.progress, self._beat)
         gpus, visible = payload.gpus_per_node, node.visible_devices

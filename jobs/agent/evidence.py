@@ -97,24 +97,11 @@ class RankError(_Timed, total=False):
 
 
 @dataclass(frozen=True)
-class RankRecord(Document):
-    """A rank's own record: its identity, and, unless a signal ended it, how it ended."""
-
-    state: str = ""
-    pid: Number | None = None
-    exit: Number | None = None
-    error: Annotated[dict[str, Any], RankError] | None = None
-    read_config: bool | None = None
-    group: Number | None = None
-    software: dict[str, str] | None = None
-    limits: tuple[tuple[str, Whole], ...] = ()
-
-
-@dataclass(frozen=True)
-class RankEnd:
-    """How one rank ended.
+class RankEnd(Document):
+    """How one rank ended: its own record, with what the agent saw.
 
     Attributes:
+        state: "running" or "ended" in its own record.
         exit: its exit code; None if it left no record of an end, as after a signal.
         error: type, bases, message, errno, frames, trace, causes (and the same of each, `chain`) and time of the
             exception that ended it.
@@ -129,8 +116,8 @@ class RankEnd:
     """
 
     rank: Number
-    exit: Number | None
-    error: Annotated[dict[str, Any], RankError] | None
+    exit: Number | None = None
+    error: Annotated[dict[str, Any], RankError] | None = None
     pid: Number | None = None
     gone_s: Time | None = None
     step: Whole | None = None
@@ -139,6 +126,7 @@ class RankEnd:
     group: Number | None = None
     software: dict[str, str] | None = None
     limits: tuple[tuple[str, Whole], ...] = ()
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,7 +193,7 @@ def rank_ends(
     paths: AttemptPaths,
     ranks: Iterable[int],
     gone_s: Mapping[int, float] | None = None,
-    kept: Mapping[int, RankRecord] | None = None,
+    kept: Mapping[int, RankEnd] | None = None,
 ) -> tuple[RankEnd, ...]:
     """Return how each of ``ranks`` ended, by its own record.
 
@@ -215,9 +203,8 @@ def rank_ends(
     gone, kept = gone_s or {}, kept or {}
 
     def end(rank: int) -> RankEnd:
-        own = kept.get(rank) or RankRecord.read(paths.rank_record(rank)) or RankRecord()
-        how = RankEnd(rank, own.exit, own.error, own.pid, gone.get(rank) if own.exit is None else None)
-        return replace(how, **{name: getattr(own, name) for name in ("read_config", "group", "software", "limits")})
+        own = kept.get(rank) or RankEnd.read(paths.rank_record(rank)) or RankEnd(rank)
+        return replace(own, gone_s=gone.get(rank) if own.exit is None else None)
 
     return tuple(map(end, ranks))
 

@@ -27,7 +27,7 @@ from dscampaign.jobs.guard import ALIVE
 from dscampaign.jobs.shared.documents import Document, Time, Whole, decode
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
 
-from .evidence import RankEnd, RankRecord
+from .evidence import RankEnd
 
 DIR_VARIABLE = "CAMPAIGN_PROGRESS_DIR"
 PREFIX, LOCK = "campaign-ranks-", "agent"
@@ -182,11 +182,11 @@ class RankWatch:
             ranks=ranks,
         )
 
-    def ends(self) -> dict[int, RankRecord]:
+    def ends(self) -> dict[int, RankEnd]:
         """Return, by rank, last records that could not be written to the shared folder; none after `close`."""
         if self._folder is None:
             return {}
-        records = {rank: RankRecord.read(self._folder / f"rank-{rank}.json") for rank in self._ranks}
+        records = {rank: RankEnd.read(self._folder / f"rank-{rank}.json") for rank in self._ranks}
         return {rank: record for rank, record in records.items() if record and record.state == "ended"}
 
     def placed(self, ends: Sequence[RankEnd]) -> tuple[RankEnd, ...]:

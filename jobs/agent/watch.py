@@ -21,7 +21,7 @@ from dscampaign.jobs.shared.payload import Payload
 from dscampaign.jobs.shared.process_groups import terminate_group
 
 from .cleanup import is_of
-from .evidence import RESTORED, RankRecord
+from .evidence import RESTORED, RankEnd
 from .node import Node, Start
 from .progress import RankWatch
 from .shared_folder import SharedFolder
@@ -39,7 +39,7 @@ LINGER_S = 1800.0
 """A rank that has run its script may still upload while its interpreter ends; a longer end hangs."""
 LINGERS = "lingers"
 
-_Records = dict[int, RankRecord | None]
+_Records = dict[int, RankEnd | None]
 """By rank; None if it has left no record."""
 
 
@@ -103,7 +103,7 @@ class Watch:
 
     def first_pid(self) -> int | None:
         """Return the process of the first rank, None while it is not known."""
-        record = RankRecord.read(self._running.rank_record(0))
+        record = RankEnd.read(self._running.rank_record(0))
         return record.pid if record else None
 
     def _reason_to_end(self) -> str:
@@ -141,7 +141,7 @@ class Watch:
     def _rank_records(self) -> _Records:
         first = self._node.rank * self._payload.ranks_per_node
         ranks = range(first, first + self._payload.ranks_per_node)
-        return {rank: RankRecord.read(self._running.rank_record(rank)) for rank in ranks}
+        return {rank: RankEnd.read(self._running.rank_record(rank)) for rank in ranks}
 
     def _rank_died(self, records: _Records) -> bool:
         now_s = time.time()  # nobody knows who was first of those that went between two looks
@@ -176,6 +176,6 @@ class Watch:
         self.ending_s = self.ending_s or time.time()
 
 
-def vanished(record: RankRecord) -> bool:
+def vanished(record: RankEnd) -> bool:
     """Return whether a rank's process is gone, or a zombie, without a record of its end."""
     return record.state == "running" and (record.pid is None or not start_time(record.pid))

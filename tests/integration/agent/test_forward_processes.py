@@ -18,7 +18,7 @@ import pytest
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent import watch
-from dscampaign.jobs.agent.evidence import RankRecord
+from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.jobs.forward import processes
 from dscampaign.jobs.forward.__main__ import NOT_RUN
 from dscampaign.jobs.shared.layout import AttemptPaths
@@ -106,7 +106,7 @@ def test_a_tool_that_hangs_holds_nothing_up(attempt: Attempt, monkeypatch: pytes
     [unfinished] = [line for line in said(attempt.paths) if line["tool"] == "wandb"]
     assert unfinished["event"] == "unfinished"
     assert "did not take everything within 0.1 s" in unfinished["message"]
-    assert watch.vanished(RankRecord("running", int(hangs.read_text())))
+    assert watch.vanished(RankEnd(0, pid=int(hangs.read_text()), state="running"))
 
 
 # -- one process, without an agent ------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_the_folder_of_an_attempt(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "ranks").mkdir()
     error = {"type": "builtins.ModuleNotFoundError", "message": "No module named 'x'", "ts": 10.0}
     (tmp_path / "ranks" / "rank-3.json").write_text(
-        json.dumps({"state": "failed", "pid": 1, "exit": 1, "error": error})
+        json.dumps({"rank": 3, "state": "ended", "pid": 1, "exit": 1, "error": error})
     )
     found = diagnosed(capsys, tmp_path)
     assert (found["class"], found["rank"]) == ("deterministic", 3)

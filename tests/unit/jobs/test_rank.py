@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs import rank
-from dscampaign.jobs.agent.evidence import RankRecord
+from dscampaign.jobs.agent.evidence import RankEnd
 
 SCRIPT = Path(rank.__file__)
 
@@ -293,6 +293,6 @@ def test_a_rank_records_how_large_a_group_it_formed(place: Place, script: str, g
     place.write("mpi4py/__init__.py", "")
     done = place.run(place.write("train.py", script))
     assert (done.returncode, done.stderr, place.record["group"]) == (0, "", group)
-    read = RankRecord.read(place.folder / "ranks" / "rank-3.json")
+    read = RankEnd.read(place.folder / "ranks" / "rank-3.json")
     assert read is not None
     assert read.group == group
