@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 class Agent:
-    """One node's part of an attempt.
+    """A node's part of an attempt.
 
     Args:
         umask: the user's, for the ranks: their files are the user's own. Only write permission for others is taken

@@ -1,7 +1,7 @@
 """This user's own files and processes on a node: folders for compiled code, and leftovers of earlier attempts.
 
 Compiled code is run, so its folder must be this user's alone: in a public folder another user may have put modules and
-libraries under the expected name. In a shared home the ranks of all nodes wait for one lock, and another version of
+libraries under the expected name. In a shared home the ranks of all nodes wait for the same lock, and another version of
 torch reads half-written files: so the node's own disk comes first.
 """
 
@@ -36,7 +36,7 @@ _CACHES: Final = {
 def compile_caches(environ: Mapping[str, str], image: str = "") -> dict[str, str]:
     """Return the caches' variables that the environment does not set, each with a folder on this node.
 
-    What one image's compiler and torch have built, another's must not load.
+    An image must not load code that another image's compiler and torch have built.
     """
     missing = {name: below for name, below in _CACHES.items() if not environ.get(name)}
     folder = _ours(environ, f"-{hashlib.sha256(image.encode()).hexdigest()[:8]}" if image else "")
@@ -75,7 +75,7 @@ def clear_build_locks(folder: Path) -> list[Path]:
 
 
 def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
-    """End processes of an attempt that outlived their launcher; return the commands of those in sessions of their own.
+    """End processes of an attempt that outlived their launcher; return the commands of processes in sessions of their own.
 
     Slurm ends them with the job only if it tracks processes by cgroup; otherwise they would keep memory and ports of
     the node. Their environment identifies them: no process of another agent has it.

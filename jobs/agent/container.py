@@ -124,7 +124,7 @@ def _outer(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _mounts(container: Mapping[str, Any], places: Iterable[str]) -> list[Mount]:
-    """Return the mounts, outer ones first: those of the spec, and folders that no other one holds."""
+    """Return the mounts, outer folders first: the spec's, and folders that no other holds."""
     everywhere = filter(os.path.isdir, (os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")))
     given = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
     folders = {_folder(place) for path in given for place in (path, os.path.realpath(path))} - {"/"}
@@ -143,7 +143,7 @@ def _parsed(text: str) -> Mount:
 
 
 def _named(payload: Payload) -> Iterator[str]:
-    """Yield the existing absolute paths that a spec names: data, models, and those in its command and variables."""
+    """Yield the existing absolute paths that a spec names: data, models, and paths in its command and variables."""
     train: Mapping[str, Any] = payload.train or {}
     data = train.get("dataset") or {}
     named = [*map(train.get, ("model", "tokenizer", "nvme_path")), *map(data.get, ("path", "eval_path"))]

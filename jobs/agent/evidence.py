@@ -98,7 +98,7 @@ class RankError(_Timed, total=False):
 
 @dataclass(frozen=True)
 class RankEnd(Document):
-    """How one rank ended: its own record, with what the agent saw.
+    """How a rank ended: its own record, with what the agent saw.
 
     Attributes:
         state: "running" or "ended" in its own record.
@@ -131,7 +131,7 @@ class RankEnd(Document):
 
 @dataclass(frozen=True)
 class NodeOutcome(Document):
-    """One node's evidence, written once when its launcher has ended.
+    """A node's evidence, written once when its launcher has ended.
 
     Attributes:
         launcher_exit: exit code; negative is the number of the signal that killed the launcher.
@@ -235,7 +235,7 @@ def gather_lines(
 
 
 def pick(name: str, lines: Iterable[str], patterns: Sequence[UserPattern] = ()) -> list[LogLine]:
-    """Return one log's suspects, before each the last sign of training, and its end."""
+    """Return a log's suspects, before each the last sign of training, and its end."""
     keeper = _Keeper(name, patterns)
     numbered = enumerate(lines, 1)
     held: list[tuple[int, str]] = []
@@ -292,7 +292,7 @@ def _may_be_progress(text: str) -> bool:
 
 
 def _lines(log: Path, until_s: float) -> Iterator[str]:
-    """Yield the beginning of each line of a log; from `until_s` on only those of its end."""
+    """Yield the beginning of each line of a log; from `until_s` on only of its end."""
     with log.open(errors="replace") as file:
         begins = True
         while piece := file.readline(PIECE):  # a line may have no end

@@ -33,7 +33,7 @@ _LOST = re.compile(r"\bis lost\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at a single moment.
+    """A GPU at a single moment.
 
     Attributes:
         device: as CUDA_VISIBLE_DEVICES names it.

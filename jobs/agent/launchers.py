@@ -106,7 +106,7 @@ def _srun(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
 
 
 def _python(place: NodeLaunch, _options: Sequence[str]) -> list[str]:
-    """A single process, with the variables from which a script starts others, and not those of a rank."""
+    """A single process, with the variables from which a script starts others, without a rank's."""
     return [
         *("env", f"MASTER_ADDR={place.address}", f"MASTER_PORT={place.port}"),
         *(f"NODE_RANK={place.node_rank}", f"CAMPAIGN_RANK={place.node_rank}", place.python, "-u"),

@@ -49,7 +49,7 @@ QUIET_START = "start"
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far one rank is.
+    """How far a rank is.
 
     Attributes:
         step: newest step that it has worked on; 0 before the first.

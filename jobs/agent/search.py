@@ -1,7 +1,7 @@
 """Search for a micro-batch before the training, in a launch of its own on the same nodes.
 
 Node 0 decides, and announces in `started.json` where the ranks meet to search, then where they meet to train. The
-result is kept for runs that differ only in their seed, so that one of them searches and all train alike.
+result is kept for runs that differ only in their seed, so that the first of them searches and all train alike.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def prepare(payload: Payload, size: int, too_big: int | None = None) -> None:
 
 
 class Search:
-    """One node's part in the search."""
+    """A node's part in the search."""
 
     def __init__(self, payload: Payload, node: Node, launch: Launch, tell: Callable[..., None]) -> None:
         self._payload, self._node, self._launch, self._tell = payload, node, launch, tell

@@ -24,7 +24,7 @@ _VARINT_BYTES: Final = 10  # of 64 bits
 
 
 class Scalar(NamedTuple):
-    """One value: time of writing in seconds since 1970, step and tag."""
+    """A value: time of writing in seconds since 1970, step and tag."""
 
     ts_s: float
     step: int
@@ -33,7 +33,7 @@ class Scalar(NamedTuple):
 
 
 class EventFile:
-    """Read on in one event file."""
+    """Read on in an event file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +66,7 @@ class EventFile:
 
 
 def _scalars(event: bytes) -> list[Scalar]:
-    """Return the scalars of one event; none of a record that is no event."""
+    """Return the scalars of an event; none of a record that is no event."""
     try:
         fields = dict(_fields(event))
         (ts_s,) = struct.unpack("<d", fields[1])

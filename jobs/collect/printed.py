@@ -86,7 +86,7 @@ class Printed(MetricSource):
 
 
 class Patterns:
-    """The spec's own: a regular expression with one group for each metric, and one for the step."""
+    """The spec's own: a regular expression with a group for each metric, and for the step."""
 
     description = "the script's output, by the spec's patterns"
     unread = ""
@@ -226,7 +226,7 @@ class CommonForms:
         return read.step <= read.total
 
     def _last_turns(self, readings: list[Reading], *, last: bool) -> list[Reading]:
-        """Keep the last turn of a bar at each step: those before may still have the values of the step before."""
+        """Keep the last turn of a bar at each step: earlier turns may still have the values of the step before."""
         ready: list[Reading] = []
         for reading in self._turn + readings:
             if (
@@ -288,7 +288,7 @@ class _Epochs:
         return [waiting for waiting in (*held, reading) if self._is_counted(waiting)]
 
     def finish(self) -> list[Reading]:
-        """Return the readings that still wait: right if theirs is the first epoch of all, and the only one."""
+        """Return the readings that still wait: right if theirs is the first epoch of all, and the last."""
         held, self._held = self._held, []
         if not held or (self._first <= 1 and all(reading.epoch == self._first for reading in held)):
             return held

@@ -87,7 +87,7 @@ class TensorBoard(MetricSource):
         self._newest: dict[tuple[Path, str], int] = {}
 
     def read(self, *, last: bool) -> tuple[list[Line], bool]:
-        """Return one line a step and file."""
+        """Return a line for each step and file."""
         if last or self._is_time_to_search():
             for path in self._places.event_files(self._pid()):
                 self.description = self.description or f"TensorBoard's event files in {path.parent}"
@@ -173,7 +173,7 @@ class Places:
         self._since_s = since_s - CLOCKS_DIFFER_S
 
     def event_files(self, pid: int | None) -> Iterator[Path]:
-        """Yield TensorBoard's files; in the working folder only those that process ``pid`` has made."""
+        """Yield TensorBoard's files; in the working folder only files that process ``pid`` has made."""
         yield from self._find(self._own, ".tfevents.")
         if self._workdir and pid:
             for path in self._find([self._workdir], ".tfevents."):
