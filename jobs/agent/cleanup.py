@@ -1,8 +1,8 @@
 """This user's own files and processes on a node: folders for compiled code, and leftovers of earlier attempts.
 
 Compiled code is run, so its folder must be this user's alone: in a public folder another user may have put modules and
-libraries under the expected name. In a shared home the ranks of all nodes wait for the same lock, and another version of
-torch reads half-written files: so the node's own disk comes first.
+libraries under the expected name. In a shared home the ranks of all nodes wait for the same lock, and another version
+of torch reads half-written files: so the node's own disk comes first.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def clear_build_locks(folder: Path) -> list[Path]:
 
 
 def end_left_processes(attempt_dir: Path, grace_s: float, ranks: AbstractSet[int] = frozenset()) -> list[str]:
-    """End processes of an attempt that outlived their launcher; return the commands of processes in sessions of their own.
+    """End processes of an attempt that outlived their launcher; return the commands of daemons.
 
     Slurm ends them with the job only if it tracks processes by cgroup; otherwise they would keep memory and ports of
-    the node. Their environment identifies them: no process of another agent has it.
+    the node. A daemon has a session of its own. Their environment identifies them: no process of another agent has it.
 
     Args:
         ranks: processes of ranks. torchrun gives each a session, in which its loader workers are no surprise.
