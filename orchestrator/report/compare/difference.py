@@ -112,7 +112,7 @@ def compare_operands(store: Store, words: Sequence[str]) -> ComparedOperands:
 
 
 def _that_differ_in(values: Sequence[str], conditions: Sequence[Condition]) -> dict[str, tuple[Condition, Condition]]:
-    """Return the pairs whose titles differ in these two parts alone, such as two versions, by the other parts."""
+    """Return the pairs whose titles differ in these two parts alone, by the other parts."""
     sides: list[dict[str, Condition]] = [{}, {}]
     for one in conditions:
         parts = one.title.split(SEPARATOR)
