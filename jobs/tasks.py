@@ -4,6 +4,8 @@ Runs by file path in the training's own interpreter, hence: standard library onl
 Usage: tasks.py NODE_RANK NODES RANKS_PER_NODE ADDRESS PORT SCRIPT [ARGUMENT...]
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

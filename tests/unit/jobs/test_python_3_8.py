@@ -18,6 +18,7 @@ from dscampaign import jobs
         ("inside.py", set()),
         ("rank.py", set()),
         ("report.py", set()),
+        ("tasks.py", set()),
         ("trainer/all_reduce.py", {"torch"}),
         ("trainer/preflight.py", {"torch", "deepspeed", "transformers"}),
         ("trainer/software.py", {"torch", "deepspeed"}),
