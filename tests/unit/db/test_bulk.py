@@ -63,6 +63,15 @@ def test_many_runs_that_get_the_same_and_few_that_do_not(store: Store, campaign_
     assert runs[5].config == {"new": 1}
 
 
+def test_states_and_evidence_of_many_attempts(store: Store, campaign_id: int) -> None:
+    with store.write() as conn:
+        ids = [row.id for row in queries.attempts(conn, campaign_id)]
+        queries.change_attempts(conn, {ids[3]: {"evidence": {"hang": "long"}}})
+        assert queries.lock_attempts(conn, ids) == dict.fromkeys(ids, AttemptState.INTENT)
+        assert queries.evidences(conn, ids[:5])[ids[3]] == {"hang": "long"}
+        assert [row.id for row in queries.attempts_of(conn, ids[::-1])] == ids[::-1]
+
+
 def test_withdrawn_attempts_leave_their_runs_as_before(store: Store, campaign_id: int) -> None:
     with store.write() as conn:
         ids = [row.id for row in queries.attempts(conn, campaign_id)]

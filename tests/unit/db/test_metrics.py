@@ -82,3 +82,10 @@ def test_step_times_of_earlier_attempts_fill_up_those_of_the_newest(world: World
     world.write({"step": 1, "step_time": 50.0}, generation=3)
     world.ingest(3)
     assert _step_times(world) == StepTimes(9.0, 31, 9.0)  # another experiment
+
+
+def test_a_script_without_step_times_is_timed_by_its_lines(world: World) -> None:
+    world.write({"step": 1, "ts": 100.0}, {"step": 2, "ts": 103.0}, {"step": 6, "ts": 111.0}, {"step": 7, "ts": 50.0})
+    world.ingest()
+    # 3 s, and 4 steps in 8 s; a clock that was set back proves nothing
+    assert _step_times(world) == StepTimes(3.0, 2, 8.0)

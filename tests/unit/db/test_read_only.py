@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.db import queries
-from dscampaign.db.errors import StoreError, StoreReadOnly
+from dscampaign.db.errors import StoreBusy, StoreError, StoreReadOnly
 from dscampaign.db.store import Store
 
 
@@ -83,6 +83,24 @@ def test_writing_is_refused_with_the_owner(folder: Path) -> None:
             add(seen, "mine")
         assert "--store" in caught.value.hint
         assert not caught.value.retryable
+
+
+def test_a_writer_that_comes_meanwhile_is_noticed(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    with as_reader(folder):
+        seen = Store.open(url)
+    with pytest.raises(StoreBusy, match="changed while it was read"), seen.read(), closing(Store.open(url)) as own:
+        add(own, "sweep")
+
+
+def test_a_log_that_only_the_owner_can_replay_is_named(folder: Path) -> None:
+    url = f"sqlite:///{folder}/campaign.db"
+    Store.open(url, create=True).close()
+    (folder / "campaign.db-wal").write_bytes(b"x" * 100)
+    with as_reader(folder), pytest.raises(StoreError, match="cannot be read") as caught:
+        Store.open(url)
+    assert "run `campaign status` once" in caught.value.hint
 
 
 # -- a store that others may have written ------------------------------------------------------------------------------

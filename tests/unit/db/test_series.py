@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dscampaign.db import queries
 from dscampaign.db.series import Series, extra_highest, final_speeds, run_series
 from dscampaign.db.states import RunState
@@ -25,6 +27,16 @@ def test_columns_equal_rows(world: World) -> None:
     assert list(found.figures["loss"]) == [row.loss for row in rows]
     assert list(found.figures["ts_s"]) == [row.ts_s for row in rows]
     assert len(found) == 9
+
+
+def test_not_finite_and_not_reported_differ(world: World) -> None:
+    world.write('{"step": 1, "loss": NaN, "grad_norm": Infinity}', {"step": 2, "loss": 2.0}, '{"step": 3, "loss": NaN}')
+    world.ingest()
+    found = series(world)
+    assert [math.isnan(value) for value in found.figures["loss"]] == [True, False, True]
+    assert all(math.isnan(value) for value in found.figures["eval_loss"])
+    assert found.non_finite["loss"] == 2
+    assert "eval_loss" not in found.non_finite
 
 
 def test_the_highest_of_a_count_is_over_all_attempts(world: World) -> None:

@@ -306,6 +306,10 @@ def test_how_a_command_learns_is_not_in_its_key(same: dict[str, Any]) -> None:
     assert memory_key(config("train.py", train=same)) == memory_key(config("train.py"))
 
 
+def test_a_script_that_manages_its_own_batches_has_no_key() -> None:
+    assert memory_key(RunConfig.model_validate({"command": "train.py"})) is None
+
+
 def test_a_taken_rung_is_another_key() -> None:
     changes = ("expandable_segments", "activation_checkpointing", "offload_optimizer", "zero_stage=3")
     base = config(train={"zero_stage": 1})

@@ -28,7 +28,7 @@ from dscampaign.orchestrator.reconcile.actions import (
 )
 from dscampaign.orchestrator.reconcile.attempt_state import transitions
 from dscampaign.orchestrator.reconcile.decide import decide
-from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, RunView
+from dscampaign.orchestrator.reconcile.snapshot import ABSENCE, Absence, AttemptView, Queue, RunView
 from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.sections import RetryConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
@@ -380,6 +380,7 @@ def test_only_so_many_attempts_are_active_at_once() -> None:
         return [run_view(run=run_row(id=i, name=f"r{i}")) for i in range(1, count + 1)]
 
     assert len(of_kind(Submit, decide(snapshot(*runs(5), capacity=2)))) == 2
+    assert len(of_kind(Submit, decide(snapshot(*runs(5), capacity=2, queue=Queue(length=1))))) == 1
     running = run_view(AttemptView(attempt_row(), job("RUNNING")), run=run_row(generation=1, id=9))
     assert len(of_kind(Submit, decide(snapshot(running, *runs(5), capacity=2)))) == 1
     ended = run_view(
