@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -93,22 +92,6 @@ class Browser:
         """Presses and releases the first button there."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-
-    def press(self, key: str) -> None:
-        """A key by its name, such as `Tab`, `ArrowRight` or ` `."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
-        text = {"text": key} if len(key) == 1 else {}
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], **text)
-
-    def picture(self, file: Path, height: int | None = None) -> None:
-        """Writes what the window shows, or the page from its top down to ``height``, as PNG."""
-        clip = {}
-        if height:
-            width = self.evaluate("innerWidth")
-            clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
-        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=bool(height), **clip)
-        file.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextmanager

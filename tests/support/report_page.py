@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -82,29 +81,3 @@ def _table(block: str) -> Table:
     lines = [re.sub(r"\\(.)", r"\1", line).strip()[2:].removesuffix("|") for line in block.splitlines()]
     header, _, *rows = (tuple(cell.strip() for cell in re.split(r" \|(?: |$)", line)) for line in lines)
     return Table(header, tuple(rows))
-
-
-class HtmlTables(HTMLParser):
-    """The tables of an HTML page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[list[list[str]]] = []
-        self._open = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        if tag == "table":
-            self.found.append([])
-        elif tag == "tr":
-            self.found[-1].append([])
-        elif tag in ("td", "th"):
-            self.found[-1][-1].append("")
-            self._open = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = self._open and tag not in ("td", "th")
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.found[-1][-1][-1] += data

@@ -66,6 +66,12 @@ def test_more_gpu_hours_let_held_runs_go_on() -> None:
     assert of_kind(Submit, decide(used(view, limit=20)))
 
 
+def test_limit_and_capacity_bound_the_active_attempts() -> None:
+    runs = [run_view(run=run_row(id=i, name=f"r{i}")) for i in range(1, 6)]
+    assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=2))))) == 2
+    assert len(of_kind(Submit, decide(snapshot(*runs, campaign=limited(running=3), capacity=1)))) == 1
+
+
 def test_a_full_folder_holds_everything_back_until_it_takes_files() -> None:
     failed = run_view(ended_row(1, "storage", reason="No space left on device"))
     fresh = run_view(run=run_row(id=2, name="r2", state=RunState.QUEUED))
