@@ -19,18 +19,20 @@ from dscampaign.orchestrator.spec.objective import Objective
 
 from .baseline import BaselineComparison, compare_losses, compare_speeds, speed_text, times_as_fast
 from .conditions import Condition, circumstances, few_repeats, unlike
-from .feasible import change_text, is_unfinished, unfit
 from .ignored_axes import ignored, learning_axes
 from .ranking import (
     best_learners,
+    change_text,
     faster,
     fastest_of,
     is_unclear,
+    is_unfinished,
     learns_as_well,
     may_be_worse,
     median_loss,
     needs_least,
     pace,
+    unfit,
 )
 from .reasons import Reason, Why, reasons_text
 from .statistics import Estimate, Standing, estimate

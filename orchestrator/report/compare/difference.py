@@ -23,7 +23,7 @@ from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .baseline import BaselineComparison, compare_to_baseline
 from .conditions import ALIKE, Condition, circumstances, conditions_of
-from .feasible import infeasible
+from .ranking import infeasible
 from .statistics import Estimate
 from .wording import change, difference, interval, intervals, loss_verdict
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, Final
 
 from .baseline import BaselineComparison, by_round, compare_losses, compare_speeds, times_as_fast
-from .conditions import environment_key, grouped, unlike
+from .conditions import environment_key, grouped, key_of, unlike
 from .statistics import Estimate, Standing, contrast
 from .wording import decimals, interval, loss_gap, times
 
@@ -19,15 +19,9 @@ FIELDS: Final = (
 )  # fmt: skip
 """Of the strategy, in the order in which they are told; the other axes of the matrix follow."""
 
-_STEPS: Final[dict[str, tuple[object, ...]]] = {
-    "engine": ("ddp", "deepspeed", "fsdp2"),
-    "zero_stage": (0, 1, 2, 3),
-    "offload": ("none", "optimizer", "full", "nvme"),
-    "precision": ("fp32", "tf32", "bf16", "fp16"),
-}
-"""Each value costs or saves more than the one before; all others are switches."""
+_ORDER: Final = ("ddp", "deepspeed", "fsdp2", "none", "optimizer", "full", "nvme", "fp32", "tf32", "bf16", "fp16")
+"""Values of the strategy: each costs or saves more than the one before."""
 
-_SWITCH: Final = (False, True)
 _FOLLOWS: Final = {"engine": {"zero_stage"}, "offload": {"nvme_path"}}
 """What changes with a field: without DeepSpeed's engine there is no ZeRO, and without a disk no folder on it."""
 
@@ -54,81 +48,70 @@ def sensitivities(comparisons: Sequence[BaselineComparison]) -> list[Sensitivity
     """
     known = [one for one in comparisons if one.speed or one.losses]
     found: dict[tuple[str, str, str], list[tuple[BaselineComparison, BaselineComparison]]] = {}
-    for field in dict.fromkeys([*FIELDS, *_other_axes(known)]):
-        for group in _alike(known, field):
-            for cheaper, dearer in _steps(_by_value(group, field), field):
+    for axis in _axes(known):
+        for group in grouped(known, partial(_others, axis)):
+            for cheaper, dearer in _steps(group, axis):
                 for before, after in product(cheaper, dearer):
-                    if unlike(before.condition, after.condition):
-                        continue
-                    key = (field, value_key(before, field), value_key(after, field))
-                    found.setdefault(key, []).append((before, after))
+                    if not unlike(before.condition, after.condition):
+                        key = (axis, key_of(_value(axis, before)), key_of(_value(axis, after)))
+                        found.setdefault(key, []).append((before, after))
     return [
-        Sensitivity(field, _value(pairs[0][0], field), _value(pairs[0][1], field), tuple(pairs))
-        for (field, _, _), pairs in found.items()
+        Sensitivity(axis, _value(axis, pairs[0][0]), _value(axis, pairs[0][1]), tuple(pairs))
+        for (axis, _, _), pairs in found.items()
     ]
 
 
-def _other_axes(comparisons: Sequence[BaselineComparison]) -> Iterator[str]:
-    """Yield axes with numbers or text as values: no labels, which name points, and no structures."""
-    for name in dict.fromkeys(name for one in comparisons for name in one.condition.params):
-        structures = any(isinstance(one.condition.field(name), Mapping) for one in comparisons)
-        if name not in NAMES_POINTS and not structures:
-            yield name
-
-
-def change_in_words(change: Sensitivity) -> str:
-    """`zero_stage 1 → 2`."""
-    return f"{change.field} {_word(change.before)} → {_word(change.after)}"
-
-
-def _is_of_script(one: BaselineComparison, field: str) -> bool:
-    """Return whether the field is the machine's, or part of a script's command: then only the parameters have it."""
+def _settings(one: BaselineComparison) -> dict[str, Any]:
+    """Return the fields of the trainer and the parameters of the matrix; of a script only the latter count."""
     run = one.condition.runs[0]
-    return field not in FIELDS and (field not in run.train or bool(run.config.get("command")))
+    own = {name: value for name, value in run.params.items() if name not in NAMES_POINTS}
+    return own if run.config.get("command") else {**own, **run.train}
 
 
-def _alike(comparisons: Sequence[BaselineComparison], field: str) -> Iterator[list[BaselineComparison]]:
-    """Conditions that differ in nothing but the field, in groups of at least two: also on the same kind of machine."""
-    varied = {"strategy", field} | _FOLLOWS.get(field, set())
-
-    def rest(one: BaselineComparison) -> list[Any]:
-        train = one.condition.runs[0].train
-        if _is_of_script(one, field):
-            return [{name: value for name, value in one.condition.params.items() if name not in (field, "label")}]
-        return [{name: value for name, value in train.items() if name not in varied}, environment_key(one.condition)]
-
-    yield from (group for group in grouped(comparisons, rest) if len(group) > 1)
+def _value(axis: str, one: BaselineComparison) -> Any:
+    return _settings(one).get(axis)
 
 
-def _by_value(group: Sequence[BaselineComparison], field: str) -> list[list[BaselineComparison]]:
-    if field not in FIELDS:
-        alike = grouped(group, lambda one: _value(one, field))
-        return sorted(alike, key=lambda few: _value(few[0], field)) if _are_numbers(alike, field) else alike
-    values = _STEPS.get(field, _SWITCH)
-    found: dict[int, list[BaselineComparison]] = {}
-    for one in group:
-        value = one.condition.field(field)
-        found.setdefault(values.index(value) if value in values else 0, []).append(one)
-    return [found[place] for place in sorted(found)]
+def _axes(known: Sequence[BaselineComparison]) -> list[str]:
+    """Return the strategy's fields, and axes of the matrix with numbers or text as values, that vary."""
+    settings = [_settings(one) for one in known]
+    names = dict.fromkeys([*FIELDS, *(name for one in known for name in one.condition.params)])
+    values = {name: [own.get(name) for own in settings] for name in names if name not in NAMES_POINTS}
+    plain = [name for name, own in values.items() if not any(isinstance(value, Mapping) for value in own)]
+    return [name for name in plain if len(set(map(key_of, values[name]))) > 1]
+
+
+def _others(axis: str, one: BaselineComparison) -> list[Any]:
+    """Return everything but the axis: also the kind of machine, unless the axis belongs to it."""
+    rest = _settings(one)
+    of_trainer = axis in FIELDS or (
+        axis in one.condition.runs[0].train and not one.condition.runs[0].config.get("command")
+    )
+    for name in (axis, *_FOLLOWS.get(axis, ())):
+        rest.pop(name, None)
+    return [rest, environment_key(one.condition) if of_trainer else None]
 
 
 def _steps(
-    ordered: list[list[BaselineComparison]], field: str
+    group: Sequence[BaselineComparison], axis: str
 ) -> Iterator[tuple[list[BaselineComparison], list[BaselineComparison]]]:
-    """Yield the changes: text has no order, so its changes start from the first value.
+    """Yield the changes.
 
     An engine is beside the ZeRO stage that shares most like it: the lowest after `ddp`, the highest before `fsdp2`.
     """
-    if field == "engine":
-        yield from ((_of_stage(before, max), _of_stage(after, min)) for before, after in pairwise(ordered))
-    elif field in FIELDS or _are_numbers(ordered, field):
-        yield from pairwise(ordered)
+    by_value = grouped(group, partial(_value, axis))
+    values = [_value(axis, few[0]) for few in by_value]
+    if all(isinstance(value, int | float) for value in values):
+        by_value.sort(key=lambda few: _value(axis, few[0]))
+    elif axis in FIELDS:
+        by_value.sort(key=lambda few: _ORDER.index(value) if (value := _value(axis, few[0])) in _ORDER else -1)
     else:
-        yield from ((ordered[0], other) for other in ordered[1:])
-
-
-def _are_numbers(groups: Sequence[Sequence[BaselineComparison]], field: str) -> bool:
-    return all(isinstance(_value(group[0], field), int | float) for group in groups)
+        yield from ((by_value[0], other) for other in by_value[1:])
+        return
+    if axis == "engine":
+        yield from ((_of_stage(before, max), _of_stage(after, min)) for before, after in pairwise(by_value))
+    else:
+        yield from pairwise(by_value)
 
 
 def _of_stage(group: Sequence[BaselineComparison], chosen: Callable[[list[int]], int]) -> list[BaselineComparison]:
@@ -136,13 +119,9 @@ def _of_stage(group: Sequence[BaselineComparison], chosen: Callable[[list[int]],
     return [one for one, stage in zip(group, stages, strict=True) if stage == chosen(stages)]
 
 
-def _value(one: BaselineComparison, field: str) -> Any:
-    return one.condition.params.get(field) if _is_of_script(one, field) else one.condition.field(field)
-
-
-def value_key(one: BaselineComparison, field: str) -> str:
-    """Return a condition's value of a field as text, by default the field's default."""
-    return json.dumps(_value(one, field), default=str)
+def change_in_words(change: Sensitivity) -> str:
+    """`zero_stage 1 → 2`."""
+    return f"{change.field} {_word(change.before)} → {_word(change.after)}"
 
 
 def _word(value: Any) -> str:

@@ -15,14 +15,13 @@ from .cost import NO_FAILURE
 
 @dataclass(frozen=True)
 class FailedAttempt:
-    """An attempt that failed, with its failure class and the reaction: `retried`, `changed` or `ended`."""
+    """An attempt that failed, with its failure class and the reaction."""
 
     run: str
     generation: int
     kind: str
     reason: str
     then: str
-    reaction: str = "retried"
 
 
 def failed_attempts(
@@ -42,7 +41,6 @@ def failed_attempts(
                 kind=words(attempt.failure_class),
                 reason=clean(str((run.reason if not later and failed else "") or attempt.evidence.get("reason") or "")),
                 then=_retry(attempt, later, excluded.get(later.id, ())) if later else _end(run),
-                reaction=_reaction(attempt, later),
             )
 
 
@@ -58,12 +56,6 @@ def _retry(failed: AttemptRow, later: AttemptRow, excluded: Sequence[str]) -> st
     if later.config_hash != failed.config_hash:
         done.append("of a changed experiment")
     return ", ".join(done)
-
-
-def _reaction(failed: AttemptRow, later: AttemptRow | None) -> str:
-    if later is None:
-        return "ended"
-    return "retried" if (later.micro_batch, later.changes) == (failed.micro_batch, failed.changes) else "changed"
 
 
 def _end(run: RunRow) -> str:

@@ -91,7 +91,6 @@ class Quality:
 
     Attributes:
         expected, received: steps that should have been made by now, and steps that lines stand for.
-        losses, times, memories: lines that have a loss, the time of a step, and the reserved memory.
         gaps: number of steps missing between the first and the last line.
         repeated: steps that attempts made again after a rollback.
         non_finite: losses that were not numbers.
@@ -108,9 +107,6 @@ class Quality:
     skipped_steps: int | None
     alloc_retries: int | None
     data_wait: float | None
-    losses: int = 0
-    times: int = 0
-    memories: int = 0
     kept_every: int = 1
 
 
@@ -119,7 +115,6 @@ class MeasuredRun:
     """The figures of a run.
 
     Attributes:
-        parameters: of the model, as the trainer reports; None if unknown.
         start, speed: newest reports of the trainer on model and software, and on its speed.
         early: it completed before its target step.
         read_config: whether its script opened the generated DeepSpeed configuration; None if unknown.
@@ -154,7 +149,6 @@ class MeasuredRun:
     accumulation: int | None
     world_size: int
     tokens_per_step: int | None
-    parameters: int | None
     config: Mapping[str, Any]
     timing: Timing | None
     loss: Loss
@@ -258,7 +252,6 @@ def measured_run(data: RunData) -> MeasuredRun:
     made = set(lines.generation.tolist())
     tokens = _tokens_per_step(run.config, lines, data.series)
     nodes = next((attempt.evidence["nodes"] for attempt in mine[::-1] if attempt.evidence.get("nodes")), ())
-    parameters = data.start.get("parameters")
     gpus = gpus_of(data.gpus, mine)
     per_rank = _devices_per_rank(_device_names(gpus, data.start), run.config)
     return MeasuredRun(
@@ -275,7 +268,6 @@ def measured_run(data: RunData) -> MeasuredRun:
         target_step=run.target_step,
         tries=len(data.attempts),
         code=codes_text(attempt.code for attempt in mine),
-        parameters=parameters if isinstance(parameters, int) else None,
         tokens_per_step=tokens,
         config=run.config,
         timing=None if STEPS_RESTARTED in data.not_taken else timing(data.series, lines),
@@ -401,12 +393,5 @@ def _quality(data: RunData, lines: Lines) -> Quality:
         skipped_steps=data.skipped_steps,
         alloc_retries=int(known["alloc_retries"]) if "alloc_retries" in known else None,
         data_wait=float(known["data_wait_share"]) if "data_wait_share" in known else None,
-        losses=_finite(data.series, "loss"),
-        times=_finite(data.series, "step_time_s"),
-        memories=_finite(data.series, "mem_reserved_gb"),
         kept_every=kept_every(attempt.evidence for attempt in data.mine),
     )
-
-
-def _finite(series: Series, name: str) -> int:
-    return int(np.isfinite(np.asarray(series.figures[name])).sum())

@@ -70,11 +70,6 @@ class Timing:
     std_s: float = math.nan
 
     @property
-    def iqr_s(self) -> float:
-        """Distance of the quartiles."""
-        return self.quantiles_s[2] - self.quantiles_s[1]
-
-    @property
     def p99_s(self) -> float:
         """99th percentile."""
         return self.quantiles_s[4]

@@ -70,7 +70,7 @@ def _fields(condition: Condition) -> Iterator[tuple[str, str]]:
             if name.partition(".")[0] not in COMPARES_ALIKE and name not in _SCHEDULING:
                 yield name, _text(value)
     batch, steps = condition.field("global_batch"), run.target_step
-    yield "parameters", short_number(run.parameters)
+    yield "parameters", short_number(run.start.get("parameters"))
     yield "ranks", str(run.world_size)
     yield "tokens a step", _text(run.tokens_per_step)
     yield "samples", f"{batch * steps:,}" if batch and steps else ""
