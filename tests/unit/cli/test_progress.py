@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from dscampaign.orchestrator.cli import console
 from dscampaign.orchestrator.cli.console import progress_shown, progress_text
 from dscampaign.orchestrator.commands import counted, in_pieces
 
@@ -31,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     def work(items: Iterable[object], each_s: float, stream: io.StringIO | None = None, *, quiet: bool = False) -> str:
         stream, now_s = stream or Terminal(), 0.0
         monkeypatch.setattr("sys.stderr", stream)
-        monkeypatch.setattr(console.time, "monotonic", lambda: now_s)
+        monkeypatch.setattr("time.monotonic", lambda: now_s)
         with progress_shown(quiet=quiet):
             for _ in items:
                 now_s += each_s
