@@ -68,7 +68,7 @@ class Collector:
         self._over = False
         self._first_s = self._output_s = 0.0
         self._is_silent = False
-        self._marks: dict[str, float] = {}
+        self._marks: dict[str, int] = {}
         self._remarked: set[str] = set()
 
     def follow(self, seconds: float) -> None:
@@ -163,11 +163,7 @@ class Collector:
         if not 0 <= step <= MAX_STEP:
             return {}
         new = {name: value for name, value in line.items() if name not in ("step", "ts") and self._is_new(name, step)}
-        for (
-            name
-        ) in new:  # a line of the same step may follow with the loss of the step: nanoGPT's evaluation has a mean
-            mean = name == "loss" and "eval_loss" in new
-            self._marks[name] = max(step - mean / 2, self._marks.get(name, -1))
+        self._marks.update((name, max(step, self._marks.get(name, -1))) for name in new)
         stamp = {"ts": line["ts"]} if "ts" in line else {}
         return {"step": step, **stamp, **new} if new else {}
 

@@ -131,6 +131,7 @@ class CommonForms:
         self._in_parts = False
         self._epochs = _Epochs()
         self._newest: Reading | None = None
+        self._mean: list[Reading] = []
         self._stepless: list[Reading] = []
         self._doubtful = self.unread = ""
 
@@ -148,7 +149,7 @@ class CommonForms:
         """Return the metrics of further lines that no later line changes. Arguments as of `Patterns.take`."""
         readings = [reading for text in texts for reading in self._read(text)]
         _stamped([reading.line for reading in readings], ts_s)
-        ready = self._last_turns(readings + (self._placed_after() if last else []), last=last)
+        ready = self._last_turns(readings + (self._placed_before(None) if last else []), last=last)
         settled = [counted for reading in ready for counted in self._epochs.take(reading)]
         return [reading.line for reading in settled + (self._epochs.finish() if last else [])]
 
@@ -165,9 +166,7 @@ class CommonForms:
         if (epoch := epoch_alone(text)) is not None:
             self._epoch = epoch
         elif reading := self._line(text):
-            before = [] if self._newest and self._newest.step == reading.step else self._placed_after()
-            self._newest = reading
-            return self._described([*before, reading])
+            return self._described([*self._placed_before(reading), reading])
         elif values := read_stepless(text):
             return self._without_step(text, values)
         return []
@@ -188,13 +187,26 @@ class CommonForms:
         self.description = self.description or f'lines of the output, for example "{readings[-1].text.strip()[:SHOWN]}"'
         return readings
 
-    def _placed_after(self) -> list[Reading]:
-        """Return the validation loss printed without a step since the newest step; none of several, as of batches."""
-        waiting, self._stepless = self._stepless, []
-        if len({reading.line["eval_loss"] for reading in waiting}) > 1:
-            self._doubtful = self._doubtful or waiting[0].text
-            return []
-        return waiting[:1]
+    def _placed_before(self, reading: Reading | None) -> list[Reading]:
+        """Return what waited for the next step; None stands for the end.
+
+        A training loss on a line with a validation loss is a mean, as of nanoGPT's evaluation, if another line has the
+        loss of that step. Of a validation loss without a step, several values may be of batches.
+        """
+        before, self._newest = self._newest, reading
+        mean, waiting = self._mean, self._stepless
+        if reading:
+            self._mean = []
+            if {"loss", "eval_loss"} <= reading.line.keys() and not reading.bar:
+                self._mean = [replace(reading, line={"step": reading.step, "loss": reading.line.pop("loss")})]
+            elif before and before.step == reading.step and "loss" not in reading.line:
+                self._mean = mean
+            if before and before.step == reading.step:
+                return []
+        self._stepless = []
+        if len({value.line["eval_loss"] for value in waiting}) > 1:
+            self._doubtful, waiting = self._doubtful or waiting[0].text, []
+        return [*mean, *waiting[:1]]
 
     def _line(self, text: str) -> Reading | None:
         if not text[:1].isspace():
