@@ -56,7 +56,6 @@ def test_a_script_that_leaves_before_the_target_step_completes_early() -> None:
 
 
 def test_of_a_rank_that_ends_itself_the_last_line_is_the_proof() -> None:
-    """Not what torchrun prints of it."""
     texts = ("step 3 loss 2.5", "shard 7 does not match its index", "")
     of_rank = tuple(LogLine("1_rank1.log", number, text) for number, text in enumerate(texts))
     of_launcher = log_lines("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")

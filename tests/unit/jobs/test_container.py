@@ -143,7 +143,6 @@ def test_the_environment_inside_is_the_attempt_s_then_the_image_s_then_the_host_
 
 
 def test_a_folder_that_the_spec_mounts_read_only_stays_so(host: Path) -> None:
-    """Also if the command names a place in it; the campaign's own folders are written to all the same."""
     section = {"mounts": (f"{host / 'data'}:{host / 'data'}:ro", f"{host}:{host}:ro")}
     (host / "data" / "below").mkdir()
     line, _ = wrapped(host, "apptainer", section=section, command=("train.py", str(host / "data" / "below")))
