@@ -5,16 +5,14 @@ import io
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dscampaign.db import engine, queries
+from dscampaign.db import queries
 from dscampaign.db.schema import lease
-from dscampaign.db.states import AttemptState, Cause, CauseCode, RunState
-from dscampaign.db.store import Store
+from dscampaign.db.states import Cause, CauseCode, RunState
 from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.tests.support.cli_world import World, make_world
@@ -108,27 +106,6 @@ def test_explain_shows_the_proof_and_what_to_do(world: World, capsys: Output) ->
         "  bad failed: KeyError: 'x'[bold] · look at x",
         "  next: campaign explain sweep bad",
     ]
-
-
-def test_explain_says_what_is_known_of_an_exception_that_no_rule_knows(world: World, capsys: Output) -> None:
-    with world.store.read() as conn:
-        [first] = queries.attempts(conn, world.campaign_id, world.run_id("bad"))
-    frames = [{"file": "train.py", "number": 7, "function": "main", "code": "x['lr']"}]
-    known = {"reason": "KeyError: 'lr'", "sure": "unsure", "place": "KeyError main", "frames": frames}
-    world.set_attempt(first.id, failure_class="crash", evidence=known)
-    out = shown(capsys, "explain", "sweep", "bad")
-    assert any("the script's own error, once: fix the script" in line for line in out)
-    assert not any("another attempt decides" in line for line in out)
-    assert out[-1] == "next: campaign retry sweep bad   (once the cause is fixed)"
-    world.set_run("bad", state=RunState.PENDING)
-    assert any("own error, once: retried" in line for line in shown(capsys, "explain", "sweep", "bad"))
-    world.set_run("bad", state=RunState.FAILED)
-    second = world.attempt("bad", 2, lines=[])
-    world.set_attempt(second, state=AttemptState.FAILED, failure_class="crash", evidence=known)
-    out = shown(capsys, "explain", "sweep", "bad")
-    first_line, second_line = [line for line in out if "a bug in the script" in line]
-    assert "once: retried" in first_line
-    assert "same error 2 times" in second_line
 
 
 def test_explain_says_how_a_run_that_is_held_goes_on(world: World, capsys: Output) -> None:
@@ -226,29 +203,6 @@ def test_export_of_steps_has_a_column_for_each_figure(world: World, capsys: Outp
     assert [row["my_figure"] for row in rows] == ["", "", "", "1.5", ""]
 
 
-@pytest.mark.parametrize("what", ["steps", "attempts", "events"])
-def test_a_pager_that_waits_keeps_no_reconciler_from_writing(
-    world: World, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """On a network disk SQLite's readers keep writers waiting for as long as they read."""
-    world.store.close()
-    monkeypatch.setattr(engine, "on_local_disk", lambda _: False)
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
-    reconciler = Store.open(f"sqlite:///{world.dir}/campaign.db")
-
-    class Pager(io.StringIO):
-        def write(self, text: str) -> int:
-            with reconciler.write() as conn:
-                queries.add_event(conn, world.campaign_id, "pass", "")
-            return super().write(text)
-
-    pager = Pager()
-    monkeypatch.setattr(sys, "stdout", pager)
-    assert main(["export", "sweep", "--what", what]) == 0
-    assert len(pager.getvalue().splitlines()) > 1
-    reconciler.close()
-
-
 def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World, capsys: Output) -> None:
     world.attempt("new", lines=[])
     world.set_run("new", state=RunState.COMPLETED, generation=1)
@@ -257,26 +211,3 @@ def test_a_completed_run_that_reported_nothing_is_told_what_to_add(world: World,
     assert "metrics: {step: 'step" in " ".join(shown(capsys, "status"))
     assert f"metrics {said}" in " ".join(" ".join(shown(capsys, "explain", "new")).split())
     assert said not in " ".join(shown(capsys, "explain", "done"))
-
-
-def test_the_status_says_once_for_each_kind_where_metrics_come_from(world: World, capsys: Output) -> None:
-    def event(source: str | None, message: str) -> dict[str, object]:
-        return {"event": "metrics_source", "ts": 1.0, "message": message} | ({"source": source} if source else {})
-
-    step = {"step": 1, "loss": 2.0}
-    world.attempt("new", lines=[event("printed", 'lines such as "x"'), event(None, "metrics.x takes too long"), step])
-    world.attempt("bad", 2, lines=[event("printed", "other lines"), step])
-    world.attempt("done", 2, lines=[event("tensorboard", "/a/b"), step])
-    world.attempt("small", 3, lines=[event("printed", "lines"), step])
-    world.attempt("small", 4, lines=[step])  # by now it reports them itself
-    lines = shown(capsys, "status")
-    assert [line for line in lines if "metrics read" in line] == [
-        "metrics read from TensorBoard's event files: done",
-        "metrics read from printed lines: bad, new",
-    ]
-    runs = {run["name"]: run["metrics_source"] for run in document(capsys, "status")["runs"]}
-    assert runs["new"] == {"kind": "printed", "message": 'lines such as "x"'}
-    assert (runs["done"]["kind"], runs["small"]) == ("tensorboard", None)
-    world.attempt("done", 3, lines=[event("printed", "lines"), step])
-    world.attempt("small", 5, lines=[event("printed", "lines"), step])
-    assert "metrics read from printed lines: done, small, bad and 1 more" in shown(capsys, "status")

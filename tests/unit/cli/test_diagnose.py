@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dscampaign.jobs.agent.evidence import RankEnd
-from dscampaign.orchestrator.campaign import foreign_logs
 from dscampaign.orchestrator.cli import show as diagnose
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.failures.policy import FailureClass
@@ -198,24 +197,6 @@ def test_a_log_tells_why_the_job_ended(
     assert page.startswith(f"{kind.replace('_', ' ')}:" if kind else "unknown: ")
     assert line is None or f"{log}:{line}" in page
     assert sorted(tmp_path.iterdir()) == [log]
-
-
-def test_of_a_huge_log_only_both_ends_are_read(tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_logs, "FILE_BYTES", 4096)
-    log = tmp_path / "big.log"
-    log.write_text("begin\n" + "x" * 79 + "\n" * 1 + "y\n" * 50_000 + TORCHRUN_OOM[:1800] + "\n" + "after\n" * 3)
-    with log.open("r+b") as file:
-        file.truncate(1 << 33)  # sparse: to read all of it takes minutes
-        file.seek(0, os.SEEK_END)
-        file.write(b"\n[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nlast\n")
-    found = diagnosed(capsys, log)
-    assert (found["class"], found["rank"]) == ("oom", 1)
-    assert (found["proof"]["line"], found["proof"]["line_from_end"]) == (None, 2)
-    assert found["files"] == [{"path": str(log), "size_bytes": log.stat().st_size, "read_bytes": 4096}]
-    assert main(["diagnose", str(log)]) == 0
-    out = capsys.readouterr().out
-    assert f"{log}, line 2 from its end" in out
-    assert "Read only the beginning and the end of 1 file" in out
 
 
 @pytest.mark.parametrize(

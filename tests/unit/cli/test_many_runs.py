@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from dscampaign.db.records import NewAttempt, NewRun
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.campaign.status import CampaignStatus, failures_of, read_status
-from dscampaign.orchestrator.cli import console
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.cli.pages.status import status_page
 from dscampaign.orchestrator.cli.pages.text import Page
@@ -116,20 +114,3 @@ def test_only_chosen_runs_are_shown(folder: Path, capsys: Output) -> None:
     assert "no run matches rl-9* in sweep\nhint: `campaign status sweep" in capsys.readouterr().err
     assert main(["status", "--dir", str(folder), "--state", "faild"]) == 2
     assert 'did you mean "failed"?' in capsys.readouterr().err
-
-
-def test_a_pager_gets_what_is_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    monkeypatch.setenv("PAGER", f"sh -c 'cat > {seen}; echo $LESS >> {seen}'")
-    monkeypatch.setenv("LINES", "10")
-    monkeypatch.delenv("LESS", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    text = "\n".join(map(str, range(50)))
-    console.echo_screen(text)
-    assert not seen.exists()  # no terminal
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    console.echo_screen("short")
-    assert not seen.exists()
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    console.echo_screen(text)
-    assert seen.read_text() == f"{text}\nFRX\n"

@@ -81,24 +81,6 @@ def test_nothing_to_cancel(world: World, capsys: Output, run: str, said: str) ->
     assert capsys.readouterr().err == f"{said}\n"
 
 
-@pytest.mark.parametrize("words", ["retry sweep", "retry sweep --failed", "retry sweep b*", "retry sweep --all"])
-def test_a_retry_of_many_asks_whoever_is_there(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: Output, words: str
-) -> None:
-    monkeypatch.setenv("CAMPAIGN_ASK_ABOVE_RUNS", "0")
-    asked: list[str] = []
-
-    def declined(text: str, **_: bool) -> bool:
-        asked.append(text)
-        return False
-
-    monkeypatch.setattr("click.confirm", declined)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    assert main(words.split()) == 1
-    assert asked == ["1 run exceed ask_above_runs = 0. Submit?"]
-    assert capsys.readouterr().err.endswith("nothing was retried\n")
-
-
 @pytest.mark.parametrize(("words", "code"), [("retry sweep", 0), ("retry sweep --failed", 0), ("retry sweep --all", 2)])
 def test_a_retry_of_many_from_a_crontab_asks_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch, words: str, code: int

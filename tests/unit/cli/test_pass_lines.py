@@ -18,24 +18,6 @@ def said_of_a_pass(world: World) -> list[str]:
     return [*action_lines(done, after, Page()), *in_the_way(done).values()]
 
 
-def test_a_retry_that_submits_nothing_says_so(tmp_path: Path) -> None:
-    """The run has a job already, that of its attempt before."""
-    world = make_world(tmp_path)
-    world.record(matrix={"depth": [1]})
-    assert said_of_a_pass(world) == ["depth-1: submitted as job 1_0, attempt 1"]
-    world.run_jobs("FAILED", exit_code=1)
-    folder = world.paths.run("depth-1").dir
-    folder.rename(folder.with_name("aside"))
-    folder.symlink_to("nowhere")
-    world.run_pass()
-    assert world.states() == {"depth-1": "held"}
-    campaigns.retry(world.store, world.campaign, ["depth-1"])
-    reason = f"the run's folder is not writable: [Errno 17] File exists: '{folder}'"
-    hint = "the other runs continue; a retry starts this one again"
-    assert said_of_a_pass(world) == [f"depth-1: held: {reason} · {hint}"]
-    world.store.close()
-
-
 def test_a_run_that_completed_early_is_called_so_whether_it_is_wanted_or_not(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     world.record(train={"steps": 9})

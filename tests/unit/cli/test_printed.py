@@ -146,22 +146,3 @@ def test_a_command_to_be_typed_is_never_broken(before: str, command: str, behind
         assert any(command in row for row in folded.splitlines())
         assert all(row.strip() for row in folded.splitlines())
         assert folded.split() == line.split()
-
-
-def test_the_list_names_its_last_column_and_says_what_completed_early(folder: Path, capsys: Output) -> None:
-    store = Store.open(f"sqlite:///{folder}/campaign.db")
-    with store.write() as conn:
-        conn.execute(
-            update(attempt).where(attempt.c.failure_class == "completed").values(failure_class=COMPLETED_EARLY)
-        )
-    store.close()
-    assert main(["list", "--dir", str(folder)]) == 0
-    header, line = capsys.readouterr().out.splitlines()
-    assert header.endswith("STATES")
-    assert "1 completed (1 early)" in line
-    found = {}
-    for verb in ("list", "status"):
-        assert main([verb, "--json", "--dir", str(folder)]) == 0
-        document = json.loads(capsys.readouterr().out)
-        (found[verb],) = document["campaigns"] if verb == "list" else (document,)
-    assert {(one["counts"]["completed"], one["completed_early"]) for one in found.values()} == {(1, 1)}

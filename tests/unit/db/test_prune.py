@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -45,25 +45,6 @@ def test_one_step_in_ten_stays_beside_the_first_and_the_last(world: World) -> No
     end(world, 1)
     assert thin(world) == Pruned(runs=1, steps=57 - 7)
     assert steps(world) == [1, 10, 20, 30, 40, 50, 57]
-
-
-@pytest.mark.parametrize(
-    ("reported", "left"),
-    [
-        (range(1, 492, 10), [1, 101, 201, 301, 401, 491]),  # none of them is divided by ten
-        (range(10, 501, 10), [10, 100, 200, 300, 400, 500]),  # all of them are
-        (range(10**9, 3 * 10**9, 10**8), [10**9, 2 * 10**9, 29 * 10**8]),  # counted in tokens
-    ],
-)
-def test_of_lines_that_are_not_of_every_step_one_in_ten_stays(
-    reported: Sequence[int], left: list[int], world: World
-) -> None:
-    world.write(*({"step": step, "loss": 5.0 - place / 1000} for place, step in enumerate(reported)))
-    world.ingest()
-    end(world, 1)
-    thin(world)
-    assert steps(world) == left
-    assert thin(world) == Pruned()
 
 
 def test_lines_that_a_later_attempt_hid_stay_hidden(world: World) -> None:

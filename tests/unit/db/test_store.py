@@ -221,24 +221,6 @@ def test_temporary_refusals_of_a_server_are_unreachable(
         store.now(conn)
 
 
-def test_a_postgres_that_was_read_only_is_written_to_again(postgres: PostgresServer) -> None:
-    """As in a failover: the server that answers is a standby, or it has been told to write nothing."""
-    store = Store.open(postgres.new_database(), check_schema=False)
-    administrator = Store.open(store.url_without_password, check_schema=False)
-    upgrade(store)
-    name = store.url_without_password.rpartition("/")[2]
-    with administrator.write() as conn:
-        conn.exec_driver_sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    store.close()
-    for _ in range(2):
-        with pytest.raises(StoreUnreachable, match="read-only"), store.write() as conn:
-            new_campaign(conn)
-    with administrator.write() as conn:
-        conn.exec_driver_sql(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
-    with store.write() as conn:  # a session that was begun meanwhile would be read-only for good
-        new_campaign(conn)
-
-
 def test_a_file_that_comes_back_is_used_again(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/dir/campaign.db", create=True)
     for aside in ("dir", "dir/campaign.db"):

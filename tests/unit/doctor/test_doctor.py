@@ -17,12 +17,11 @@ from dscampaign.orchestrator.cli.pages.text import Page
 from dscampaign.orchestrator.cli.show import doctor_document, doctor_page
 from dscampaign.orchestrator.doctor import run as node_job
 from dscampaign.orchestrator.doctor.check import At
-from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops, requirements_of
+from dscampaign.orchestrator.doctor.requirements import Requirements, needed_ops
 from dscampaign.orchestrator.executors.base import JobArray
 from dscampaign.orchestrator.executors.local import EXAMINE
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
-from dscampaign.orchestrator.spec.expand import expand
-from dscampaign.orchestrator.spec.model import RunConfig, Spec
+from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.tests.support.fake_slurm import FakeSlurm
 from dscampaign.tests.support.postgres import PostgresServer
 from dscampaign.tests.support.waiting import HANGS_S, wait_until
@@ -265,31 +264,6 @@ def test_a_job_that_fails_is_told_with_its_log(
 )
 def test_operators_that_a_run_needs(given: dict[str, Any], ops: list[str]) -> None:
     assert list(needed_ops(RunConfig.model_validate(given))) == ops
-
-
-def test_runs_on_like_machines_are_asked_about_together() -> None:
-    spec = Spec.model_validate(
-        {
-            "name": "s",
-            "slurm": {"gpus_per_node": "h100:8"},
-            "train": {
-                "model": "gpt2",
-                "tokenizer": "/models/tokenizer",
-                "dataset": "wikitext",
-                "global_batch": 64,
-                "steps": 3,
-                "checkpoint_every": 1,
-            },
-            "matrix": {"strategy": ["zero1", "zero3-offload-full"], "slurm.nodes": [1, 2]},
-        }
-    )
-    two, one = requirements_of(expand(spec))
-    assert [found.config.slurm.nodes for found in (two, one)] == [2, 1]
-    assert len(two.runs) == 2
-    assert (two.ranks, two.gpus, two.on_gpus) == (8, 8, True)
-    assert two.files == ("/models/tokenizer",)
-    gpt2_gb = 124.4e6 / 1e9
-    assert one.host_gb == pytest.approx(8 * 4 * gpt2_gb, rel=0.02)  # at the start, each rank has the whole model
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from dscampaign.orchestrator.commands import shown_by
 from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.executors import job_listing, slurm_commands
-from dscampaign.orchestrator.executors.array_tasks import MISSED_S
-from dscampaign.orchestrator.executors.base import JobView, WaitedJob
+from dscampaign.orchestrator.executors.base import JobView
 from dscampaign.orchestrator.executors.job_request import new_token
 from dscampaign.orchestrator.executors.slurm import SlurmExecutor
 from dscampaign.tests.support.fake_slurm import FakeSlurm
@@ -239,60 +236,6 @@ def test_what_was_cancelled_in_the_queue_is_seen_at_once(
     assert {index: job.cancelled_by for (_, index), job in jobs.items() if job.state == "CANCELLED"} == ends
     assert all(job.cancelled_in_queue for job in jobs.values() if job.state == "CANCELLED")
     assert all(job.job_id == f"12_{index}" for (_, index), job in jobs.items())
-
-
-@pytest.mark.parametrize("accounting", [True, False])
-def test_a_task_that_was_cancelled_alone_is_missed_among_the_others(
-    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, accounting: bool
-) -> None:
-    if accounting:
-        slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING"))  # it says so as long as one of them waits
-    else:
-        slurm.answers("sacct", err="Slurm accounting storage is disabled\n", code=1)
-    lines = [squeue_line(f"12_{index}", "PENDING", node="") for index in range(4)]
-    config = "Configuration data\nMinJobAge               = 300 sec\n"
-
-    def looks(
-        *shown: str,
-        waited: Sequence[int] = range(4),
-        ago_s: float = 10.0,
-        missed_s: float = 0.0,
-        named: str = "0-1",
-        config: str = config,
-    ) -> dict[int, str]:
-        slurm.answers("squeue", "".join(shown))
-        slurm.answers("scontrol", f"{config}JobId=12 ArrayJobId=12 ArrayTaskId={named}%4 ArrayTaskThrottle=4\n")
-        known = [WaitedJob("abc", index, f"12_{index}", ago_s, missed_s) for index in waited]
-        found = SlurmExecutor().list_jobs({"abc": {0, 1, 2, 3}}, 1e9, known)
-        assert all(job.cancelled_in_queue for job in found.jobs.values() if job.state == "CANCELLED")
-        return {index: job.state for (_, index), job in found.jobs.items()}
-
-    def away() -> Any:
-        raise Unreachable("scontrol did not respond")
-
-    ask = slurm_commands.ask
-    assert looks(*lines[:2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}
-    assert looks(*lines[:2], waited=[2]) == {0: "PENDING", 1: "PENDING", 2: "CANCELLED"}  # 3 may have begun
-    assert looks(squeue_line("12_0", "RUNNING"), squeue_line("12_1", "FAILED"))[3] == "CANCELLED"
-    assert looks(lines[0], ago_s=301) == {0: "PENDING"}  # it may have begun, ended and be forgotten
-    long: Any = {"ago_s": math.inf, "missed_s": MISSED_S, "named": "0"}
-    assert looks(lines[0], **long).get(1) == ("CANCELLED" if accounting else None)  # it would have a line
-    assert looks(lines[0], ago_s=math.inf, missed_s=MISSED_S - 1) == {0: "PENDING"}  # that line may be late
-    assert looks() == looks(**long) == {}  # a Slurm that lost its state knows none of them
-    assert looks(lines[0], config="") == {0: "PENDING"}
-    # a list that is incomplete proves nothing, nor does a controller that does not name all
-    for named in ("0-3", "0,1-3:1", "0-1,..."):
-        assert looks(lines[0], named=named) == looks(lines[0], **long | {"named": named}) == {0: "PENDING"}
-    with monkeypatch.context() as patch:
-        patch.setattr(job_listing, "ask", lambda command: away() if command[0] == "scontrol" else ask(command))
-        assert looks(lines[0]) == {0: "PENDING"}  # that it does not answer hides nothing
-    if accounting:
-        slurm.answers("sacct", sacct_line("12_0", "COMPLETED") + sacct_line("12_[1-3]", "PENDING"))
-        assert looks() == {0: "COMPLETED"}  # so does one whose accounting remembers
-        slurm.answers("sacct", sacct_line("12_[0-3]", "PENDING") + sacct_line("12_1", "RUNNING"))
-        assert looks(lines[0], **long) == {0: "PENDING", 2: "CANCELLED", 3: "CANCELLED"}  # 1 began
-        slurm.answers("sacct", code=1)
-        assert looks(lines[0], **long) == {0: "PENDING"}  # an accounting that is away knows nothing
 
 
 @pytest.mark.parametrize(

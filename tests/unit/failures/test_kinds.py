@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dscampaign.jobs.agent.evidence import RankEnd
 from dscampaign.orchestrator.failures import errnos
 from dscampaign.orchestrator.failures.places import Place, places
-from dscampaign.orchestrator.failures.raised import Frame, causes_of_trace, of_trace, recorded, said
+from dscampaign.orchestrator.failures.raised import Frame, of_trace, recorded, said
 from dscampaign.tests.support.policy_world import log_lines, outcome
 from dscampaign.tests.support.verdicts import SITE, USER, judge, judge_error, meaning
 
@@ -35,34 +35,6 @@ Traceback (most recent call last):
 ValueError: 2
 """.splitlines()
     assert of_trace(trace) == (Frame("/u/a.py", 5, "main", "h(x,"), Frame("/u/b.py", 7, "h"))
-
-
-def test_the_exceptions_before_the_last_are_read_with_all_lines_of_their_messages() -> None:
-    trace = """\
-Traceback (most recent call last):
-  File "/u/a.py", line 3, in f
-    g(x)
-mylib.CastError: Couldn't cast
-text: string
-  meta: string
-
-because names differ
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "/u/a.py", line 4, in f
-    raise Wrapped from error
-KeyError: 1
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "/u/a.py", line 5, in main
-mylib.Failed: no
-""".splitlines()
-    first = "mylib.CastError: Couldn't cast\ntext: string\n  meta: string\n\nbecause names differ"
-    assert list(causes_of_trace(trace)) == [first, "KeyError: 1"]
 
 
 def test_the_place_tells_one_error_from_another() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 import time
@@ -16,7 +15,6 @@ from dscampaign.jobs.collect import collector
 from dscampaign.jobs.collect.collector import Collector
 from dscampaign.jobs.collect.formats import Line, metric_name
 from dscampaign.jobs.collect.printed import CommonForms, Patterns, Printed
-from dscampaign.jobs.shared import spool_steps
 from dscampaign.tests.support.attempt import Attempt, make_payload
 from dscampaign.tests.unit.jobs.test_event_files import WRITTEN_BY_TENSORBOARD, framed, record, scalar
 
@@ -211,36 +209,6 @@ def test_what_says_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         {"step": 300, "ts": 1300.5, "eval_loss": 1.25},
         {"step": 301, "ts": 1301.5, "one": 3.0},
     ]
-
-
-LOST = [(1, 2.5, 1.0), (2, 2.0, 1.0), (3, 0.0, math.nan), (4, 0.0, math.nan)]
-"""Step, loss and gradient norm as the Trainer logs them, whose loss is not finite from step 3 on."""
-
-
-@pytest.mark.parametrize("source", ["printed", "tensorboard", "trainer_state"])
-def test_a_loss_that_its_gradient_disproves_is_seen_from_whatever_it_is_read(tmp_path: Path, source: str) -> None:
-    looked = Looked(tmp_path)
-    collect = looked.collector()
-    folder = Path(looked.attempt.payload.run_dir) / "out" / "checkpoint-4"
-    if source == "printed":
-        for step, loss, norm in LOST:
-            looked.print(
-                f"{{'loss': '{loss}', 'grad_norm': '{norm}', 'epoch': '0.1'}}\r {25 * step}%|##| {step}/4 [00:01<\n"
-            )
-    elif source == "tensorboard":
-        path = looked.events(folder.parent)
-        values = [
-            (step, scalar(f"train/{name}", value))
-            for step, *two in LOST
-            for name, value in zip(("loss", "grad_norm"), two, strict=True)
-        ]
-        path.write_bytes(b"".join(record(step, value) for step, value in values))
-    else:
-        folder.mkdir(parents=True)
-        history = [{"step": step, "loss": loss, "grad_norm": norm} for step, loss, norm in LOST]
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    collect.finish()
-    assert spool_steps.diverged_at(looked.attempt.paths.metrics) == ("loss (reported as 0)", 3)
 
 
 def test_event_files_of_an_earlier_attempt_are_not_read(tmp_path: Path) -> None:

@@ -57,13 +57,9 @@ def test_as_long_as_the_first_node_lives_the_others_wait(tmp_path: Path, monkeyp
     ("known", "route", "address"),
     [
         ({"gpu1": ["10.0.0.7"], "here": ["10.0.0.8"]}, None, "10.0.0.7"),
-        ({"here": ["10.0.0.8"]}, None, "10.0.0.8"),  # a node's name of Slurm's alone
         ({"gpu1": ["127.0.1.1"], "here": ["127.0.1.1", "10.0.0.8"]}, None, "10.0.0.8"),  # Debian's /etc/hosts
-        ({"gpu1": ["127.0.1.1"], "here": ["127.0.1.1"]}, "10.0.0.9", "10.0.0.9"),
         ({"gpu1": ["fd00::7", "10.0.0.7"]}, None, "10.0.0.7"),
-        ({"gpu1": ["::1", "fe80::7%eth0", "fd00::7"]}, None, "fd00::7"),
         ({}, "10.0.0.9", "10.0.0.9"),
-        ({}, "127.0.0.1", "here"),
         ({"gpu1": ["127.0.1.1"]}, None, "here"),  # others may know the name better
     ],
 )

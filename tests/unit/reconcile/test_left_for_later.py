@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,9 @@ import pytest
 from dscampaign.db import open_runs, queries
 from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.store import Store
-from dscampaign.orchestrator.errors import Unreachable
-from dscampaign.orchestrator.reconcile import loop, stored
-from dscampaign.orchestrator.reconcile import turns as turns_module
+from dscampaign.orchestrator.reconcile import stored
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder, take_lease
-from dscampaign.orchestrator.reconcile.loop import Pass, Reconciler
-from dscampaign.orchestrator.reconcile.turns import Turns
+from dscampaign.orchestrator.reconcile.loop import Reconciler
 from dscampaign.tests.support.world_on_disk import World, make_world
 
 
@@ -44,25 +40,6 @@ def test_lines_that_show_late_are_read_after_hours_without_a_pass(
     monkeypatch.setattr(Store, "now", lambda store, conn: now(store, conn) + 3600.0 * hours)
     reconciler.run_pass()
     reconciler.close()
-    assert world.steps("depth-1") == [1, 2, 3]
-
-
-def test_a_campaign_whose_metrics_wait_is_kept_although_the_next_pass_fails(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns_module, "SLURM_POLL_S", 0.0)
-    world.record(matrix={"depth": [1]})
-    world.run_pass()
-    world.run_jobs()
-    watch = Turns(world.store, 0.1, lambda store, row: Reconciler(store, row, world.cluster)).watch()
-    with monkeypatch.context() as broken:
-        broken.setattr(loop, "drain_attempt", _raise(OSError(errno.EIO, "Input/output error")))
-        assert isinstance(next(watch).seen, Pass)  # type: ignore[union-attr]
-    assert world.states() == {"depth-1": "completed"}
-    folder = world.paths.dir.rename(world.paths.dir.with_name("away"))
-    assert isinstance(next(watch).seen, Unreachable)  # type: ignore[union-attr]
-    folder.rename(world.paths.dir)
-    assert list(watch)
     assert world.steps("depth-1") == [1, 2, 3]
 
 

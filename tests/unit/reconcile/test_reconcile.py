@@ -432,29 +432,6 @@ def test_a_clock_that_is_set_back_makes_no_retry_wait_longer(world: World, clock
     assert len(world.attempts("depth-1")) == 2
 
 
-@pytest.mark.parametrize("claimed", [False, True])
-def test_a_clock_that_is_set_back_makes_no_lost_job_be_waited_for_longer(
-    world: World, clock: Clock, claimed: bool
-) -> None:
-    world.record(matrix={"depth": [1]})
-    world.cluster.lost_grace_s = 600.0
-    clock.now_s += 86_400
-    world.run_pass()
-    if claimed:
-        files = world.paths.run("depth-1").attempt(1)
-        make_below(world.paths.runs, files.dir)
-        create_exclusively(files.claim, json.dumps({"job_id": "1_0"}))
-    world.cluster.jobs.clear()
-    world.run_pass()
-    with world.store.write() as conn:
-        queries.update_attempt(conn, 1, heartbeat_s=clock.now_s)
-    clock.now_s -= 86_400
-    world.run_pass()
-    clock.now_s += 601
-    world.run_pass()
-    assert [row.state in ("pending", "queued", "running") for row in world.attempts("depth-1")] != [True]
-
-
 def test_an_unclear_submission_has_its_grace_from_sbatch_on_however_long_its_files_took(
     world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

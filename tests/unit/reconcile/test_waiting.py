@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from dscampaign.db.errors import SchemaMismatch, StoreIncomplete, StoreMissing, StoreReadOnly, StoreUnreachable
-from dscampaign.orchestrator.campaign.desired import record
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.reconcile import loop
 from dscampaign.orchestrator.reconcile.loop import Pass
@@ -148,27 +146,4 @@ def test_no_attempt_starts_while_its_environment_is_away(
     assert isinstance(last, Pass)
     assert last.settled
     assert made.ran == [("depth-1", 1), ("depth-1", 2)]
-    made.store.close()
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_no_attempt_starts_while_the_folder_where_it_starts_is_away(tmp_path: Path, named: bool) -> None:
-    """As where its project was moved: `submit` saw it, so a reconciler that begins now knows that it is missing."""
-    made, project = make_world(tmp_path), tmp_path / "project"
-    project.mkdir()
-    submission = made.submission(matrix={"depth": [1]}, **({"workdir": "project"} if named else {}))
-    record(made.store, submission if named else replace(submission, spec_path=project / "spec.yaml"))
-    made.run_pass()
-    made.run_jobs("FAILED", exit_code=None, loss=None, ended_by="no_workdir")
-    project.rename(tmp_path / "moved")
-    for _ in range(2):
-        [trouble] = made.run_pass().troubles
-        assert str(trouble) == f"{project}, where the training starts, is unavailable"
-        assert f"`ln -s NEW {project}`" in (trouble.hint or "")
-    assert len(made.cluster.submitted) == 1
-    [ended] = made.attempts("depth-1")
-    assert (ended.failure_class, ended.evidence["host"]) == ("node", "")
-    (tmp_path / "moved").rename(project)
-    assert made.run_pass().troubles == ()
-    assert len(made.cluster.submitted) == 2
     made.store.close()

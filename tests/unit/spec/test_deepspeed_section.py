@@ -62,24 +62,6 @@ def test_what_is_served_passes(tmp_path: Path, train: dict[str, Any], deepspeed:
     assert not problems(tmp_path, train, deepspeed)
 
 
-@pytest.mark.parametrize(
-    ("deepspeed", "strategy", "message"),
-    [
-        ({"zero_optimization": {"overlap_comm": True}}, "fsdp2", "deepspeed: has no effect with engine fsdp2"),
-        (
-            {"zero_optimization": {"offload_param": {"device": "cpu"}}},
-            "zero1",
-            "offload_param does not work with ZeRO stage 1",
-        ),
-    ],
-)
-def test_a_section_beside_an_axis_is_named(tmp_path: Path, deepspeed: Any, strategy: str, message: str) -> None:
-    """The error stands at the axis and names the section that does not go with it."""
-    (found,) = problems(tmp_path, {}, deepspeed, matrix={"strategy": ["zero3", strategy]})
-    assert found.field == "matrix.strategy[1]"
-    assert message in found.message
-
-
 def test_ranks_that_an_axis_gives_to_no_whole_group_are_told_of_which_field(tmp_path: Path) -> None:
     train = {"tensor_parallel": 2, "global_batch": 24}
     (found,) = problems(tmp_path, train, {}, matrix={"ranks_per_node": [5, 4]}, executor="local")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,28 +33,6 @@ def problem(folder: Path, forward: str) -> Problem:
         read(folder, forward)
     [found] = caught.value.problems
     return found
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", {}),
-        ("wandb", {"wandb": {"tags": []}}),
-        ("[tensorboard, wandb]", {"wandb": {"tags": []}, "tensorboard": {}}),
-        ("{tensorboard: , mlflow: {experiment: e}}", {"tensorboard": {}, "mlflow": {"experiment": "e"}}),
-        ("[tensorboard, {mlflow: {experiment: e}}]", {"tensorboard": {}, "mlflow": {"experiment": "e"}}),
-        (
-            "{wandb: {project: 5, mode: offline, tags: [a]}}",
-            {"wandb": {"project": "5", "mode": "offline", "tags": ["a"]}},
-        ),
-    ],
-)
-def test_each_form_names_tools_and_their_options(folder: Path, text: str, expected: dict[str, Any]) -> None:
-    spec = read(folder, text)
-    assert spec.forward.options() == expected
-    [run] = expand(spec)
-    assert type(run.config).model_validate_json(run.config.model_dump_json()) == run.config
-    assert type(spec.forward).model_validate(run.stored_config["forward"]) == spec.forward
 
 
 @pytest.mark.parametrize(

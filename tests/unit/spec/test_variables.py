@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from dscampaign.orchestrator.spec.load import load_spec
 from dscampaign.tests.unit.spec.test_mistakes import BUILT_IN, problems
 
 OWN = "name: x\nexecutor: local\n"
@@ -55,24 +54,6 @@ def test_a_command_is_read_by_no_shell(tmp_path: Path, command: str, form: str) 
     assert (problem.field, problem.line) == ("command", 3)
     assert problem.message == f"{form} is not expanded: no shell reads it"
     assert (problem.hint or "").startswith("write the value itself, or read the variable in the script; ")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("train.py --out $$SCRATCH/x --price 5$ ~/y", ["--out", "$SCRATCH/x", "--price", "5$", "~/y"]),
-        ("[train.py, --out, $$SCRATCH/x, ~/y, a$]", ["--out", "$SCRATCH/x", "~/y", "a$"]),
-        ('[train.py, "$$${A}"]', None),
-        ("train.py --out=~/x --exp a~b", ["--out=~/x", "--exp", "a~b"]),
-    ],
-)
-def test_a_command_may_mean_a_dollar(tmp_path: Path, command: str, words: list[str] | None) -> None:
-    text = f"{OWN}command: {command}\n"
-    if words is None:
-        assert problems(tmp_path, text)
-        return
-    (tmp_path / "spec.yaml").write_text(text)
-    assert list(load_spec(tmp_path / "spec.yaml").command or ())[1:] == words
 
 
 @pytest.mark.parametrize(
