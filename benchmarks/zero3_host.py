@@ -122,8 +122,8 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
     from dscampaign.jobs.shared.ds_config import render
     from dscampaign.jobs.trainer.deepspeed_patches import compile_plain_linear, remove_waits
     from dscampaign.jobs.trainer.model import parameter_groups
-    from dscampaign.jobs.trainer.reductions import stay_ahead
     from dscampaign.jobs.trainer.whole_blocks import gather_whole_blocks, gathered_blocks, with_a_block_ahead
+    from dscampaign.jobs.trainer.zero3_patches import stay_ahead
 
     device, level = get_accelerator(), ROWS.index(row)
     on_gpu = device.device_name() == "cuda"
@@ -176,8 +176,7 @@ def measure(work: Work, row: str, steps: int) -> dict[str, Any]:
 def _change_deepspeed(row: str) -> None:
     """Changes in this process what the row has changed of DeepSpeed's functions."""
     from dscampaign.jobs.trainer.deepspeed_patches import spare_the_host
-    from dscampaign.jobs.trainer.gathers import join_gathered_weights
-    from dscampaign.jobs.trainer.reductions import join_gradients
+    from dscampaign.jobs.trainer.zero3_patches import join_gathered_weights, join_gradients
 
     if row == "zero2" or _has(row, "spared"):
         spare_the_host()

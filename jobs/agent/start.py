@@ -19,9 +19,9 @@ from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Checkpoint
 from dscampaign.jobs.shared.code_copy import CodeCopy, CopyPaths, DamagedCopy, drifted
 from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.job_array import read_payload
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
 from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
-from dscampaign.jobs.shared.payload_array import read_payload
 
 from . import script_checkpoints
 from .node import POLL_S, Node, Start, free_port, join
@@ -53,7 +53,7 @@ class Starter:
 
     Args:
         beat: gives a sign of life, if it is time to; the other nodes wait for it.
-        closed: returns whether the attempt may no longer begin, see `closed_tasks`.
+        closed: returns whether the attempt may no longer begin, see `job_array`.
     """
 
     def __init__(self, payload: Payload, node: Node, beat: Callable[[], None], closed: Callable[[], bool]) -> None:

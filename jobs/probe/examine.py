@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,12 +25,11 @@ from dscampaign.jobs.agent import container, launch, launchers
 from dscampaign.jobs.agent.node import Node, free_port
 from dscampaign.jobs.agent.node_facts import memory_limit_bytes
 from dscampaign.jobs.shared.layout import SHARED_MEMORY
-from dscampaign.jobs.shared.nvml import listed
+from dscampaign.jobs.shared.nvml import GpuMeter, gpu_handle, gpu_names, listed, session, text
 from dscampaign.jobs.shared.payload import SETUP_PYTHON
 
 from . import children
-from .gpu_census import census
-from .node_report import Collective, Disk, Host, NodeReport, Question, Software, Talk
+from .node_report import Collective, Device, Disk, Gpus, Host, NodeReport, Question, Software, Talk
 
 if TYPE_CHECKING:
     from dscampaign.db.store import Store
@@ -156,6 +155,43 @@ def _host(node: Node) -> Host:
 def _disk(folder: Path) -> Disk:
     try_writing(folder)
     return Disk(str(folder), file_system(folder), shutil.disk_usage(folder).free / GB)
+
+
+def census(visible: Sequence[str], asked: int) -> Gpus:
+    """Return the GPUs of a job.
+
+    Args:
+        visible: entries of CUDA_VISIBLE_DEVICES; if empty, all GPUs of the node.
+
+    Raises:
+        Unavailable: there is no library, or the driver does not answer.
+    """
+    with session() as nvml:
+        names = gpu_names(nvml, visible)
+        devices, troubles = list[Device](), list[str]()
+        for number, name in enumerate(names if visible else names[: asked or None]):
+            try:
+                devices.append(_device(nvml, number, gpu_handle(nvml, name)))
+            except nvml.NVMLError as exc:
+                troubles.append(f"GPU {name}: {exc}")
+        version = int(nvml.nvmlSystemGetCudaDriverVersion())  # 12080 is 12.8
+        cuda = f"{version // 1000}.{version % 1000 // 10}"
+        return Gpus(text(nvml.nvmlSystemGetDriverVersion()), cuda, tuple(devices), tuple(troubles))
+
+
+def _device(nvml: Any, number: int, handle: Any) -> Device:
+    meter = GpuMeter(nvml, handle, number)
+    facts = meter.device() | meter.read()
+    memory = facts.get("mem_total_gb"), facts.get("mem_used_gb"), facts.get("ecc_errors")
+    return Device(number, facts.get("name", ""), *memory, sum(_active(nvml, handle)))
+
+
+def _active(nvml: Any, handle: Any) -> Iterator[bool]:
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            yield nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
+        except nvml.NVMLError:  # it has no more links
+            return
 
 
 def missing_files(paths: Iterable[str]) -> tuple[str, ...]:

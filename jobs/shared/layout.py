@@ -205,12 +205,12 @@ class CampaignPaths:
 
 
 def payloads_file(batch_dir: Path) -> Path:
-    """The payloads of a batch, see `payload_array`."""
+    """The payloads of a batch, see `job_array`."""
     return batch_dir / "payloads.jsonl"
 
 
 def closed_file(batch_dir: Path) -> Path:
-    """The tasks of the batch that no job may begin any more, see `closed_tasks`."""
+    """The tasks of the batch that no job may begin any more, see `job_array`."""
     return batch_dir / "closed"
 
 

@@ -17,8 +17,7 @@ from dscampaign.files.atomic_files import write_atomically
 from .documents import Document, decode
 from .layout import AttemptPaths
 from .micro_batch_search import SEARCH_PASSES
-from .rank_groups import ranks_per_sample
-from .state_layout import arrangement
+from .state_layout import arrangement, ranks_per_sample
 
 SETUP_PYTHON: Final = "CAMPAIGN_PYTHON"
 """The variable in which the shell that starts an agent names the Python that the lines of `setup` chose."""

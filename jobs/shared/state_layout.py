@@ -1,4 +1,7 @@
-"""Layouts of the built-in trainer's state in checkpoints: a checkpoint can be loaded only into the same layout."""
+"""Groups of ranks that share samples, and layouts of the built-in trainer's state in checkpoints.
+
+All by the fields of the spec's `train`; missing fields have the spec's defaults.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,11 @@ from typing import Any
 DEEPSPEED = "deepspeed"
 JOINED = "joined"
 SINGLE = "single"
+
+
+def ranks_per_sample(train: Mapping[str, Any]) -> int:
+    """Return the number of consecutive ranks that share each sample's tokens, or each layer's matrices; 1 for none."""
+    return int(train.get("sequence_parallel") or 1) * int(train.get("tensor_parallel") or 1)
 
 
 def joins_parameters(train: Mapping[str, Any]) -> bool:
@@ -25,7 +33,7 @@ def joins_parameters(train: Mapping[str, Any]) -> bool:
 
 
 def arrangement(train: Mapping[str, Any]) -> str:
-    """Name the layout, such as ``single padded``: equal names mean that checkpoints of one ZeRO stage fit each other.
+    """Name the layout, such as ``single padded``: a checkpoint can be loaded only into the same layout and ZeRO stage.
 
     A vocabulary of random weights is padded; earlier versions did not pad it.
     """

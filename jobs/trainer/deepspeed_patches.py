@@ -28,8 +28,6 @@ from torch.nn import functional as F
 
 from .config import TrainerConfig
 
-_NOT_FINITE = "mask_nan_or_inf_with_val_inplace"
-_DECIDES = "should_release_reduce_buckets"
 _PRINTS: Final = "print_rank_0"
 _DESCRIBES: Final = "debug_param2name_id_shape_device"
 _PARAMETERS: Final = "iter_params"
@@ -47,9 +45,8 @@ def keep_reduce_buckets(config: TrainerConfig) -> None:
     from the second step on its end resets a missing bucket: ``Assertion `hasKey(current_buffer_, scalar_type)'
     failed``. So the buckets stay, as in earlier versions. That costs their memory while the optimizer steps.
     """
-    needed = config.deepcompile and config.zero_stage == 1 and config.accumulation > 1
-    if needed and hasattr(zero_1_and_2_compile, _DECIDES):
-        setattr(zero_1_and_2_compile, _DECIDES, lambda *_graph: False)
+    if config.deepcompile and config.zero_stage == 1 and config.accumulation > 1:
+        zero_1_and_2_compile.should_release_reduce_buckets = lambda *_graph: False
 
 
 def put_off_muon() -> None:
@@ -58,14 +55,11 @@ def put_off_muon() -> None:
     With ZeRO, DeepSpeed 0.19.8 imports them at each start, to see whether the optimizer is a Muon. That would load all
     of PyTorch's compiler, which takes each rank two seconds.
     """
-    original = getattr(compiler, "compile", None)
-    if original is None or _MUON in sys.modules:
+    if _MUON in sys.modules:
         return
-    compiler.compile = lambda: _compiled_when_called
+    original, compiler.compile = compiler.compile, lambda: _compiled_when_called
     try:
         importlib.import_module(_MUON)
-    except ImportError:  # another version, which has none
-        pass
     finally:
         compiler.compile = original
 
@@ -91,7 +85,7 @@ def spare_the_host() -> None:
     - a walk through the modules for each module's parameters;
     - a search for a GPU and a new object for each lookup of the current stream.
     """
-    if _UNDER_NSIGHT not in os.environ and hasattr(nvtx, "enable_nvtx"):
+    if _UNDER_NSIGHT not in os.environ:
         nvtx.enable_nvtx = False
     for module in _OF_ZERO_3:
         if hasattr(module, _PRINTS):
@@ -173,9 +167,7 @@ def remove_waits(optimizer: Any) -> None:
         return
     if optimizer.dtype != torch.bfloat16 or optimizer.check_grad_overflow or optimizer.cpu_offload:
         return
-    if not hasattr(stage_1_and_2, _NOT_FINITE) or not hasattr(optimizer, "unscale_and_clip_grads"):
-        return  # another version, which does it in its own way
-    setattr(stage_1_and_2, _NOT_FINITE, _mask_not_finite)
+    stage_1_and_2.mask_nan_or_inf_with_val_inplace = _mask_not_finite
     limit = float(optimizer.clip_grad)
 
     def clip(gradients: Sequence[Tensor], norm: Tensor) -> None:

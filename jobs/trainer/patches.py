@@ -23,23 +23,23 @@ def state(config: TrainerConfig) -> Literal["on", "off", "unverified"]:
 
 def patch_process(config: TrainerConfig) -> None:
     """Apply the patches of functions, before DeepSpeed makes its engine. Once is enough."""
-    from . import deepspeed_patches, gathers, reductions
+    from . import deepspeed_patches, zero3_patches
 
     deepspeed_patches.keep_reduce_buckets(config)
     deepspeed_patches.put_off_muon()
     deepspeed_patches.spare_the_host()
-    gathers.join_gathered_weights()
+    zero3_patches.join_gathered_weights()
     if not config.deepcompile:  # it reduces in operators of its own
-        reductions.join_gradients()
+        zero3_patches.join_gradients()
 
 
 def patch_optimizer(optimizer: Any, config: TrainerConfig) -> None:
     """Apply the patches of an engine's optimizer."""
-    from . import deepspeed_patches, reductions
+    from . import deepspeed_patches, zero3_patches
 
     deepspeed_patches.remove_waits(optimizer)
     if not config.deepcompile:
-        reductions.stay_ahead(optimizer)
+        zero3_patches.stay_ahead(optimizer)
 
 
 def patch_linear() -> None:

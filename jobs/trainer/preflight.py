@@ -68,7 +68,7 @@ def deepspeed_findings(config: dict[str, Any], given: dict[str, Any]) -> list[di
         if remaining == errors:
             return findings
         errors = remaining
-    return findings + _ignored(config, given) + _optimizer_findings(config, given)
+    return findings + _ignored(config, given)
 
 
 def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -192,41 +192,6 @@ def _ignored(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, An
             message = f"is not read by DeepSpeed {deepspeed.__version__}: it would ignore the key"
             findings.append(_finding([(*place, key)], message, hint, ignored=True))
     return findings
-
-
-def _optimizer_findings(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objections of PyTorch to an optimizer and its parameters, if PyTorch makes it."""
-    import torch
-    from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS
-
-    section, own = config.get("optimizer") or {}, _at(given, ("optimizer",))
-    if not own or not isinstance(section.get("type"), str):
-        return []
-    name, params = section["type"], section.get("params") or {}
-    adam = {"adam": "AdamW", "adamw": "AdamW"}.get(name.lower()) if params.get("torch_adam") else None
-    if name.lower() in DEEPSPEED_OPTIMIZERS and not adam:
-        return []
-    made = getattr(torch.optim, adam or name, None)
-    if made is None:
-        known = [each for each in vars(torch.optim) if each[:1].isupper()] + DEEPSPEED_OPTIMIZERS
-        near = get_close_matches(name, known, 1, 0.6)
-        hint = f'did you mean "{near[0]}"?' if near else ""
-        return [_finding([("optimizer", "type")], f"neither DeepSpeed nor PyTorch has an optimizer {name}", hint)]
-
-    def errors(tried: dict[str, Any]) -> list[str]:
-        used = {
-            key: value for key, value in tried.get("params", {}).items() if key not in ("torch_adam", "adam_w_mode")
-        }
-        used.pop("fp32_optimizer_states", None)
-        try:
-            made([torch.nn.Parameter(torch.zeros(2, 2))], **used)
-        except Exception as exc:  # noqa: BLE001 - as above
-            return [str(exc).strip()]
-        return []
-
-    wrong = errors({"params": params})
-    places = [("optimizer", *place) for error in wrong for place in _causes(errors, {"params": params}, own, error)]
-    return [_finding(places, f"PyTorch: {wrong[0]}")] if wrong else []
 
 
 # -- Transformers ------------------------------------------------------------------------------------------------------

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from zipfile import BadZipFile
 
 import torch.distributed as dist
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+from torch import serialization
 
 from dscampaign.files.file_systems import try_writing
 from dscampaign.jobs import report
@@ -19,10 +25,13 @@ from dscampaign.jobs.shared.state_layout import arrangement
 
 from .config import Job, TrainerConfig
 from .engine import Engine
-from .weights_only import weights_only
 
 REPORTED = "reported"
 TAG = "deepspeed"
+
+_CAREFUL = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_SAVED = (DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address)
+"""Classes of plain values in DeepSpeed's checkpoints."""
 
 _SHARD = re.compile(r"(?:zero_pp|fsdp)_rank_(\d+)_")
 _LAYER_PART = re.compile(r"mp_rank_(\d+)_")
@@ -76,6 +85,24 @@ def restore(engine: Engine, job: Job) -> tuple[int, dict[str, float], bool]:
         later = "later attempts begin at the checkpoint before it"
         raise CheckpointError(f"{job.resume} cannot be loaded, {later}: {reason}") from error
     return manifest.step, client_state.get(REPORTED, {}), manifest.eval_loss is not None
+
+
+@contextmanager
+def weights_only() -> Iterator[None]:
+    """Make `torch.load` read tensors, plain values and classes that DeepSpeed saves, for any arguments.
+
+    A pickle may call anything. PyTorch has a reader that refuses to, but DeepSpeed (0.19.8) names the other reader.
+    """
+    before = os.environ.get(_CAREFUL)
+    os.environ[_CAREFUL] = "1"
+    try:
+        with serialization.safe_globals([*_SAVED]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_CAREFUL]
+        else:
+            os.environ[_CAREFUL] = before
 
 
 def _require_room(job: Job) -> None:

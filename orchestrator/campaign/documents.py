@@ -28,7 +28,7 @@ from dscampaign.db.series import SPEED
 from dscampaign.db.states import CANCELLING, RunState
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared.layout import CampaignPaths, RunPaths
-from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.orchestrator.formatting import flat_fields
 from dscampaign.orchestrator.reconcile.lease import LeaseHolder
 

@@ -21,8 +21,8 @@ from dscampaign.files.ownership import Distrusted, open_trusted
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd, rank_ends
 from dscampaign.jobs.shared.documents import Unreadable
+from dscampaign.jobs.shared.job_array import read_payload
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import read_payload
 from dscampaign.orchestrator.errors import UserError
 from dscampaign.orchestrator.executors.one_job import OneJob
 from dscampaign.orchestrator.formatting import printable

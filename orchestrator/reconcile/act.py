@@ -11,7 +11,7 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.closed_tasks import close_tasks
+from dscampaign.jobs.shared.job_array import close_tasks
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage

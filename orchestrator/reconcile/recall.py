@@ -22,10 +22,9 @@ from dscampaign.db import open_runs, queries
 from dscampaign.db.records import AttemptRow, NewAttempt, RunRow
 from dscampaign.db.states import TERMINAL_ATTEMPT, WANTED, RunState
 from dscampaign.files.ownership import Distrusted, open_trusted
-from dscampaign.jobs.shared.closed_tasks import close_tasks
 from dscampaign.jobs.shared.documents import Count, Number, Whole, decode
+from dscampaign.jobs.shared.job_array import close_tasks, read_array
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import read_array
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.job_request import run_config
 from dscampaign.orchestrator.formatting import count

@@ -27,9 +27,8 @@ from dscampaign.files import ours
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.ownership import distrust
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.closed_tasks import make_closed
+from dscampaign.jobs.shared.job_array import make_closed, write_payloads
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.commands import counted
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import job_request, storage

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from dscampaign.files.atomic_files import read_json
+from dscampaign.jobs.shared.job_array import write_payloads
 from dscampaign.jobs.shared.layout import AttemptPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.base import JobArray, SubmissionUnclear
 from dscampaign.orchestrator.executors.local import AGENT, LocalExecutor

@@ -17,8 +17,8 @@ import pytest
 from dscampaign.db import queries
 from dscampaign.db.store import Store
 from dscampaign.jobs.shared import checkpoint
+from dscampaign.jobs.shared.job_array import write_payloads
 from dscampaign.jobs.shared.layout import CampaignPaths, payloads_file
-from dscampaign.jobs.shared.payload_array import write_payloads
 from dscampaign.tests.support import REPOSITORY
 from dscampaign.tests.support.attempt import make_payload
 from dscampaign.tests.support.two_users import Machine, two_users

@@ -15,7 +15,7 @@ from dscampaign.jobs.agent.start import superseded
 from dscampaign.jobs.report import _Spool
 from dscampaign.jobs.shared import checkpoint
 from dscampaign.jobs.shared.checkpoint import Manifest
-from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.tests.simulation.fates import Fate

@@ -22,8 +22,8 @@ from dscampaign.db.store import Store
 from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent import agent as agent_module
 from dscampaign.jobs.agent import shared_folder, start
+from dscampaign.jobs.shared.job_array import read_array
 from dscampaign.jobs.shared.layout import CampaignPaths
-from dscampaign.jobs.shared.payload_array import read_array
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.reconcile import lease as lease_module
 from dscampaign.orchestrator.reconcile.lease import LEASE_TTL_S, FencedWriter, LeaseHeld, LeaseHolder

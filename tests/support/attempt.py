@@ -16,9 +16,9 @@ from dscampaign.files.private_files import open_regular
 from dscampaign.jobs.agent.agent import Agent
 from dscampaign.jobs.agent.evidence import NodeOutcome
 from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.shared.job_array import read_payload, write_payloads
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths, payloads_file
 from dscampaign.jobs.shared.payload import Payload
-from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
 
 LAUNCHER = Path(__file__).with_name("stub_launcher.py")
 PRELUDE = """\

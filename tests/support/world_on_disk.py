@@ -17,7 +17,7 @@ from dscampaign.files.atomic_files import create_exclusively
 from dscampaign.files.private_files import make_below
 from dscampaign.jobs.agent.evidence import NodeOutcome, RankEnd
 from dscampaign.jobs.shared import spool_steps
-from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.jobs.shared.layout import AttemptPaths, CampaignPaths
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.campaign import desired as campaigns

@@ -12,7 +12,7 @@ from dscampaign.db.campaigns import METRICS_SOURCE, REPORT_REFUSED
 from dscampaign.db.gpu_records import AttemptGpus, highest
 from dscampaign.db.records import AttemptRow, EventRow, MemoryObservation, kept_every
 from dscampaign.db.states import SETTLED_RUN, CauseCode, RunState
-from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.orchestrator.campaign.documents import (
     CampaignDetails,
     RunDetails,

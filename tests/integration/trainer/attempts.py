@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dscampaign.jobs.shared.ds_config import render
-from dscampaign.jobs.shared.rank_groups import ranks_per_sample
+from dscampaign.jobs.shared.state_layout import ranks_per_sample
 from dscampaign.jobs.trainer.config import TrainerConfig
 from dscampaign.orchestrator.spec.model import RunConfig, TrainConfig
 from dscampaign.tests.support import REPOSITORY

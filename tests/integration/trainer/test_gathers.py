@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from deepspeed.runtime.zero import partition_parameters
 from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
 from deepspeed.runtime.zero.partitioned_param_coordinator import InflightParamRegistry
 from torch import Tensor, nn
 
-from dscampaign.jobs.trainer.gathers import join_gathered_weights
+from dscampaign.jobs.trainer.zero3_patches import join_gathered_weights
 
 RANKS = 3
 SHAPES = ((3, 4), (5,), (1,), (2, 7))  # 12 elements divide among the ranks, 5 and 14 do not, 1 leaves ranks without any
@@ -83,11 +82,6 @@ def test_what_is_brought_in_another_way_stays_deepspeeds_own(
     handle.wait()
     gather().wait(handle_dependency=False)
     assert waited == [True, False]
-
-
-def test_a_version_without_such_gathers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(partition_parameters, "AllGatherCoalescedHandle")
-    join_gathered_weights()
 
 
 def test_what_arrives_in_one_gather_is_waited_for_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dscampaign.files.private_files import make_private
 from dscampaign.jobs.agent.agent import EXIT_NOT_MINE, Agent
 from dscampaign.jobs.agent.node import Node
-from dscampaign.jobs.shared.closed_tasks import close_tasks, is_closed, make_closed
+from dscampaign.jobs.shared.job_array import close_tasks, is_closed, make_closed
 from dscampaign.jobs.shared.layout import closed_file
 from dscampaign.tests.support.attempt import make_payload
 

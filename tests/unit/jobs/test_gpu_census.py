@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dscampaign.jobs.probe.gpu_census import census
+from dscampaign.jobs.probe.examine import census
 from dscampaign.tests.support.fake_gpus import FakeGpus, NVMLError
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dscampaign.files.private_files import open_regular
+from dscampaign.jobs.shared.job_array import read_payload, write_payloads
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
-from dscampaign.jobs.shared.payload_array import read_payload, write_payloads
 from dscampaign.tests.support.attempt import make_payload
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.closed_tasks import is_closed
+from dscampaign.jobs.shared.job_array import is_closed
 from dscampaign.orchestrator.reconcile.attempt_files import take_claim
 from dscampaign.tests.support.earlier_store import restore, saved
 from dscampaign.tests.support.world_on_disk import World, make_world

@@ -23,7 +23,7 @@ from dscampaign.db.schema import step_metric
 from dscampaign.db.states import RunState
 from dscampaign.files.atomic_files import create_exclusively
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.payload_array import write_payloads
+from dscampaign.jobs.shared.job_array import write_payloads
 from dscampaign.orchestrator.campaign import desired as campaigns
 from dscampaign.orchestrator.campaign.status import read_status
 from dscampaign.orchestrator.errors import Unreachable

@@ -1,8 +1,8 @@
-"""ZeRO 3's reductions and end of a step, with less work for the host; the gradients are the same.
+"""Patches of ZeRO 3: weights arrive and gradients are reduced with less work for the host; the values are the same.
 
-DeepSpeed 0.19.8 cuts the gradients of a bucket into the parts of all ranks, joins them, and keeps and measures the
-results weight by weight. At the end of each backward pass and of each step the host waits for the device, so it is
-never ahead for long, and the device waits for it. A version that works in another way is left alone.
+DeepSpeed 0.19.8 cuts out and joins the parts of all ranks weight by weight, and makes the host wait for the device
+after a few weights, at the end of each backward pass and of each step. The host is never ahead for long, and a small
+step waits for it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,76 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.torch_autocast import has_comm_dtype
 from deepspeed.runtime.zero import stage3
+from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
+from deepspeed.runtime.zero.partitioned_param_coordinator import InflightParamRegistry
 from deepspeed.runtime.zero.utils import get_norm_dtype
 from torch import Tensor
 
-_REDUCES: Final = "reduce_scatter_coalesced"
 _OPTIMIZER: Final = "DeepSpeedZeroOptimizer_Stage3"
 _KEPT: Final = f"_{_OPTIMIZER}__param_id_to_grad_partition"
 _GATHERS: Final = "_PartitionedParameterCoordinator__allgather_stream"
 
 
+# -- weights ---------------------------------------------------------------------------------------------------
+
+
+def join_gathered_weights() -> None:
+    """Make each gather of this process a single copy and event for all its weights. Once is enough."""
+    own: Any = AllGatherCoalescedHandle.wait
+    if getattr(own, "joins", False):
+        return
+
+    def wait(self: Any, handle_dependency: bool = True) -> None:
+        flat = _flat(self) if handle_dependency and not self.complete else None
+        if flat is None:
+            own(self, handle_dependency)
+        else:
+            _join(self, flat)
+
+    wait.joins = True  # type: ignore[attr-defined]
+    AllGatherCoalescedHandle.wait = wait
+    InflightParamRegistry.pop = _pop_gather
+
+
+def _flat(handle: Any) -> Tensor | None:
+    """Return the arriving data, of shape (ranks x part of a rank,); None if DeepSpeed's own way is needed."""
+    if handle.use_secondary_tensor or handle.quantization:
+        return None
+    flat: Tensor | None = handle.partitions[0]._base  # noqa: SLF001 - the parts are views of it
+    part = sum(weight.ds_tensor.ds_numel for weight in handle.params)
+    return flat if flat is not None and flat.numel() == handle.world_size * part else None
+
+
+def _join(handle: Any, flat: Tensor) -> None:
+    handle.allgather_handle.wait()
+    parts = [weight.ds_tensor.ds_numel for weight in handle.params]
+    wholes = [flat.new_empty(handle.world_size, part) for part in parts]
+    torch.split_with_sizes_copy(flat.view(handle.world_size, -1), parts, dim=1, out=wholes)
+    for weight, whole in zip(handle.params, wholes, strict=True):
+        # the padding is at the end of the last parts
+        alone = whole if whole.numel() == weight.ds_numel else whole.view(-1)[: weight.ds_numel]
+        weight.data = alone.view(weight.ds_shape).to(weight.ds_tensor.dtype)
+        weight.ds_status = ZeroParamStatus.AVAILABLE
+    accelerator = get_accelerator()
+    if not accelerator.is_synchronized_device():
+        flat.record_stream(accelerator.current_stream())
+    handle.complete = True
+
+
+def _pop_gather(registry: InflightParamRegistry, weight: torch.nn.Parameter) -> Any:
+    gather = registry.data.pop(weight)
+    for other in [other for other, its in registry.data.items() if its is gather]:
+        del registry.data[other]
+    return gather
+
+
+# -- gradients, and the end of a step --------------------------------------------------------------------------
+
+
 def join_gradients() -> None:
     """Order the gradients of each bucket of this process by a single copy. Once is enough."""
-    original = getattr(stage3, _REDUCES, None)
-    if original is not None and hasattr(torch, "_chunk_cat") and not getattr(original, "joins", False):
-        setattr(stage3, _REDUCES, _joined(original))
+    if not getattr(stage3.reduce_scatter_coalesced, "joins", False):
+        stage3.reduce_scatter_coalesced = _joined(stage3.reduce_scatter_coalesced)
 
 
 def stay_ahead(optimizer: Any) -> None:
@@ -37,7 +93,7 @@ def stay_ahead(optimizer: Any) -> None:
     """
     if type(optimizer).__name__ != _OPTIMIZER or optimizer.offload_optimizer or optimizer.offload_param:
         return
-    if optimizer.zenflow or not hasattr(optimizer, _KEPT):
+    if optimizer.zenflow:
         return
     optimizer.partition_grads = lambda weights, parts: _keep(optimizer, weights, parts)
     if getattr(optimizer, "model_parallel_group", None) is None:  # else a norm counts on some ranks, by its weight
@@ -46,9 +102,8 @@ def stay_ahead(optimizer: Any) -> None:
     if type(reduces) is not torch.cuda.Stream or reduces == torch.cuda.default_stream():
         return
     optimizer.reduce_and_partition_stream = _FollowedStream()  # type: ignore[no-untyped-call]
-    gathers = getattr(optimizer.parameter_offload.param_coordinator, _GATHERS, None)
-    if gathers is not None and _gathered_as_kept(optimizer):
-        _gather_without_waiting(optimizer, gathers)
+    if _gathered_as_kept(optimizer):
+        _gather_without_waiting(optimizer, getattr(optimizer.parameter_offload.param_coordinator, _GATHERS))
 
 
 class _FollowedStream(torch.cuda.Stream):
