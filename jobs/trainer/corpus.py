@@ -93,6 +93,8 @@ class Corpus:
         import datasets  # likewise
 
         records = datasets.load_dataset(self.path, self.name, split=self.split or "train")
+        if self.text_field not in records.column_names:
+            raise self._lacks_field(records.column_names, self.path)
         for count, record in enumerate(records.select_columns([self.text_field]), 1):
             yield from self._text(record, f"{self.path}, record {count}")
 

@@ -11,7 +11,7 @@ from dscampaign.jobs.shared.model_shapes import BYTES, BYTES_VOCABULARY, SHAPES,
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
 from . import batch_size, conflicts
-from .model import RunConfig, Spec, TrainConfig
+from .model import DatasetConfig, RunConfig, Spec, TrainConfig
 from .slurm_section import option_problem
 from .slurm_syntax import MINUTES_SECONDS, unread_gres
 
@@ -85,6 +85,7 @@ def _of_training(config: RunConfig) -> Iterator[Finding]:
     if train.steps is None and train.epochs is None:
         yield Finding((("train", "steps"), ("train",)), "steps is required", "give steps, or epochs")
     yield from _model(train)
+    yield from _splits(train.dataset) if train.dataset else ()
 
 
 def _train(config: RunConfig) -> Iterator[Finding]:
@@ -189,6 +190,19 @@ def _model(train: TrainConfig) -> Iterator[Finding]:
         if isinstance(text, str) and not Path(text).is_absolute() and not _REPOSITORY.fullmatch(text):
             place = ("train", field)
             yield Finding(((*place, "path"), place) if field == "dataset" else (place,), *_nameless(text))
+
+
+def _splits(dataset: DatasetConfig) -> Iterator[Finding]:
+    """Find splits that local data does not have: the training would fail, or read all of a file."""
+    for field, place in (("split", dataset.path), ("eval_split", dataset.eval_path or dataset.path)):
+        split, path, at = getattr(dataset, field), Path(place), (("train", "dataset", field),)
+        if not (split and path.is_absolute() and path.exists()):
+            continue  # of the hub, or on another machine
+        if path.is_file():
+            yield Finding(at, f"{path.name} is a file, which has no splits", "name a folder, or another file")
+        elif not any(file.relative_to(path).as_posix().startswith(split) for file in path.rglob("*")):
+            hint = "name the beginning of a file's path in it; slices such as train[:20%] are for the hub"
+            yield Finding(at, f"no file in {path} begins with {split}", hint)
 
 
 def _nameless(text: str) -> tuple[str, str]:

@@ -10,9 +10,11 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,6 +53,22 @@ def test_documents_end_with_the_end_of_text(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["ef", "ä"]}), tmp_path / "c.parquet")
     expected = [*b"ab\nc", EOS, *b"d", EOS, EOS, *b"ef", EOS, *"ä".encode(), EOS]
     assert tokens(corpus(tmp_path), tmp_path / "data") == expected
+
+
+def test_a_data_set_of_the_hub_is_read_by_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the hub, the library reads a folder with a configuration of its own."""
+    hub, load = tmp_path / "hub", partial(datasets.load_dataset, cache_dir=str(tmp_path / "cache"))
+    (hub / "en").mkdir(parents=True)
+    pq.write_table(pa.table({"text": ["a", None, "b", "", "c"], "id": [1, 2, 3, 4, 5]}), hub / "en/train-0.parquet")
+    (hub / "README.md").write_text("---\nconfigs:\n- {config_name: en, data_files: en/*.parquet}\n---\n")
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, *names, **kw: load(str(tmp_path / path), *names, **kw))
+    named = Corpus("hub", "en", None, "text")
+    assert tokens(named, tmp_path / "data") == [*b"a", EOS, *b"b", EOS, EOS, *b"c", EOS]
+    sliced = replace(named, split="train[:60%]")
+    assert tokens(sliced, tmp_path / "data") == [*b"a", EOS, *b"b", EOS]
+    assert named.identity() != sliced.identity()
+    with pytest.raises(ValueError, match=r"hub: no field 'body', there is id, text; see train\.dataset"):
+        tokens(replace(named, text_field="body"), tmp_path / "data")
 
 
 def test_a_long_file_is_read_in_pieces_and_stays_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,3 +192,26 @@ def test_a_configuration_has_no_weights_to_start_from(tmp_path: Path) -> None:
 def test_what_an_axis_makes_wrong_around_it_is_told_there(tmp_path: Path, axis: str, field: str) -> None:
     (problem,) = problems(tmp_path, f"{BUILT_IN}matrix:\n  {axis}\n")
     assert (problem.line, problem.field) == (4, field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("path: texts, split: 'train[:20%]'", "no file in .*texts begins with train"),
+        ("path: texts, eval_split: test", "no file in .*texts begins with test"),
+        ("path: texts/train.txt, split: train", "train.txt is a file, which has no splits"),
+        ("path: texts, split: train, eval_split: valid", None),
+        ("path: wikitext, split: 'train[:20%]'", None),
+    ],
+)
+def test_local_data_have_the_splits_that_a_spec_names(fields: str, message: str | None, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / "texts" / name).write_text("a\n")
+    path = tmp_path / "spec.yaml"
+    path.write_text(BUILT_IN.replace("dataset: wikitext", f"dataset: {{{fields}}}"))
+    if message is None:
+        load_spec(path)
+        return
+    with pytest.raises(SpecError, match=message):
+        load_spec(path)
