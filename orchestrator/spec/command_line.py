@@ -113,7 +113,7 @@ def split(text: str) -> list[str]:
 
 def shell_word(words: Sequence[Any]) -> tuple[str, str] | None:
     """Return the part of a command that a shell would expand, and a hint; `$$NAME` is a dollar that is meant."""
-    texts = (filled(word, {}, escapes=True) for word in words if isinstance(word, str))
+    texts = (filled(word, {}) for word in words if isinstance(word, str))
     form = next((text.shell or f"${{{text.unset[0]}}}" for text in texts if text.shell or text.unset), None)
     if form is None:
         return None

@@ -38,8 +38,6 @@ _AT_HOME: Final = INPUTS.union(
     [("dir",), ("store",), ("train", "nvme_path"), ("forward", "tensorboard", "dir"), ("container", "mounts")]
 )
 """Fields in which a `~` at the beginning is the home folder, or has an error of its own."""
-_DOLLARS: Final = ("env", "slurm", "forward", "container")
-"""Sections whose texts may hold a dollar that stands for itself."""
 _FILES: Final = (".txt", ".jsonl", ".json", ".parquet", ".sif", ".sqsh")
 """How a relative path ends that is no name on the hub."""
 _LEVELS: Final = 4
@@ -273,12 +271,10 @@ class _Prepared:
         if path == ("store",) and secret_in(value):
             hint = "put it in ~/.pgpass, or write ${NAME} for it: the spec's text is kept in the store"
             self.findings.append(Finding((place,), "contains a password", hint))
-        escapes = path[0] in _DOLLARS
-        new = filled(value, self.environ, escapes=escapes, home=path in _AT_HOME)
+        new = filled(value, self.environ, home=path in _AT_HOME)
         if new.shell:
-            escaped = f", or ${new.shell} if the dollar is meant" if escapes and new.shell != "~" else ""
             message = f"{new.shell} is not expanded: no shell reads it"
-            self.findings.append(Finding((place,), message, new.hint + escaped))
+            self.findings.append(Finding((place,), message, new.hint))
         for name in new.unset:
             self.unset[name] = (*self.unset.get(name, ()), place)
         if new.shell or new.unset:
@@ -321,7 +317,7 @@ class _Prepared:
         if wrong := shell_word([*line.options, *line.script] if line else words):
             self.findings.append(Finding((place,), *wrong))
             return value
-        words = [filled(word, {}, escapes=True).text if isinstance(word, str) else word for word in words]
+        words = [filled(word, {}).text if isinstance(word, str) else word for word in words]
         at = line.at if line else 0
         if line and line.python:
             words[0] = _absolute(self.folder / expanded(words[0]))

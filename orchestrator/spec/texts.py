@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from dscampaign.orchestrator.errors import FieldPath, Finding
 
-_FORM: Final = r"\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:[A-Za-z_]\w*|\{[^{}]*\}?|\())"
-_FORMS: Final = {False: re.compile(_FORM), True: re.compile(rf"\$\$(?=[A-Za-z_{{(])|{_FORM}")}
-"""A variable, and a form for a shell; with escapes also a dollar that is meant, as in `$$NAME`."""
+_FORM: Final = re.compile(
+    r"\$\$(?=[A-Za-z_{(])|\$\{(?P<name>[A-Za-z_]\w*)\}|(?P<shell>\$(?:[A-Za-z_]\w*|\{[^{}]*\}?|\())"
+)
+"""A dollar that is meant, as in `$$NAME`; a variable; and a form for a shell."""
 
 
 class Filled(NamedTuple):
@@ -31,21 +32,22 @@ class Filled(NamedTuple):
     @property
     def hint(self) -> str:
         """The text to write instead of the form for a shell."""
-        name = re.match(r"\$\{?([A-Za-z_]\w*)", "${HOME" if self.shell == "~" else self.shell)
-        return f"write ${{{name[1]}}}" if name else "write the value"
+        if self.shell == "~":
+            return "write ${HOME}"
+        name = re.match(r"\$\{?([A-Za-z_]\w*)", self.shell)
+        return f"write {f'${{{name[1]}}}' if name else 'the value'}, or ${self.shell} if the dollar is meant"
 
 
-def filled(text: str, environ: Mapping[str, str], *, escapes: bool = False, home: bool = True) -> Filled:
+def filled(text: str, environ: Mapping[str, str], *, home: bool = True) -> Filled:
     """Fill in the variables of a text.
 
     Args:
-        escapes: `$$NAME` is a dollar that is meant.
         home: A `~` at the beginning is the home folder.
     """
-    forms = list(_FORMS[escapes].finditer(text))
+    forms = list(_FORM.finditer(text))
     shell = [form["shell"] for form in forms if form["shell"]] + ["~"] * (text.startswith("~") and not home)
     unset = [form["name"] for form in forms if form["name"] and form["name"] not in environ]
-    value = _FORMS[escapes].sub(lambda f: "$" if f[0] == "$$" else environ.get(f["name"] or "", f[0]), text)
+    value = _FORM.sub(lambda f: "$" if f[0] == "$$" else environ.get(f["name"] or "", f[0]), text)
     return Filled(value, tuple(unset), next(iter(shell), ""))
 
 
