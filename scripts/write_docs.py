@@ -36,10 +36,19 @@ from dscampaign.orchestrator.errors import (
     EXIT_USAGE,
 )
 from dscampaign.orchestrator.failures.policy import FailureClass, Policy
-from dscampaign.orchestrator.spec.container_section import ContainerConfig
-from dscampaign.orchestrator.spec.forward_section import ForwardConfig, MlflowConfig, TensorBoardConfig, WandbConfig
 from dscampaign.orchestrator.spec.model import DatasetConfig, LimitsConfig, LocalConfig, RunConfig, Spec, TrainConfig
-from dscampaign.orchestrator.spec.sections import PruneConfig, RetentionConfig, RetryConfig, RetryRule, ScreenConfig
+from dscampaign.orchestrator.spec.sections import (
+    ContainerConfig,
+    ForwardConfig,
+    MlflowConfig,
+    PruneConfig,
+    RetentionConfig,
+    RetryConfig,
+    RetryRule,
+    ScreenConfig,
+    TensorBoardConfig,
+    WandbConfig,
+)
 from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"

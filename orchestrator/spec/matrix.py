@@ -18,11 +18,10 @@ from pydantic import BaseModel
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean
 from dscampaign.orchestrator.formatting import last_part
 
-from .container_section import ContainerConfig
 from .field_types import Scalar
 from .model import LocalConfig, RunConfig, TrainConfig
 from .other_names import hint_for, meant
-from .sections import RetryConfig
+from .sections import ContainerConfig, RetryConfig
 from .slurm_section import SlurmConfig
 from .yaml_source import written
 

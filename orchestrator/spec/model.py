@@ -12,7 +12,6 @@ from dscampaign.jobs.shared.ds_config import render
 from dscampaign.jobs.shared.layout import is_reserved
 
 from .command_line import Word, taken_apart, words_of
-from .container_section import ContainerConfig
 from .field_types import (
     Count,
     EnvText,
@@ -28,10 +27,19 @@ from .field_types import (
     Whole,
     name_of_input,
 )
-from .forward_section import Forward, ForwardConfig
 from .launch_line import Launcher
 from .objective import Objective
-from .sections import DeepSpeedSection, Metrics, PruneConfig, RetentionConfig, RetryConfig, ScreenConfig
+from .sections import (
+    ContainerConfig,
+    DeepSpeedSection,
+    Forward,
+    ForwardConfig,
+    Metrics,
+    PruneConfig,
+    RetentionConfig,
+    RetryConfig,
+    ScreenConfig,
+)
 from .slurm_section import MemorySize, SlurmConfig, parse_mem_mb
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

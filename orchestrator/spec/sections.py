@@ -1,4 +1,4 @@
-"""The smaller sections of a spec: `retry`, `prune`, `screen`, `objective`, `metrics`, `retention` and `deepspeed`."""
+"""Smaller sections of a spec: `retry`, `prune`, `screen`, `metrics`, `retention`, `deepspeed`, `container`, `forward`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
+    model_validator,
 )
 
-from .field_types import Count, Hint, Real, SpecSection, Text, Whole
+from dscampaign.orchestrator.errors import did_you_mean
+from dscampaign.orchestrator.formatting import shorten
+from dscampaign.orchestrator.user_files import expanded
+
+from .field_types import Count, EnvText, Hint, Line, Name, Real, SpecSection, Text, Variable, Whole
 from .slurm_section import SlurmTime
 
 ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_stage"]
@@ -192,3 +199,137 @@ def _deepspeed(value: dict[str, Any]) -> dict[str, Any]:
 
 DeepSpeedSection = Annotated[dict[str, Any], AfterValidator(_deepspeed)]
 """The section as it is given: its digest must not depend on the form in which this program reads a value."""
+
+
+_MOUNT: Final = re.compile(r"[/~][^\s,:]*(?::/[^\s,:]*(?::r[ow])?)?")
+"""No runtime mounts a path with a space, a comma or a colon."""
+
+
+def _mount(text: str) -> str:
+    if not _MOUNT.fullmatch(text):
+        raise Hint(
+            f"{text!r} is not a mount",
+            "write an absolute path, `/data`, or `/host/data:/data`, or `/host/data:/data:ro`",
+        )
+    return text
+
+
+class ContainerConfig(SpecSection):
+    """The container in which a run's ranks start ([how](cluster.md#containers)). The agent stays outside of it."""
+
+    image: Name
+    """Image, as the runtime takes it: a file (`.sqsh`, `.sif`), a folder, or a reference to a registry
+    (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis, `docker://...` with Apptainer)."""
+    runtime: Literal["pyxis", "apptainer", "charliecloud"]
+    """Program that starts it: `pyxis` (Slurm's plugin for enroot), `apptainer` (or Singularity), `charliecloud`."""
+    mounts: tuple[Annotated[Line, AfterValidator(_mount)], ...] = ()
+    """Further folders to mount: `/data`, `/host/data:/data`, or with `:ro` read-only. `dir`, the code, `workdir`, your
+    home folder, /dev/shm, and data that the spec names by an absolute path are mounted in any case."""
+    workdir: Line | None = None
+    """Folder of the image in which the ranks start, by its absolute path. Default: `workdir`."""
+    env: dict[Variable, EnvText] = Field(default={})
+    """Environment variables of the training in this image, over those in `env` and those of the image."""
+    writable: bool = False
+    """Let the training change files of the image. With pyxis and Apptainer the changes are gone with the attempt."""
+
+    @model_validator(mode="after")
+    def _of_its_runtime(self) -> ContainerConfig:
+        if self.runtime == "charliecloud" and "://" in self.image:
+            raise Hint(f"{self.image} is not an image of Charliecloud", "`ch-image pull` it, and name the folder")
+        if self.runtime == "charliecloud" and any(mount.endswith(":ro") for mount in self.mounts):
+            raise Hint("Charliecloud mounts no folder read-only", "leave out `:ro`")
+        if self.runtime == "apptainer" and "#" in self.image:
+            hint = f"write `docker://{self.image.replace('#', '/', 1)}`"
+            raise Hint(f"{self.image} is not an image of Apptainer", hint)
+        if self.workdir is not None and not self.workdir.startswith("/"):
+            raise Hint(f"workdir {self.workdir} is not an absolute path", "name a folder of the image, or leave it out")
+        return self
+
+
+TOOLS: Final = ("wandb", "tensorboard", "mlflow")
+
+
+class WandbConfig(SpecSection):
+    """Weights & Biases. Credentials come from `WANDB_API_KEY` or `wandb login`, never from here."""
+
+    project: Text | None = None
+    """Default: `WANDB_PROJECT`, or the campaign's name."""
+    entity: Text | None = None
+    """Team or user. Default: `WANDB_ENTITY`, or your own."""
+    group: Text | None = None
+    """Default: `WANDB_RUN_GROUP`, or the campaign's name."""
+    mode: Literal["online", "offline"] | None = None
+    """`offline` keeps the run in files, for `wandb sync` to upload later. Default: `WANDB_MODE`, or online."""
+    tags: tuple[Text, ...] = ()
+    """Tags in addition to the campaign's name."""
+
+
+class TensorBoardConfig(SpecSection):
+    """TensorBoard: one folder per run."""
+
+    dir: Text | None = None
+    """Absolute path of a folder that all nodes see; each run writes to `<campaign>/<run>` in it. Default:
+    `tensorboard/<run>` in the campaign's folder."""
+
+    @field_validator("dir")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not expanded(value).is_absolute():
+            raise Hint("is not an absolute path", "jobs do not run in this folder; leave it out for the campaign's own")
+        return value
+
+
+class MlflowConfig(SpecSection):
+    """MLflow. Credentials come from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
+
+    tracking_uri: Text | None = None
+    """The tracking server, such as `https://mlflow.example.org`. Required. Default: `MLFLOW_TRACKING_URI`."""
+    experiment: Text | None = None
+    """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _nameless(cls, value: str | None) -> str | None:
+        if value and not re.match(r"[a-z][a-z0-9+-]*:|databricks$", value):
+            raise Hint("is not a URL", "write https://HOST, or sqlite:////absolute/path for runs on one machine")
+        return value
+
+
+class ForwardConfig(SpecSection):
+    """Tools that get each run's metrics while it trains: `[wandb, tensorboard]`, or a mapping with their options."""
+
+    wandb: WandbConfig | None = None
+    """Weights & Biases, see below."""
+    tensorboard: TensorBoardConfig | None = None
+    """TensorBoard, see below."""
+    mlflow: MlflowConfig | None = None
+    """MLflow, see below."""
+
+    @model_serializer(mode="wrap")
+    def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the tools that are not named: a null would name a tool without options."""
+        return {tool: options for tool, options in dump(self).items() if options is not None}
+
+    def options(self) -> dict[str, dict[str, Any]]:
+        """The tools that are named, each with the options that are given."""
+        given = self.model_dump(mode="json", exclude_none=True)
+        return {tool: given[tool] for tool in TOOLS if tool in given}
+
+
+def _as_mapping(value: Any) -> Any:
+    """`wandb`, `[wandb, mlflow]` and `{wandb: }` name tools without options."""
+    listed = [value] if isinstance(value, str) else value
+    if not isinstance(listed, list):
+        return {k: {} if v is None else v for k, v in value.items()} if isinstance(value, dict) else value
+    tools: dict[str, Any] = {}
+    for item in listed:
+        for name, options in (item if isinstance(item, dict) else {str(item): None}).items():
+            if name not in TOOLS:
+                hint = did_you_mean(str(name), TOOLS, "write [wandb, tensorboard], or a mapping with options")
+                raise Hint(f"{shorten(str(name), 40)} is not one of {', '.join(TOOLS)}", hint)
+            tools[name] = {} if options is None else options
+    return tools
+
+
+Forward = Annotated[ForwardConfig, BeforeValidator(_as_mapping)]
+"""The section in any of its forms."""

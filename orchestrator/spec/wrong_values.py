@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 from dscampaign.orchestrator.errors import FieldPath, Finding, did_you_mean, dotted
 
 from .command_line import as_meant
-from .forward_section import TOOLS
 from .matrix import field_path, fields_ending_in
 from .model import Spec
 from .other_names import hint_for, meant, our_name
+from .sections import TOOLS
 from .yaml_source import written
 
 _MESSAGES: Final = {
