@@ -110,7 +110,7 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
     elif first in _SETUP and words[1:2] != ["run"]:
         made.setup.append(made.variables.filled(text))
         made.taken.append(place)
-    elif first == "cd" and words[2:3] in ([], ["||"]):
+    elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
         folder = "".join(replace(made.variables, values={**made.environment, **made.variables.values}).words(words[1]))
         if "$" in folder or folder == "-":
             made.unclear.append((place, f"{text}: only a shell finds the folder"))

@@ -82,7 +82,7 @@ def _command(made: Made, line: LaunchLine) -> Iterator[str]:
     if steps := _STEPS.search(text):
         text = f"{text[: steps.start(1)]}{{steps}}{text[steps.end(1) :]}"
         yield from ("train:", f"  steps: {steps[1]}")
-    yield from ("command: >-", f"  {text}")
+    yield f"command: {json.dumps(text, ensure_ascii=False)}" if "\n" in text else f"command: >-\n  {text}"
 
 
 def _joined(words: tuple[str, ...]) -> str:

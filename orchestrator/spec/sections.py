@@ -1,4 +1,4 @@
-"""Smaller sections of a spec: `retry`, `prune`, `screen`, `metrics`, `retention`, `deepspeed`, `container`, `forward`."""
+"""Sections of a spec: `retry`, `prune`, `screen`, `metrics`, `retention`, `deepspeed`, `container`, `forward`."""
 
 from __future__ import annotations
 
