@@ -80,7 +80,8 @@ def test_nodes_follow_from_tasks_and_an_array_that_nothing_uses_is_noted() -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "'", "srun", "#SBATCH -N", "#SBATCH '", "srun bash -c", "apptainer exec", "for", "cd", "a(", "x=(", "\\\n#"]
+    "text",
+    ["", "'", "srun", "#SBATCH -N", "#SBATCH '", "srun bash -c", "apptainer exec", "for", "cd", "a(", "x=(", "\\\n#"],
 )
 def test_odd_scripts_are_read_too(text: str) -> None:
     assert "no line starts a training script" in yaml_of(spec_of(text, "x", {}), "x.sbatch")
