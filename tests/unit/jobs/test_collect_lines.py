@@ -296,3 +296,8 @@ def test_the_loss_of_a_step_comes_before_the_mean_of_an_evaluation(tmp_path: Pat
     lines = map(json.loads, looked.attempt.paths.metrics.read_text().splitlines()[1:])
     values = [(line["step"], line.get("loss"), line.get("eval_loss")) for line in lines]
     assert values == [(0, None, 4.75), (0, 4.25, None), (9, None, 3), (9, 4, None)]
+
+
+def test_the_last_epoch_alone_is_counted_on(tmp_path: Path) -> None:
+    text = "Epoch 2/2 ━━━━ 40/40 0:00:01 train_loss: 2.5\n"  # all that Rich writes to a file
+    assert read(text, CommonForms(120), tmp_path) == [{"step": 120, "loss": 2.5}]
