@@ -15,10 +15,11 @@ from typing import Any, Final
 import altair as alt
 
 from dscampaign.orchestrator.campaign.titles import titles_of
-from dscampaign.orchestrator.formatting import clean
+from dscampaign.orchestrator.formatting import clean, words
 from dscampaign.orchestrator.report.compare.baseline import BaselineComparison, speed_text
 from dscampaign.orchestrator.report.compare.ranking import pace
 from dscampaign.orchestrator.report.compare.results import WorkloadResults
+from dscampaign.orchestrator.report.compare.statistics import Standing
 from dscampaign.orchestrator.report.measure.metrics import METRICS
 
 from .curves import Curves
@@ -56,15 +57,27 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     if len(known) < 2:
         return None
     known.sort(key=lambda each: looks[each.condition.name].group != OTHERS)  # the colours above the grey
-    rows = [{**_speed(each, looks), "memory": each.condition.value("mem_reserved_gb")} for each in known]
+    verdicts = {row.condition.name: row.verdict for row in one.answer.rows}
+    rows = [
+        {
+            **_speed(each, looks),
+            "memory": each.condition.value("mem_reserved_gb"),
+            "verdict": words(verdicts[each.condition.name]),
+        }
+        for each in known
+    ]
     on_gpus = any(run.on_gpus for each in known for run in each.condition.runs)
     across = alt.X("memory:Q", title="memory of a GPU (GB)" if on_gpus else "memory (GB)", scale=_near())
     up = alt.Y("value:Q", title=one.comparisons[0].speed_unit, scale=_near(), axis=alt.Axis(format="~s"))
     tooltip = [_NAME, alt.Tooltip("says:N", title="speed"), alt.Tooltip("memory:Q", format=".1f", title="GB")]
+    tooltip.append(alt.Tooltip("verdict:N"))
+    out = any(row["verdict"] == Standing.OUT for row in rows)
+    shape = alt.Shape("out:N", scale=alt.Scale(domain=[False, True], range=["circle", "cross"]), legend=None)
     base, colour = _base(), _colour(rows, looks)
     bars = base.mark_rule(strokeWidth=2).encode(across, colour, _LOW, _HIGH, opacity=_dim(0.5))
     points = base.mark_point(filled=True, size=150, stroke="white", strokeWidth=1)
-    points = points.encode(across, up, colour, opacity=_dim(1), tooltip=tooltip)
+    points = points.transform_calculate(out=f"datum.verdict === '{Standing.OUT}'")
+    points = points.encode(across, up, colour, shape, opacity=_dim(1), tooltip=tooltip)
     best = one.answer.chosen or one.answer.fastest
     number = looks[best.name].number if best else -1
     held = [row["memory"] for row in rows]
@@ -72,7 +85,8 @@ def trade_off(one: WorkloadResults, looks: Looks) -> Chart | None:
     aside: dict[str, Any] = {"align": "left", "dx": 12} if is_left else {"align": "right", "dx": -12}
     name = base.transform_filter(f"datum.c === {number}").mark_text(fontWeight="bold", **aside)
     chart = alt.layer(bars, points, name.encode(across, up, alt.Text("name:N"))).add_params(_zoom())
-    return _chart("speed_memory", "Speed against memory: up and left is better", chart, looks, {"rows": rows})
+    title = f"Speed against memory: up and left is better{'; crosses are out' if out else ''}"
+    return _chart("speed_memory", title, chart, looks, {"rows": rows})
 
 
 def along(compared: Sequence[BaselineComparison], looks: Looks, axis: str, metric: str, title: str) -> Chart | None:

@@ -129,9 +129,11 @@ def _speed(results: Results, looks: Looks, drawn: Sequence[WorkloadResults]) -> 
         "repeats": lambda one: str(sum(run.timing is not None for run in one.condition.counted)),
         "steps timed": _metric("steps_timed"),
     }
-    basis = [one.basis for one in results.workloads]
+    basis = results.workloads[0].basis
+    if len(results.workloads) > 1:
+        basis = "baselines are marked; 95 % intervals, corrected for all comparisons of a workload"
     over = "rounds, which differ" if any(one.rounds for one in results.comparisons) else "repeats"
-    text = f"Medians after the warm-up; × baseline: geometric means over {over}; {some(basis, 3)}."
+    text = f"Medians after the warm-up; × baseline: geometric means over {over}; {basis}."
     pictures = _charts(drawn, lambda one: charts.speeds(one, looks))
     return Section("How fast?", text, pictures, _conditions(results, looks, columns, shown))
 

@@ -23,13 +23,13 @@ _GOOD: Final = (Standing.BEST, Standing.FIRST, Standing.FASTEST, Standing.LOWEST
 
 
 def summary(results: Results, looks: Looks) -> Section:
-    """Return the first screen; of several workloads the table has their sentences."""
+    """Return the first screen; of several workloads the table has the names."""
     several = len(results.workloads) > 1
     shown = results.workloads[:MOST_ROWS]
     lines: list[tuple[Cell, ...]] = []
     for one in shown:
         if several:
-            lines.append((Cell(f"{one.workload.name}: {one.answer.sentence}", mark="group"),))
+            lines.append((Cell(one.workload.name, mark="group"),))
         lines += _rows(one, looks, max(1, MOST_ROWS // len(shown)))
     more = len(results.comparisons) - sum(len(line) > 1 for line in lines)
     sentence = _ahead(results.workloads) if several else shown[0].answer.sentence
@@ -39,9 +39,9 @@ def summary(results: Results, looks: Looks) -> Section:
 
 
 def _ahead(workloads: Sequence[WorkloadResults]) -> str:
-    """Name the first condition of each workload; the table has the sentence of each."""
+    """Name the first condition of each workload."""
     first = [
-        one.answer.rows[0].condition.title if one.answer.learner else f"none of {one.workload.name}"
+        one.answer.rows[0].condition.title if one.answer.learner else f"nothing for {one.workload.name}"
         for one in workloads
     ]
     verb = "Use" if all(one.answer.proven for one in workloads) else "Ahead"
