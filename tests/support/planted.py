@@ -170,7 +170,9 @@ def _name(condition: Planted, repeat: int) -> str:
 
 def plant_run(store: Store, folder: Path, condition: Planted, run: RunRow) -> None:
     """Writes the attempts of one repeat."""
-    tries = condition.tries if run.repeat == 0 else (Try(last=condition.steps),)
+    asked = run.config["train"].get("micro_batch")
+    as_asked = Try(last=condition.steps, micro_batch=asked if isinstance(asked, int) else 4)
+    tries = condition.tries if run.repeat == 0 else (as_asked,)
     now_s = START_S
     for generation, one in enumerate(tries, 1):
         now_s = _plant_attempt(store, folder, condition, run, generation, one, now_s)

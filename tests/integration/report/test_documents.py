@@ -70,7 +70,7 @@ def _results(run: RunRow, runs: int) -> Planted:
         held_out=tuple(3.0 + 0.001 * repeat for repeat in range(repeats)),
         reserved_gb=30.0 - 5 * stage - (4 if offloaded else 0),
         steps=STEPS,
-        tries=(Try(last=STEPS),),
+        tries=(Try(last=STEPS, micro_batch=run.config["train"]["micro_batch"]),),
         gpu="NVIDIA H100 80GB HBM3" if runs < 10 or run.repeat == 0 else "",
         speed={"data_wait_share": 0.02},
     )
