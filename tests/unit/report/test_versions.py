@@ -9,9 +9,11 @@ import pytest
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.cli.main import main
 from dscampaign.orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_UNDECIDED, EXIT_USAGE, UserError
+from dscampaign.orchestrator.report.compare.baseline import compare_to_baseline
 from dscampaign.orchestrator.report.compare.conditions import conditions_of
 from dscampaign.orchestrator.report.compare.difference import compare_operands
 from dscampaign.orchestrator.report.compare.limits import limits_of
+from dscampaign.orchestrator.report.compare.sensitivity import change_in_words, sensitivities
 from dscampaign.tests.support.planted import Plant, Planted, PlantStore
 
 OLD, NEW = "deepspeed 0.19.5", "deepspeed 0.19.8"
@@ -35,7 +37,10 @@ def test_versions_that_differ_name_the_conditions_in_place_of_paths(planted: Pla
 
 def test_environments_with_the_same_versions_keep_their_names(planted: Plant) -> None:
     runs = planted(planted_version("one", "0.19.8"), planted_version("other", "0.19.8"))
-    assert [one.title for one in conditions_of(runs)] == ["python one", "python other"]
+    conditions = conditions_of(runs)
+    assert [one.title for one in conditions] == ["python one", "python other"]
+    (effect,) = sensitivities(compare_to_baseline(conditions, conditions[0]))
+    assert change_in_words(effect) == "python one → other"
 
 
 def test_a_part_of_titles_compares_all_conditions_that_differ_in_it_only(planted_url: PlantStore) -> None:
