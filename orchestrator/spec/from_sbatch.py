@@ -46,6 +46,8 @@ _RENDEZVOUS: Final = re.compile(
 )
 _SRUN: Final = re.compile(r"^srun(?:\s+-\S+(?:\s+\d+)?)*\s+(?=\S)")
 _TAKEN: Final = frozenset({*Spec.model_fields, *SlurmConfig.model_fields, *AT_LAUNCH, "run", "repeat"})
+_SOURCED: Final = re.compile(r"(?:(?<=^source )|(?<=^\. ))(?=[\w.])[\w./-]+/[\w./-]+")
+"""The relative path of a file that a line reads."""
 _COMMAND: Final = re.compile(r"\$\((?!\()|`")
 _REFERENCE: Final = re.compile(r"\$\{?(\w+)")
 _FOR: Final = re.compile(
@@ -108,7 +110,8 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
     elif _take_variables(made, statement, rest):
         pass
     elif first in _SETUP and words[1:2] != ["run"]:
-        made.setup.append(made.variables.filled(text))
+        line = made.variables.filled(text)
+        made.setup.append(_SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(made.folder, m[0])), line))
         made.taken.append(place)
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
         folder = "".join(replace(made.variables, values={**made.environment, **made.variables.values}).words(words[1]))
@@ -282,10 +285,18 @@ def _in_folder(made: Made, line: LaunchLine) -> LaunchLine:
     if made.container and made.folder.startswith("/"):
         made.container.setdefault("workdir", made.folder)
         return line
-    made.fields["workdir"] = made.folder
+    made.fields["workdir"] = made.folder  # in which the lines of `setup` begin, too
+    made.setup = [_SOURCED.sub(lambda match: _from_folder(match[0], made.folder), line) for line in made.setup]
     script = line.script[0]
     path = script if script == "-m" else posixpath.normpath(posixpath.join(made.folder, script))
     return replace(line, script=(path, *line.script[1:]))
+
+
+def _from_folder(path: str, folder: str) -> str:
+    if folder.startswith(("/", "~")):
+        return posixpath.abspath(path)
+    moved = posixpath.relpath(path, folder)
+    return moved if "/" in moved else f"./{moved}"
 
 
 def _unfilled(words: Iterable[str]) -> Iterator[str]:
