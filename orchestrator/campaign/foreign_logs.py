@@ -30,7 +30,6 @@ from dscampaign.orchestrator.formatting import printable
 FILE_BYTES: Final = 8 << 20
 """Bytes read of a log: a quarter from its beginning, the rest from its end."""
 ALL_BYTES: Final = 256 << 20
-MOST_FILES: Final = 2048
 _LINE_BYTES: Final = 8192
 END_LINES: Final = 400
 """Last lines of each rank's log, in which launchers report how processes ended."""
@@ -126,8 +125,6 @@ def gather(paths: Sequence[Path]) -> Seen:
             logs += _of_folder(path, seen)
         else:
             logs.append(path)
-    if len(logs) > MOST_FILES:
-        raise UserError(f"{len(logs):,} logs", f"name the logs of a single job: at most {MOST_FILES:,}")
     most = min(FILE_BYTES, ALL_BYTES // max(1, len(logs)))
     for log in logs:
         seen.streams += _streams(log, _pieces(log, most, seen))
@@ -139,7 +136,7 @@ def _of_folder(folder: Path, seen: Seen) -> list[Path]:
     paths = AttemptPaths(folder)
     try:
         records = sorted(path for path in folder.iterdir() if re.fullmatch(r"outcome-\d+\.json", path.name))
-        for path in records[:MOST_FILES]:
+        for path in records:
             seen.outcomes += filter(None, [NodeOutcome.load(path)])
     except (OSError, Unreadable) as error:
         raise UserError(f"cannot read {folder}: {getattr(error, 'strerror', None) or error}") from None

@@ -19,6 +19,8 @@ _RANKS: "list[subprocess.Popen[bytes]]" = []
 
 def main() -> int:
     """Starts this node's ranks and waits for them."""
+    if "deepspeed.launcher.runner" not in sys.argv:  # another program of the environment, such as that of `weights`
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     assert sys.argv[1:4] == ["-u", "-m", "deepspeed.launcher.runner"], sys.argv
     args = _arguments(sys.argv[4:])
     with open(args.hostfile) as file:  # noqa: PTH123
