@@ -89,10 +89,10 @@ def _sign_of_life() -> int:
         return 0
 
 
-def _kill(rank: Process, why: str) -> None:
+def _kill(rank: Process, reason: str) -> None:
     if _lives(rank):  # else it is over, and its number may be another's
         os.kill(rank[0], signal.SIGKILL)
-        print("rank %s was ended: %s" % (os.environ.get("RANK", "?"), why), file=sys.stderr, flush=True)
+        print("rank %s was ended: %s" % (os.environ.get("RANK", "?"), reason), file=sys.stderr, flush=True)
 
 
 def _lives(process: Process) -> bool:

@@ -17,12 +17,12 @@ from typing import List
 def main(argv: List[str]) -> None:
     """Replace this process by the command."""
     with open(argv[0]) as file:
-        asked = json.load(file)
-    image = {name: value for name, value in os.environ.items() if not re.fullmatch(asked["foreign"], name)}
-    env = {**asked["host"], **image, **asked["given"]}
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (asked["packages"], env.get("PYTHONPATH"))))
+        request = json.load(file)
+    image = {name: value for name, value in os.environ.items() if not re.fullmatch(request["foreign"], name)}
+    env = {**request["host"], **image, **request["given"]}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (request["packages"], env.get("PYTHONPATH"))))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm may send it to every process; ranks ask for it
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.execvpe(argv[1], argv[1:], env)  # noqa: S606
 
 

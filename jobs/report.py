@@ -146,12 +146,12 @@ def _age_s() -> float:
     return age_s if age_s > 0 else float("inf")
 
 
-def _refuse(kind: str, why: str) -> None:
+def _refuse(kind: str, reason: str) -> None:
     """Warn about a value that the store would not take, once of each kind, in the log and as an event."""
     if _spool is not None and kind not in _refused:
         _refused.add(kind)
-        sys.stderr.write("dscampaign.report: %s\n" % why)
-        event("report_refused", message=why)
+        sys.stderr.write("dscampaign.report: %s\n" % reason)
+        event("report_refused", message=reason)
 
 
 class _File:

@@ -96,7 +96,7 @@ class Agent:
         self._watch.heed_signals()
         started_s, rank = time.time(), self.node.rank
         try:
-            begun = self._start()
+            agreed = self._start()
         except RendezvousTimeout as exc:
             print(exc, file=sys.stderr)
             self._write_outcome(None, "rendezvous", started_s, Start("", "", "", 0, "", 0, started_s))
@@ -104,9 +104,9 @@ class Agent:
         except DamagedCopy as exc:
             print(f"the copy of the code cannot be used: {exc}", file=sys.stderr)
             return EXIT_FAILED
-        if begun is None:  # another job runs this attempt
+        if agreed is None:  # another job runs this attempt
             return EXIT_NOT_MINE
-        start, workdir = begun.start, Path(self.payload.workdir)  # it may lie on a file system of its own
+        start, workdir = agreed.start, Path(self.payload.workdir)  # it may lie on a file system of its own
         missing = f"{workdir}, where the training starts, is not there"
         if not self._folder.wait_for(workdir.is_dir, missing, own=True):
             self._write_outcome(None, evidence.NO_WORKDIR, started_s, start)
@@ -115,7 +115,7 @@ class Agent:
         store = os.environ.get("CAMPAIGN_STORE", self.payload.store) if self.payload.store and not rank else None
         pusher, forwarders = Pusher(self.payload, self.paths.metrics, store), Forwarders(self.paths)
         pusher.start()
-        launcher = Launcher(self.node, self._watch, self.progress, self._umask, begun.copy, self._starter.tell)
+        launcher = Launcher(self.node, self._watch, self.progress, self._umask, agreed.copy, self._starter.tell)
         exit_code, ended_by = self._search_and_train(start, launcher, forwarders)
         forwarders.end(exit_code, ended_by)
         if self._folder.is_restored():
@@ -129,11 +129,11 @@ class Agent:
         return 0 if outcome.launcher_exit == 0 and ended_by != RESTORED else EXIT_FAILED
 
     def _start(self) -> Begun | None:
-        begun = self._starter.begin(JOIN_TIMEOUT_S)
-        if begun is not None:
-            self.payload = begun.payload
+        start = self._starter.begin(JOIN_TIMEOUT_S)
+        if start is not None:
+            self.payload = start.payload
             self._folder.hold(self.paths.node_claim(self.node.rank) if self.node.rank else self.paths.claim)
-        return begun
+        return start
 
     @property
     def _checkpoints(self) -> Path:

@@ -47,9 +47,9 @@ def _ours(environ: Mapping[str, str], image: str) -> Path:
     name = f"dscampaign-{os.geteuid()}{image}"
     for public in dict.fromkeys((environ.get("TMPDIR") or "/tmp", "/tmp")):  # noqa: S108 - looked at before it is used
         folder = Path(public) / name
-        if not (why := private_folder(folder)):
+        if not (doubt := private_folder(folder)):
             return folder
-        print(f"compiled kernels are not kept there: {why}", file=sys.stderr, flush=True)
+        print(f"compiled kernels are not kept there: {doubt}", file=sys.stderr, flush=True)
     return Path.home() / ".cache" / "dscampaign" / f"{socket.gethostname()}{image}"
 
 

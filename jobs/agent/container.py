@@ -61,22 +61,22 @@ def wrapped(
         return list(argv), dict(env)
     memory = env.get("CAMPAIGN_PROGRESS_DIR") or str(paths.dir)
     places = [str(RunPaths(Path(payload.run_dir)).root), payload.workdir, env.get("CAMPAIGN_CODE_ROOT", "")]
-    given = [_parsed(text).target for text in payload.container.get("mounts", ())]
-    data = (path for path in filter(_is_data, _named(payload)) if not any(_within(path, target) for target in given))
+    targets = [_parsed(text).target for text in payload.container.get("mounts", ())]
+    data = (path for path in filter(_is_data, _named(payload)) if not any(_within(path, target) for target in targets))
     places += [*([] if _within(memory, str(SHARED_MEMORY)) else [memory]), *data]
     inside = {**env, "CAMPAIGN_WORKDIR": payload.container.get("workdir") or env.get("CAMPAIGN_WORKDIR", "")}
-    asked = _write(inside, payload.env, Path(memory), str(paths.dir))
+    request = _write(inside, payload.env, Path(memory), str(paths.dir))
     gpus = bool(payload.gpus_per_node) and env.get("DS_ACCELERATOR") != "cpu"
-    return _started([payload.python, INSIDE, str(asked), *argv], payload.container, places, gpus=gpus)
+    return _started([payload.python, INSIDE, str(request), *argv], payload.container, places, gpus=gpus)
 
 
 def examined(
     argv: Sequence[str], env: Mapping[str, str], container: Mapping[str, Any], own: Mapping[str, str], folder: Path
 ) -> tuple[list[str], dict[str, str]]:
     """Return the same for a program of `campaign doctor`, which works in a folder; ``own``: variables of the spec's."""
-    asked = _write(env, own, folder, str(folder))
+    request = _write(env, own, folder, str(folder))
     gpus = env.get("DS_ACCELERATOR") != "cpu"
-    return _started([argv[0], INSIDE, str(asked), *argv], container, [str(folder)], gpus=gpus)
+    return _started([argv[0], INSIDE, str(request), *argv], container, [str(folder)], gpus=gpus)
 
 
 def _started(
@@ -96,7 +96,7 @@ def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, star
     if "PYTHONPATH" not in spec_s:  # the agent may have rewritten the host's
         own.discard("PYTHONPATH")
     host = {name: value for name, value in env.items() if name not in own and not _leads_to_the_host(name)}
-    asked = {
+    request = {
         "folder": start,
         "packages": str(packages),
         "foreign": f"SLURM_\\w+|{variables.PER_TASK.pattern}",
@@ -105,7 +105,7 @@ def _write(env: Mapping[str, str], spec_s: Mapping[str, str], folder: Path, star
     }
     file = folder / "inside.json"
     with open(file, "w", opener=open_private) as stream:
-        json.dump(asked, stream)
+        json.dump(request, stream)
     return file
 
 
@@ -126,8 +126,8 @@ def _outer(environ: Mapping[str, str]) -> dict[str, str]:
 def _mounts(container: Mapping[str, Any], places: Iterable[str]) -> list[Mount]:
     """Return the mounts, outer folders first: the spec's, and folders that no other holds."""
     everywhere = filter(os.path.isdir, (os.environ.get("HOME", ""), os.environ.get("TMPDIR", "")))
-    given = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
-    folders = {_folder(place) for path in given for place in (path, os.path.realpath(path))} - {"/"}
+    paths = [path for path in (*places, *everywhere) if Path(path).is_absolute()]
+    folders = {_folder(place) for path in paths for place in (path, os.path.realpath(path))} - {"/"}
     outermost = [folder for folder in folders if not any(_within(folder, f) for f in folders - {folder})]
     mounts = [] if any(_within(str(PACKAGE), f) for f in outermost) else [Mount(str(PACKAGE), str(PACKAGE), True)]
     mounts += [Mount(folder, folder) for folder in outermost]
@@ -146,9 +146,9 @@ def _named(payload: Payload) -> Iterator[str]:
     """Yield the existing absolute paths that a spec names: data, models, and paths in its command and variables."""
     train: Mapping[str, Any] = payload.train or {}
     data = train.get("dataset") or {}
-    named = [*map(train.get, ("model", "tokenizer", "nvme_path")), *map(data.get, ("path", "eval_path"))]
+    paths = [*map(train.get, ("model", "tokenizer", "nvme_path")), *map(data.get, ("path", "eval_path"))]
     words = (word.rpartition("=")[2] for word in (*payload.command, *payload.env.values()))
-    for name in (*named, *words):
+    for name in (*paths, *words):
         if isinstance(name, str) and name.startswith("/") and os.path.exists(name):  # noqa: PTH110 - too long a name
             yield name
 
@@ -194,12 +194,12 @@ def _apptainer(container: Mapping[str, Any], mounts: Sequence[Mount], gpus: bool
 def _charliecloud(container: Mapping[str, Any], mounts: Sequence[Mount], _gpus: bool) -> list[str]:
     """Return its command line. It knows no read-only mounts; for GPUs, `ch-fromhost` has prepared the image."""
     image = Path(container["image"])
-    seen = [mount for mount in mounts if not _within(mount.target, "/tmp")]  # noqa: S108 - it mounts that itself
-    missing = image.is_dir() and not all((image / mount.target.lstrip("/")).is_dir() for mount in seen)
+    visible = [mount for mount in mounts if not _within(mount.target, "/tmp")]  # noqa: S108 - it mounts that itself
+    missing = image.is_dir() and not all((image / mount.target.lstrip("/")).is_dir() for mount in visible)
     options = ["--unset-env=*", f"--set-env=PATH={_PATH}"]
     options += ["--set-env"] if (image / "ch" / "environment").is_file() else []
     options += ["--write"] if container.get("writable") or missing else []  # it makes missing mount points only so
-    binds = [f"--bind={mount.source}:{mount.target}" for mount in seen]
+    binds = [f"--bind={mount.source}:{mount.target}" for mount in visible]
     return ["ch-run", *options, *binds, container["image"], "--"]
 
 

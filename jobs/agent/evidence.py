@@ -200,11 +200,11 @@ def rank_ends(
     Args:
         gone_s: by rank, when its process was seen to be gone without a record.
     """
-    gone, kept = gone_s or {}, kept or {}
+    absent_s, kept = gone_s or {}, kept or {}
 
     def end(rank: int) -> RankEnd:
         own = kept.get(rank) or RankEnd.read(paths.rank_record(rank)) or RankEnd(rank)
-        return replace(own, gone_s=gone.get(rank) if own.exit is None else None)
+        return replace(own, gone_s=absent_s.get(rank) if own.exit is None else None)
 
     return tuple(map(end, ranks))
 
@@ -309,10 +309,10 @@ def _lines(log: Path, until_s: float) -> Iterator[str]:
 
 
 def _compile(patterns: Iterable[str]) -> list[UserPattern]:
-    given, compiled = tuple(patterns), []
-    for pattern in given:
+    texts, compiled = tuple(patterns), []
+    for pattern in texts:
         with contextlib.suppress(re.error):  # the spec has checked them; another Python may see it otherwise
-            compiled.append(UserPattern(pattern, PATTERNS_S / len(given)))
+            compiled.append(UserPattern(pattern, PATTERNS_S / len(texts)))
     return compiled
 
 

@@ -87,9 +87,9 @@ class GpuWatch:
         visible: CUDA_VISIBLE_DEVICES as Slurm set it, "" if it did not.
     """
 
-    def __init__(self, asked: int, visible: str) -> None:
-        self._asked, self._visible = asked, listed(visible)
-        self._before = self._look() if asked else None
+    def __init__(self, requested: int, visible: str) -> None:
+        self._asked, self._visible = requested, listed(visible)
+        self._before = self._look() if requested else None
 
     def facts(self) -> GpuFacts | None:
         """Return the GPUs, once the processes have ended; None for a run without GPUs."""
@@ -107,28 +107,28 @@ class GpuWatch:
 
     def _look(self) -> Callable[[float], tuple[tuple[Gpu, ...] | None, str]]:
         """Return a function that waits some seconds and returns the GPUs, or None and the trouble."""
-        seen: list[tuple[tuple[Gpu, ...] | None, str]] = []
+        results: list[tuple[tuple[Gpu, ...] | None, str]] = []
 
         def look() -> None:
             try:
                 with session() as nvml:
-                    seen.append((_read_gpus(nvml, self._visible, self._asked), ""))
+                    results.append((_read_gpus(nvml, self._visible, self._asked), ""))
             except Unavailable as exc:
-                seen.append((None, str(exc)))
+                results.append((None, str(exc)))
 
         def wait(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str]:
             thread.join(timeout_s)
-            return seen[0] if seen else (None, "the driver did not answer in time")
+            return results[0] if results else (None, "the driver did not answer in time")
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
         return wait
 
 
-def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]:
+def _read_gpus(nvml: Any, visible: Sequence[str], requested: int) -> tuple[Gpu, ...]:
     """Return the GPUs that answer, out of ``visible`` or of all.
 
-    Fewer than ``asked`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
+    Fewer than ``requested`` only if a GPU is lost, or if the node has fewer altogether: CUDA understands names that the
     library does not, such as the beginning of a UUID, or a part of a GPU (MIG).
 
     Raises:
@@ -139,8 +139,8 @@ def _read_gpus(nvml: Any, visible: Sequence[str], asked: int) -> tuple[Gpu, ...]
     gpus = tuple(gpu for gpu in answers if isinstance(gpu, Gpu))
     troubles = [trouble for trouble in answers if isinstance(trouble, str)]
     parts = any(name.startswith("MIG") for name in visible)
-    if len(gpus) < asked and not any(map(_LOST.search, troubles)) and (parts or count >= asked):
-        raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {asked}")
+    if len(gpus) < requested and not any(map(_LOST.search, troubles)) and (parts or count >= requested):
+        raise Unavailable("; ".join(troubles) or f"CUDA_VISIBLE_DEVICES names {len(visible)} GPUs of {requested}")
     return gpus
 
 

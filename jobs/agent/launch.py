@@ -165,7 +165,7 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of the launcher and of every rank."""
     other = (_OF_A_TASK, variables.PER_TASK)
-    base = {name: value for name, value in base.items() if not any(known.fullmatch(name) for known in other)}
+    base = {name: value for name, value in base.items() if not any(pattern.fullmatch(name) for pattern in other)}
     env = {
         **base,
         **_slurm_sizes(payload, base),

@@ -89,14 +89,14 @@ def _accelerate(place: NodeLaunch, options: Sequence[str]) -> list[str]:
 
 def _configured_type(options: Sequence[str]) -> str:
     """Return the type of training in accelerate's configuration: the file that its options name, or the default."""
-    named = re.search(r"--config_file[ =](.+?)(?= --|$)", " ".join(options))
+    option = re.search(r"--config_file[ =](.+?)(?= --|$)", " ".join(options))
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
     default = Path(os.environ.get("HF_HOME") or f"{cache}/huggingface", "accelerate", "default_config.yaml")
     try:
-        found = _TYPE.search((Path(named[1]) if named else default).read_text(errors="replace"))
+        match = _TYPE.search((Path(option[1]) if option else default).read_text(errors="replace"))
     except OSError:  # a file that cannot be read is accelerate's to report
-        found = None
-    return found[1] if found else "NO"
+        match = None
+    return match[1] if match else "NO"
 
 
 def _srun(place: NodeLaunch, _options: Sequence[str]) -> list[str]:

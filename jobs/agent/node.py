@@ -59,8 +59,8 @@ class Node:
 
     def reachable_address(self) -> str | None:
         """Return an address of this node that is not only its own; None if there is none."""
-        known = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
-        return next(filter(_is_reachable, known), None) or _outgoing_address()
+        candidates = (*_addresses(self.name), *_addresses(socket.gethostname()))  # Slurm's node names need not resolve
+        return next(filter(_is_reachable, candidates), None) or _outgoing_address()
 
 
 def _addresses(name: str) -> list[str]:
@@ -138,15 +138,15 @@ def join(paths: AttemptPaths, node: Node, timeout_s: float, lost: Callable[[], b
     Raises:
         RendezvousTimeout: node 0 neither came nor lived for ``timeout_s``.
     """
-    deadline, seen = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
+    deadline, newest = time.monotonic() + timeout_s, read_json(paths.heartbeat(0))
     while time.monotonic() < deadline:
         start = Start.read(paths.started)
         if start and (start.job_id, start.restarts) == (node.job_id, node.restarts):
             return start
         if lost():
             return None
-        if (beat := read_json(paths.heartbeat(0))) != seen:
-            deadline, seen = time.monotonic() + timeout_s, beat
+        if (beat := read_json(paths.heartbeat(0))) != newest:
+            deadline, newest = time.monotonic() + timeout_s, beat
         time.sleep(POLL_S)
     raise RendezvousTimeout(
         f"node 0 of job {node.job_id} did not announce itself, and gave no sign of life for {timeout_s:.0f} s"

@@ -45,10 +45,12 @@ def _candidates(folder: Path) -> list[Path]:
     latest = folder / _DEEPSPEED
     if latest.is_file() and (folder / latest.read_text(errors="replace").strip()).is_dir():
         return [folder]
-    found = [path for path in folder.glob("*") if not _UNFINISHED.match(path.name) and position(path.name) == (-1, -1)]
-    if numbered := {int(match[1]): path for path in found if (match := _OF_TRAINER.fullmatch(path.name))}:
+    folders = [
+        path for path in folder.glob("*") if not _UNFINISHED.match(path.name) and position(path.name) == (-1, -1)
+    ]
+    if numbered := {int(match[1]): path for path in folders if (match := _OF_TRAINER.fullmatch(path.name))}:
         return [numbered[step] for step in sorted(numbered, reverse=True)]
-    return sorted(filter(_states, found), key=lambda path: path.lstat().st_mtime, reverse=True)
+    return sorted(filter(_states, folders), key=lambda path: path.lstat().st_mtime, reverse=True)
 
 
 def _states(path: Path) -> list[Path]:

@@ -137,12 +137,12 @@ class Search:
 
     def _heard(self, before: Start, over: Callable[[], str]) -> tuple[Start, str]:
         """Wait, on the other nodes, for node 0's next decision."""
-        while not (why := over()):
+        while not (reason := over()):
             now = Start.read(self._paths.started)
             if now and now.job_id == self._node.job_id and now.port != before.port:
                 return now, ""
             time.sleep(POLL_S)
-        return before, why
+        return before, reason
 
 
 def _shared(payload: Payload) -> Path:

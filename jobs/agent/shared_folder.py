@@ -66,7 +66,7 @@ class SharedFolder:
         """Wait for ``ENDED_WAIT_S`` at most from now on."""
         self._hurried_s = min(self._hurried_s, time.monotonic())
 
-    def wait_for(self, done: Callable[[], bool], what: str, *, own: bool = False) -> bool:
+    def wait_for(self, done: Callable[[], bool], subject: str, *, own: bool = False) -> bool:
         """Try until it is done, for ``FOLDER_WAIT_S`` at most; return whether it is.
 
         Args:
@@ -80,15 +80,15 @@ class SharedFolder:
                 if done():
                     return True
             except OSError as exc:
-                what, trouble = str(exc), exc
+                subject, trouble = str(exc), exc
             patience_s = OWN_WAIT_S if own or self._alone(trouble) else FOLDER_WAIT_S
             if time.monotonic() >= min(begun_s + patience_s, self._hurried_s + ENDED_WAIT_S):
                 break
             if not printed:
-                print(f"waiting for the shared folder: {what}", file=sys.stderr, flush=True)
+                print(f"waiting for the shared folder: {subject}", file=sys.stderr, flush=True)
                 printed = True
             time.sleep(POLL_S)
-        print(f"gave up waiting: {what}", file=sys.stderr, flush=True)
+        print(f"gave up waiting: {subject}", file=sys.stderr, flush=True)
         return False
 
     def _alone(self, trouble: OSError | None) -> bool:

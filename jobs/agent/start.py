@@ -93,8 +93,8 @@ class Starter:
                 write_atomically(paths.damaged, str(exc))
             raise
         if changed := drifted(copy):
-            what = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
-            reason = f"changed in {copy.root} since the code was copied: {what}; a relative path leads to the new ones"
+            names = f"{', '.join(changed[:FILES_NAMED])}{' and more' if changed[FILES_NAMED:] else ''}"
+            reason = f"changed in {copy.root} since the code was copied: {names}; a relative path leads to the new ones"
             self.tell("code_changed", reason=reason)
         return copy
 
@@ -142,8 +142,8 @@ class Starter:
         for file in (self._run_paths.current, self._paths.resize, self._paths.stop):
             if doubt := planted(file):
                 self.tell("file_ignored", reason=f"{file.name} is ignored: {doubt}")
-        asked = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
-        self._resize(asked.get("micro_batch"), asked.get("accumulation"))
+        sizes = {} if planted(self._paths.resize) else read_json(self._paths.resize) or {}
+        self._resize(sizes.get("micro_batch"), sizes.get("accumulation"))
         searches = self._searches()
         payload = self._payload
         payload.write_configs(self._paths)

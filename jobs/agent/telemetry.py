@@ -74,23 +74,23 @@ class Telemetry:
         return meters
 
     def _sample(self, meters: list[GpuMeter]) -> None:
-        spool, interval_s, last_s, taken = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0
-        known = {meter.number: meter.device() for meter in meters}
+        spool, interval_s, last_s, count = _GpuSpool(self._spool), self._interval_s, time.monotonic(), 0
+        by_number = {meter.number: meter.device() for meter in meters}
         # Also GPUs that do not answer: their energy must count as unknown.
-        devices = [known.get(number, {"gpu": number}) for number in range(self._gpus)]
+        devices = [by_number.get(number, {"gpu": number}) for number in range(self._gpus)]
         spool.write({"devices": devices, "node": self._node, "ts": time.time()})
         stopped = False
         while not stopped:
-            stopped = self._stop.wait(interval_s if taken else 0)
+            stopped = self._stop.wait(interval_s if count else 0)
             now_s = time.monotonic()
-            span_s = min(now_s - last_s, 2 * interval_s) if taken else interval_s
+            span_s = min(now_s - last_s, 2 * interval_s) if count else interval_s
             if figures := {meter.number: own for meter in meters if (own := meter.read())}:
                 spool.write({"ts": round(time.time(), 3), "span_s": round(span_s, 3), **columns(figures)})
-            last_s, taken = now_s, taken + 1
-            interval_s = self._interval_s * (1 << taken // SAMPLES_AT_A_RATE)
+            last_s, count = now_s, count + 1
+            interval_s = self._interval_s * (1 << count // SAMPLES_AT_A_RATE)
 
-    def _say(self, why: object) -> None:
-        print(f"no telemetry of this node's GPUs: {why}", file=sys.stderr, flush=True)
+    def _say(self, reason: object) -> None:
+        print(f"no telemetry of this node's GPUs: {reason}", file=sys.stderr, flush=True)
 
 
 def columns(figures: Mapping[int, Figures]) -> dict[str, list[Any]]:

@@ -145,10 +145,10 @@ class Watch:
 
     def _rank_died(self, records: _Records) -> bool:
         now_s = time.time()  # nobody knows who was first of those that went between two looks
-        gone = [rank for rank, record in records.items() if record is not None and vanished(record)]
-        for rank in gone:
+        dead = [rank for rank, record in records.items() if record is not None and vanished(record)]
+        for rank in dead:
             self.gone_s.setdefault(rank, now_s)
-        return bool(gone) or any(r is not None and r.exit not in (None, 0) for r in records.values())
+        return bool(dead) or any(r is not None and r.exit not in (None, 0) for r in records.values())
 
     def _pass_on_stop(self) -> None:
         """Repeat the request: a rank that is still importing has no handler yet and would miss the only signal.

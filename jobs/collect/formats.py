@@ -266,8 +266,8 @@ def logged(text: str) -> Line | None:
     values = {name: _number(number) for name, number in _ITEM.findall(text)}
     if "train_runtime" in values:
         return values
-    named = {metric_name(name): value for name, value in values.items()}
-    return named if LOSSES & named.keys() else {}
+    metrics = {metric_name(name): value for name, value in values.items()}
+    return metrics if LOSSES & metrics.keys() else {}
 
 
 def _step(text: str, run_steps: int | None, epoch: int | None) -> Reading | None:

@@ -25,11 +25,11 @@ def tell(paths: AttemptPaths, event: str, tool: str, message: str, **data: objec
         spool.write(line.encode())
 
 
-def tell_unfinished(paths: AttemptPaths, tool: str, why: str) -> None:
+def tell_unfinished(paths: AttemptPaths, tool: str, reason: str) -> None:
     """Record that a tool lacks lines, and how it gets them."""
-    again = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
+    advice = f"`python -m dscampaign.jobs.forward {paths.dir} {tool}` passes the rest on, the next attempt does too"
     kept = ", and `wandb sync` what W&B keeps in files" if tool == "wandb" else ""
-    tell(paths, "unfinished", tool, f"{tool}: {why}; {again}{kept}")
+    tell(paths, "unfinished", tool, f"{tool}: {reason}; {advice}{kept}")
 
 
 def without_password(text: str) -> str:

@@ -102,9 +102,9 @@ class ToMlflow(Tool):
 
     def _describe(self) -> None:
         """Write parameters, which MLflow never changes, and tags for values that differ between attempts."""
-        given = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
+        texts = {_named(name): _text(value) for name, value in flat(settings_of(self._payload)).items()}
         logged = self._client.get_run(self._run_id).data.params
-        params = (Param(name, value) for name, value in given.items() if name not in logged)
+        params = (Param(name, value) for name, value in texts.items() if name not in logged)
         while some := list(islice(params, PARAMS_A_REQUEST)):
             self._client.log_batch(self._run_id, params=some)
         tags = [RunTag(name, _text(value)) for name, value in sizes_of(self._payload).items()]
@@ -113,8 +113,8 @@ class ToMlflow(Tool):
 
 def _named(name: str) -> str:
     """Return a name that MLflow takes; a hash keeps names apart that differ only in characters that it refuses."""
-    taken = posixpath.normpath("/" + re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)).lstrip("/")
-    return name if taken == name else f"{taken}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
+    allowed = posixpath.normpath("/" + re.sub(r"[^\w\-. /:]", "_", name, flags=re.ASCII)).lstrip("/")
+    return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def _text(value: Any) -> str:

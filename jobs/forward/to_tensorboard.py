@@ -73,10 +73,10 @@ class ToTensorBoard(Tool):
 
     def _new_folder(self) -> Path:
         """Return a folder of this experiment's own, also if another experiment had the run's name before."""
-        run, given = self._payload.run, self._payload.forward["tensorboard"].get("dir")
-        logs = Path(given).expanduser() / self._payload.campaign if given else self._campaign / "tensorboard"
-        taken = any((logs / run).glob("events.out.tfevents.*"))
-        return logs / (f"{run}-{self._payload.config_hash[:HASH_DIGITS]}" if taken else run)
+        run, folder = self._payload.run, self._payload.forward["tensorboard"].get("dir")
+        logs = Path(folder).expanduser() / self._payload.campaign if folder else self._campaign / "tensorboard"
+        exists = any((logs / run).glob("events.out.tfevents.*"))
+        return logs / (f"{run}-{self._payload.config_hash[:HASH_DIGITS]}" if exists else run)
 
 
 def _scalars(values: dict[str, float]) -> Iterator[Any]:

@@ -79,8 +79,8 @@ class _Examination:
         """Examine every section that was asked for."""
         for section, (look, timeout_s) in self._looks().items():
             self._write(running=section)
-            seen, trouble = _within(timeout_s, look)
-            self._write(**({"troubles": {**self.report.troubles, section: trouble}} if trouble else {section: seen}))
+            result, trouble = _within(timeout_s, look)
+            self._write(**({"troubles": {**self.report.troubles, section: trouble}} if trouble else {section: result}))
         self._write(running="")
 
     def _looks(self) -> dict[str, tuple[Look, float]]:
@@ -157,7 +157,7 @@ def _disk(folder: Path) -> Disk:
     return Disk(str(folder), file_system(folder), shutil.disk_usage(folder).free / GB)
 
 
-def census(visible: Sequence[str], asked: int) -> Gpus:
+def census(visible: Sequence[str], requested: int) -> Gpus:
     """Return the GPUs of a job.
 
     Args:
@@ -169,7 +169,7 @@ def census(visible: Sequence[str], asked: int) -> Gpus:
     with session() as nvml:
         names = gpu_names(nvml, visible)
         devices, troubles = list[Device](), list[str]()
-        for number, name in enumerate(names if visible else names[: asked or None]):
+        for number, name in enumerate(names if visible else names[: requested or None]):
             try:
                 devices.append(_device(nvml, number, gpu_handle(nvml, name)))
             except nvml.NVMLError as exc:
@@ -209,21 +209,21 @@ def store_offset_s(store: Store) -> float:
 
 
 def _within(timeout_s: float, look: Look) -> tuple[Any, str]:
-    seen: list[tuple[Any, str]] = []
+    results: list[tuple[Any, str]] = []
 
     def watched() -> None:
         try:
             result = look()
-            seen.append((result, "" if result is not None else "nothing was written"))
+            results.append((result, "" if result is not None else "nothing was written"))
         except children.ChildFailed as exc:
-            seen.append((None, str(exc)))
+            results.append((None, str(exc)))
         except Exception as exc:  # noqa: BLE001 - a look that fails must hide no other
-            seen.append((None, f"{type(exc).__name__}: {exc}"))
+            results.append((None, f"{type(exc).__name__}: {exc}"))
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    return seen[0] if seen else (None, f"no answer within {timeout_s:.0f} s")
+    return results[0] if results else (None, f"no answer within {timeout_s:.0f} s")
 
 
 if __name__ == "__main__":
