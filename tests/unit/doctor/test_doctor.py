@@ -241,6 +241,16 @@ def test_a_job_that_fails_is_told_with_its_log(
     assert found.folder.is_dir()
 
 
+@pytest.mark.parametrize(
+    ("words", "away"), [("invalid partition specified: x", False), ("QOSMaxSubmitJobPerUserLimit", True)]
+)
+def test_a_job_that_sbatch_does_not_take(slurm: FakeSlurm, tmp_path: Path, words: str, away: bool) -> None:
+    slurm.answers("sbatch", err=f"sbatch: error: {words}\n", code=1)
+    found = node_job.examine(required(), settings(tmp_path), 60, lambda _: None)
+    assert words in found.trouble
+    assert found.away is away
+
+
 # -- what a spec asks for ----------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import dscampaign
+from dscampaign.orchestrator.errors import UserError
 from dscampaign.tests.support.cli_world import World, make_world
 
 
@@ -42,6 +43,27 @@ def test_steps_carry_the_parameters_and_keep_the_order_of_the_matrix() -> None:
     assert steps["ts_s"][0] == pd.Timestamp(101.0, unit="s", tz="UTC")
     assert steps.groupby("run", observed=True)["loss"].min().to_dict()["done"] == 1.0
     assert steps.loc[steps["run"] == "small", "my_figure"].item() == 1.5
+
+
+def test_it_looks_where_the_command_line_looks(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "notebooks"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    (tmp_path / "campaign.toml").write_text('dir = "campaign"\n')
+    assert dscampaign.load().name == "sweep"
+    (tmp_path / "campaign.toml").unlink()
+    assert dscampaign.load(dir=str(world.dir)).name == "sweep"
+    assert dscampaign.load(store=world.store.url_without_password).name == "sweep"
+    monkeypatch.setenv("CAMPAIGN_DIR", str(world.dir))
+    assert dscampaign.load("sweep").name == "sweep"
+
+
+@pytest.mark.usefixtures("world")
+def test_a_campaign_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match="no campaign named swep") as raised:
+        dscampaign.load("swep")
+    (note,) = raised.value.__notes__
+    assert note.startswith("hint: one of: ")
 
 
 @pytest.mark.usefixtures("world")

@@ -91,6 +91,20 @@ def test_whoever_owns_a_folder_above_could_replace_all_of_it(tree: Path) -> None
     assert "of your own" in (found.hint if found else "")
 
 
+@as_root
+def test_a_container_that_has_no_name_for_root_shows_system_folders_as_a_strangers(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_unnamed_owner", lambda: STRANGER)
+    (tree / "file").touch()
+    os.chown(tree, STRANGER, STRANGER)
+    assert why(tree / "campaign", tree) == ""
+    assert why(tree / "file") == ""
+    os.chown(tree / "file", STRANGER, STRANGER)
+    assert why(tree / "file") == f"{tree / 'file'} belongs to user {STRANGER}"
+    assert "belongs to" in why(tree / "campaign", tree.parent)  # there it must be one's own
+
+
 @pytest.mark.parametrize(
     ("mapped", "owner"),
     [
@@ -122,6 +136,13 @@ def test_a_link_of_somebody_else_may_point_elsewhere_tomorrow(tree: Path) -> Non
     (tree / "link").symlink_to(tree / "campaign")
     os.chown(tree / "link", STRANGER, STRANGER, follow_symlinks=False)
     assert why(tree / "link" / "batch") == f"{tree / 'link'} belongs to user {STRANGER}"
+
+
+def test_links_in_a_circle_end(tree: Path) -> None:
+    (tree / "a").symlink_to("b")
+    (tree / "b").symlink_to("a")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        distrust(tree / "a")
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

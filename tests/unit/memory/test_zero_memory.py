@@ -243,6 +243,12 @@ def test_a_plan_shows_parameters_states_and_what_cannot_fit(plan: Any) -> None:
     assert "\n  hint: ZeRO stage 1 takes 38.1 GB\n" in shown
 
 
+def test_a_model_that_only_the_hub_knows_is_unknown(plan: Any) -> None:
+    shown = plan(train={"model": "someone/unheard-of"})
+    assert "unknown" in shown
+    assert "STATES" not in shown
+
+
 def test_a_compiled_backward_pass_gives_every_rank_all_gradients_and_joins_them() -> None:
     sizes: dict[str, Any] = {"precision": "bf16", "zero_stage": 2, "ranks": 8, "buffer": 0}
     apart, joined = model_states(BILLION, **sizes), model_states(BILLION, **sizes, joined=True)

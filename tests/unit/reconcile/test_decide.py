@@ -753,8 +753,9 @@ def test_a_cancelled_run_that_may_have_begun_is_judged_by_its_files(trace: dict[
         next(iter(transitions(replace(run_view(view, run=_UNWANTED), read_config=_unreadable), view, snapshot())))
 
 
-def test_a_run_that_succeeded_before_it_could_be_cancelled_has_succeeded() -> None:
-    view = AttemptView(attempt_row(), job("COMPLETED"), outcomes=(outcome(),))
+@pytest.mark.parametrize("ended_by", ["", "signal"])
+def test_a_run_that_succeeded_before_it_could_be_cancelled_has_succeeded(ended_by: str) -> None:
+    view = AttemptView(attempt_row(), job("COMPLETED"), outcomes=(outcome(ended_by=ended_by),))
     run = run_row(generation=1, desired="cancel", state=RunState.RUNNING)
     assert decide(snapshot(run_view(view, run=run)))[-1] == SetRun(run, RunState.COMPLETED, "")
 

@@ -334,6 +334,7 @@ def test_a_holder_that_has_died_on_this_host_is_not_waited_for(world: World) -> 
         assert read_status(world.store, world.campaign).reconciled_now is waits
         with pytest.raises(LeaseHeld, match="being reconciled") if waits else nullcontext():
             world.run_pass()
+        assert read_status(world.store, world.campaign).reconciled_now is waits  # nobody gives up another's lease
 
 
 @pytest.fixture

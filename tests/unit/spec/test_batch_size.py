@@ -36,6 +36,15 @@ def test_shrinking_skips_what_does_not_divide() -> None:
     assert batch_size.smaller_micro_batch(global_batch=36, world_size=2, micro_batch=9) == 3
 
 
+def test_an_error_says_what_would_fit() -> None:
+    with pytest.raises(ValueError, match=r"100 is not a multiple of 16 ranks; use 96 or 112"):
+        batch_size.accumulation(100, 1, 16)
+    with pytest.raises(ValueError, match=r"500 is not a multiple of 8 ranks; use 256 or 512"):
+        batch_size.accumulation(500, 32, 8)
+    with pytest.raises(ValueError, match=r"micro_batch 3 does not divide 8 .* use one of 1, 2, 4, 8"):
+        batch_size.accumulation(16, 3, 2)
+
+
 def test_fewer_samples_than_ranks_suggests_only_more() -> None:
     with pytest.raises(ValueError, match=r"use 16$"):
         batch_size.per_rank_batch(5, 16)
