@@ -35,11 +35,8 @@ def find_job(job_id: str) -> OneJob:
         Unreachable: Slurm did not answer.
     """
     if not JOB_ID.fullmatch(job_id):
-        raise UserError(
-            f"{job_id} is no job id", "give the number that sbatch printed, of an array also the task: 12_3"
-        )
-    trouble = None
-    recent = recorded = None
+        raise UserError(f"{job_id} is no job id", "give the number that sbatch printed, with an array's task: 12_3")
+    trouble = recent = recorded = None
     try:
         recent = _by_scontrol(job_id)
     except Unreachable as error:
@@ -70,9 +67,8 @@ def _by_scontrol(job_id: str) -> OneJob | None:
         raise UserError(f"job {job_id} is an array", f"name a task, for example {job_id}_0")
     names = re.findall(r"^\s*Std(?:Err|Out)=(.+)$", done.stdout, re.MULTILINE)
     state, code, submit, start, end, nodes = (fields.get(name, "") for name in _FIELDS)
-    view = recorded_job(job_id, "", code, submit, start, end, nodes)._replace(
-        state=state, reason=fields.get("Reason", "")
-    )
+    job = recorded_job(job_id, "", code, submit, start, end, nodes)
+    view = job._replace(state=state, reason=fields.get("Reason", ""))
     return OneJob(view, "scontrol", tuple(dict.fromkeys(Path(name) for name in names)))
 
 

@@ -11,15 +11,8 @@ from dscampaign.db.states import Cause, CauseCode
 _WORDS: Final = {
     "Resources": "no free nodes yet",
     "Priority": "other jobs come first",
-    "Reservation": "its reservation has not begun",
-    "BeginTime": "its start time has not come",
-    "Dependency": "it depends on another job",
-    "Licenses": "no free license",
     "Prolog": "its nodes are being prepared",
-    "Cleaning": "it is being cleaned up after",
     "PartitionDown": "the partition takes no jobs now",
-    "PartitionInactive": "the partition is inactive",
-    "NodeDown": "a node that it needs is down",
     "ReqNodeNotAvail": "a node that it asks for is not available",
     "Nodes required for job are DOWN": "the nodes that it needs are down, drained or reserved",
     "JobArrayTaskLimit": "array limit (slurm.array_parallelism) reached",
@@ -31,10 +24,8 @@ _WORDS: Final = {
     "BadConstraints": "no node has the requested resources",
     "DependencyNeverSatisfied": "a job that it depends on failed",
     "AccountNotAllowed": "its account may not use the partition",
-    "InvalidAccount": "its account is not valid",
-    "InvalidQOS": "its QOS is not valid",
 }
-"""By how a reason begins; sites and versions add to it."""
+"""By how a reason begins; others are shown as they are, such as `Licenses`."""
 
 _LIMIT: Final = re.compile(r"(QOS|Assoc)(?:Max|Grp)\w+")
 
