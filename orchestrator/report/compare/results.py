@@ -104,10 +104,11 @@ def _times(workloads: Sequence[Workload]) -> Iterator[tuple[Condition, float, fl
     for group in grouped(known, lambda one: asked_work(one.conditions[0]) | apart):
         counted = [condition for one in group for condition in one.conditions if condition.counted]
         target = common_loss(counted) if len({one.field("global_batch") for one in counted}) > 1 else None
-        for one in counted if target is not None else ():
-            seconds = [seconds_to_loss(run, target or 0.0) for run in one.counted]
-            known = [each for each in seconds if each is not None]
-            yield one, target or 0.0, median(known) if len(known) == len(seconds) else None
+        if target is None:
+            continue
+        for one in counted:
+            reached = [seconds for run in one.counted if (seconds := seconds_to_loss(run, target)) is not None]
+            yield one, target, median(reached) if len(reached) == len(one.counted) else None
 
 
 def _sum(runs: Sequence[MeasuredRun], screening: Sequence[MeasuredRun]) -> Cost:
