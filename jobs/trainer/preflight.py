@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import KeysView, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
@@ -124,74 +126,36 @@ def _model_fields() -> set[str]:
     return {name for each in classes for name in each.model_fields}
 
 
-class _Traced(dict):  # type: ignore[type-arg]
-    """A mapping that notes by its place which of its keys are read; one that is read as a whole has all of them."""
-
-    def __init__(self, content: dict[str, Any], read: dict[tuple[str, ...], set[str]], place: tuple[str, ...] = ()):
-        super().__init__((k, _Traced(v, read, (*place, k)) if _is_dict(v) else v) for k, v in content.items())
-        self.read, self.place = read, place
-
-    def _note(self, *keys: Any) -> None:
-        self.read.setdefault(self.place, set()).update(keys)
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        self._note(key)
-        return super().get(key, default)
-
-    def __getitem__(self, key: Any) -> Any:
-        self._note(key)
-        return super().__getitem__(key)
-
-    def __contains__(self, key: Any) -> bool:
-        self._note(key)
-        return super().__contains__(key)
-
-    def __iter__(self) -> Any:
-        self._note(*super().keys())
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        return KeysView(self)
-
-    def items(self) -> Any:
-        self._note(*super().keys())
-        return super().items()
-
-    def __copy__(self) -> _Traced:
-        return self
-
-    def __deepcopy__(self, _memo: Any) -> Any:
-        self._note(*super().keys())
-        return {key: deepcopy(value) for key, value in super().items()}
-
-
 def _ignored(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the given keys that DeepSpeed does not read, as it ignores them silently."""
-    import inspect
+    """Return the given keys that DeepSpeed ignores silently: those that its source does not contain.
 
+    Only keys of the configuration and of its sections: below them, users may choose names.
+    """
     import deepspeed
-    from deepspeed.runtime.config import DeepSpeedConfig
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    read: dict[tuple[str, ...], set[str]] = {}
-    try:
-        DeepSpeedConfig(_Traced(config, read))
-    except Exception:  # noqa: BLE001 - an error of the trace, or one that is reported already: then nothing is known
-        return []
-    source = inspect.getsource(deepspeed)  # reads a few keys outside the configuration class
+    known = _names_in(Path(deepspeed.__file__).parent)
+    sections = [((), given), *(((name,), section) for name, section in given.items() if _is_dict(section))]
     findings = []
-    for place, known in read.items():
-        section = _at(given, place)
-        for key in section if _is_dict(section) and _is_dict(_at(config, place)) else {}:
-            if key in known or key not in _at(config, place) or f'"{key}"' in source or "params" in place:
+    for place, section in sections:
+        for key in section.keys() & set(_at(config, place) or ()):
+            misplaced = not place and key in DeepSpeedZeroConfig.model_fields
+            if key in known and not misplaced:
                 continue
-            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(map(str, known)), 1, NEAR)
+            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(known), 1, NEAR)
             hint = f'did you mean "{near[0]}"?' if near else ""
-            if not near and not place and key in DeepSpeedZeroConfig.model_fields:
+            if misplaced:
                 hint = f"move it to deepspeed.zero_optimization.{key}"
             message = f"is not read by DeepSpeed {deepspeed.__version__}: it would ignore the key"
             findings.append(_finding([(*place, key)], message, hint, ignored=True))
     return findings
+
+
+def _names_in(package: Path) -> set[str]:
+    """Return the quoted names in a package's source, and the fields of its classes."""
+    pattern = re.compile(r"[\"']([A-Za-z]\w*)[\"']|^    (\w+) ?:", re.MULTILINE)
+    texts = (file.read_text(errors="replace") for file in package.rglob("*.py"))
+    return {name for text in texts for names in pattern.findall(text) for name in names if name}
 
 
 # -- Transformers ------------------------------------------------------------------------------------------------------

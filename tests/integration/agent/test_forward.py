@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 from tensorboard.summary.writer import event_file_writer
 
 from dscampaign.files.atomic_files import load_json, write_atomically
-from dscampaign.jobs.forward import loop, to_mlflow
+from dscampaign.jobs.forward import loop
 from dscampaign.jobs.forward.events import tell
 from dscampaign.jobs.forward.loop import Forwarding
 from dscampaign.jobs.shared.layout import AttemptPaths, RunPaths
@@ -233,6 +232,10 @@ def test_a_state_that_cannot_be_read_for_a_moment_begins_no_second_run(
 def test_runs_that_begin_at_once_make_a_new_database_one_after_another(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow.tracking import MlflowClient  # takes each process of the tests a second
+
+    from dscampaign.jobs.forward import to_mlflow
+
     asked = []
 
     def made(tracking_uri: str) -> Any:
