@@ -7,6 +7,8 @@ sys.modules.setdefault("mlflow", None)  # type: ignore[arg-type] # as in jobs/tr
 import deepspeed  # noqa: E402
 from transformers.models.gpt2 import modeling_gpt2  # noqa: E402, F401
 
-from dscampaign.jobs.trainer import train, weights  # noqa: E402, F401
+from dscampaign.jobs.trainer import deepspeed_patches, train, weights  # noqa: E402, F401
 
-deepspeed.ops.__compatible_ops__ = {}  # a script's ranks would compile a reduction in shared memory, for a minute
+# Ranks of a script, or without patches, would compile a reduction in shared memory, and load PyTorch's compiler.
+deepspeed.ops.__compatible_ops__ = {}
+deepspeed_patches.put_off_muon()
