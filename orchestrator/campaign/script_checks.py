@@ -1,19 +1,23 @@
-"""Mistakes in a `command` that change results: settings that reach no script, folders that runs share."""
+"""Mistakes in a `command` that its files show: settings that reach no script, files that are missing or shared."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
+from dscampaign.jobs.shared.code_copy import WRITTEN
 from dscampaign.jobs.shared.placeholders import names_in
 from dscampaign.orchestrator.errors import Finding, SpecError
 from dscampaign.orchestrator.formatting import some
 from dscampaign.orchestrator.spec.expand import Run
 from dscampaign.orchestrator.spec.matrix import AxisSetting, points, short_name
+from dscampaign.orchestrator.spec.model import Spec
 from dscampaign.orchestrator.spec.yaml_source import load
 
 from .code_copies import Code
@@ -34,12 +38,13 @@ _OUTPUTS: Final = frozenset(
     run_dir exp_dir default_root_dir tensorboard_dir""".split()  # noqa: SIM905
 )
 """Options that name a folder to write to, in common scripts."""
+_CONFIGURATIONS: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _NAMED: Final = 3
 
 
 def require_usable(submission: Submission, codes: Sequence[Code]) -> None:
     """Raise SpecError with the mistakes in the command of a submission, as far as this machine has its files."""
-    findings = [*_unused(submission, codes), *_shared_folders(submission.runs)]
+    findings = [*_unused(submission, codes), *_shared_folders(submission.runs), *_missing(submission)]
     if findings:
         document = load(submission.spec_path.read_text(encoding="utf-8"), str(submission.spec_path))
         raise SpecError([document.problem(finding) for finding in findings])
@@ -115,3 +120,30 @@ def _shared_folders(runs: Sequence[Run]) -> Iterator[Finding]:
         if len(set(names)) > 1:
             message = f"{option} {value} is the same folder for several runs: {some(names, _NAMED)}"
             yield Finding((("command",),), message, f"write {value.rstrip('/')}/{{run}}, or {{checkpoint_dir}}")
+
+
+def _missing(submission: Submission) -> Iterator[Finding]:
+    runs = [run for run in submission.runs if not run.config.container]  # an image has files of its own
+    pythons = dict.fromkeys(run.config.python for run in runs if run.config.python)
+    hint = "write the path of the environment's Python: /envs/train/bin/python"
+    for name in pythons:
+        if _lacks(name, submission.spec):
+            yield Finding((("python",),), f"no such program: {name}", hint)
+    paths: dict[Path, str] = {}
+    for run in (run for run in runs if run.config.command is not None):
+        for option, value in _arguments(run):
+            path = Path(submission.workdir, value)
+            written = WRITTEN.match(option) or option.endswith("name") or run.name in value or names_in(value)
+            if value.endswith(_CONFIGURATIONS) and not written and path.parent.is_dir() and not path.exists():
+                paths.setdefault(path, run.name)
+    for path, name in paths.items():
+        yield Finding((("command",),), f"no such file: {path} (run {name})", "paths start at `workdir`")
+
+
+def _lacks(python: str, spec: Spec) -> bool:
+    """Return whether neither this machine nor, as far as it can tell, a node has the program."""
+    path = Path(python)
+    if "/" in python:  # a node may have what this machine lacks, but not in a folder that both have
+        return path.is_dir() or (path.parent.is_dir() and not path.exists())
+    prepared = spec.slurm.setup if spec.executor == "slurm" else spec.local.setup
+    return not prepared and not shutil.which(python)

@@ -103,7 +103,12 @@ def points(
     grid = [_joined(combination) for combination in product(*choices.values())] if axes or not includes else []
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
     result = _include(kept, includes)
-    findings += [*_key_findings([*grid, *result], placeholders), *_exclude_findings(grid, excludes), *_rivals(choices)]
+    findings += [
+        *_replaced(result, includes),
+        *_key_findings([*grid, *result], placeholders),
+        *_exclude_findings(grid, excludes),
+        *_rivals(choices),
+    ]
     silent = any(not values for values in usable.values())
     if not result and not silent:
         findings.append(Finding((("matrix", "exclude"), ("matrix",)), "leaves no run", "exclude fewer points"))
@@ -209,6 +214,17 @@ def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) ->
             grown[i] = replace(grown[i], settings=(*grown[i].settings, *new))
         own += [] if fits else [point]
     return [*grown, *own]
+
+
+def _replaced(result: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Find entries that later ones replace in every point: their values would be lost without a word."""
+    settings = [setting for point in result for setting in {s.path or s.key: s for s in point.settings}.values()]
+    effective = {setting.place[2] for setting in settings if setting.place[1] == "include"}
+    adds = {setting.place[2] for point in result for setting in point.settings if setting.place[1] == "include"}
+    for index in adds - effective:
+        message = "has no effect: later entries add other values to the same points"
+        hint = "list the values as an axis; an entry with a `label` is a point of its own"
+        yield Finding((("matrix", "include", index),), message, hint)
 
 
 def _agrees(point: Point, entry: Mapping[str, Any]) -> bool:
