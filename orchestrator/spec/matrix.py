@@ -104,7 +104,7 @@ def points(
     kept = [point for point in grid if not any(_matches(point, entry) for entry in excludes.values())]
     result = _include(kept, includes)
     findings += [
-        *_replaced(result, includes),
+        *_replaced(result),
         *_key_findings([*grid, *result], placeholders),
         *_exclude_findings(grid, excludes),
         *_rivals(choices),
@@ -216,7 +216,7 @@ def _include(grid: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) ->
     return [*grown, *own]
 
 
-def _replaced(result: Sequence[Point], entries: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
+def _replaced(result: Sequence[Point]) -> Iterator[Finding]:
     """Find entries that later ones replace in every point: their values would be lost without a word."""
     settings = [setting for point in result for setting in {s.path or s.key: s for s in point.settings}.values()]
     effective = {setting.place[2] for setting in settings if setting.place[1] == "include"}
