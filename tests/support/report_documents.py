@@ -20,8 +20,7 @@ SECTIONS: Final = {
     ),
     "Where did the time go?": _columns("use | GPU-hours | share"),
     "What did the GPUs do?": _columns(
-        "condition | utilisation (%) | power (W) | hottest (°C) | energy (kJ) | CPU load (%) | "
-        "peak over 1 s (W) | samples"
+        "condition | utilisation (%) | power (W) | hottest (°C) | energy (kJ) | peak over 1 s (W) | samples"
     ),
 }
 """By section, columns of its table in every report; no cell of them is empty."""

@@ -23,7 +23,7 @@ class Memory:
     Attributes:
         allocated, reserved: by tensors and by PyTorch's allocator, after the warm-up if that is reported separately.
         end: allocated after the last step.
-        peak_allocated, peak_reserved: the same over all steps: this has to fit.
+        peak_reserved: the same over all steps: this has to fit.
         device: counted by the driver, other processes included.
         usable: available to the trainer; None without a GPU.
         host: of a node's memory: the highest sampled sum over the attempt's processes there (shared pages once), or, in
@@ -32,7 +32,6 @@ class Memory:
 
     allocated: float | None
     reserved: float | None
-    peak_allocated: float | None
     peak_reserved: float | None
     device: float | None
     usable: float | None
@@ -100,7 +99,6 @@ def memory_of(
     return Memory(
         allocated=allocated if timed[0] is None else timed[0],
         reserved=reserved if timed[1] is None else timed[1],
-        peak_allocated=highest([allocated, timed[0]]),
         peak_reserved=highest([reserved, timed[1]]),
         device=highest(device),
         usable=_number(told.get("usable_gb")),

@@ -116,7 +116,6 @@ _ALL: Final = (
     _gpu("gpu_power_peak_w", lambda run: run.gpus.power_peak_w, unit="W"),
     _gpu("gpu_power_avg_peak_w", lambda run: run.gpus.power_avg_peak_w, unit="W"),
     _gpu("gpu_temperature_c", lambda run: run.gpus.temperature_c, unit="°C"),
-    _gpu("cpu_busy_pct", lambda run: run.cpu_busy_pct, unit="%"),
     _median("gpu_samples", lambda run: run.gpus.samples if run.gpus.names else None, digits=_significant(4)),
     _gpu("energy_j", lambda run: run.gpus.energy_j, unit="kJ", scale=1e-3, better=Better.LOWER),
     _median(

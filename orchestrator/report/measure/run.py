@@ -237,12 +237,6 @@ class MeasuredRun:
         tokens = self.timing.tokens_per_s if self.timing else None
         return tokens / self.tokens_per_step * samples if tokens and self.tokens_per_step and samples else None
 
-    @property
-    def cpu_busy_pct(self) -> float | None:
-        """How busy the cores of its nodes were while its newest attempt ran, in percent, other jobs' work too."""
-        known = [pct for one in self.machines.values() if isinstance(pct := one.get("busy_pct"), int)]
-        return sum(known) / len(known) if known else None
-
 
 def measured_run(data: RunData) -> MeasuredRun:
     """Everything that is known of a run."""

@@ -35,7 +35,7 @@ class Curves:
         rows: by condition `c` and `step`, the mean `loss` over repeats, their range `low` to `high`, and the mean minus
             the baseline's, `apart`.
         held_out: losses on held-out text.
-        tokens, seconds: of a step, in the unit of the axis, by the condition's number.
+        tokens, seconds: millions of tokens and minutes of a step, by the condition's number.
         across: by name, the text of each axis that all curves can be drawn along.
         thinned_to: points of a curve; 0 if it has all steps.
     """
@@ -69,12 +69,11 @@ def curves_of(one: WorkloadResults, looks: Looks, share: float) -> Curves:
     drawn.sort(key=lambda condition: looks[condition.name].group != OTHERS)  # the colours above the grey
     rows = [row for condition in drawn for row in _rows(condition, looks[condition.name], points, base)]
     held_out = [row for condition in drawn for row in _held_out(condition, looks[condition.name])]
-    unit_s, unit = _time_unit(drawn)
     tokens = {looks[each.name].number: rate / 1e6 for each in drawn if (rate := _rate(each, "tokens"))}
-    seconds = {looks[each.name].number: rate / unit_s for each in drawn if (rate := _rate(each, "seconds"))}
+    seconds = {looks[each.name].number: rate / 60 for each in drawn if (rate := _rate(each, "seconds"))}
     across = {"step": "optimizer steps"}
     across |= {"tokens": "million tokens"} if len(tokens) == len(drawn) else {}
-    across |= {"seconds": f"{unit} of training steps"} if len(seconds) == len(drawn) else {}
+    across |= {"seconds": "minutes of training steps"} if len(seconds) == len(drawn) else {}
     longest = max((run.quality.received for condition in drawn for run in condition.runs), default=0)
     return Curves(rows, held_out, tokens, seconds, across, points if longest > points else 0)
 
@@ -112,13 +111,6 @@ def _rate(condition: Condition, field: str) -> float:
     ends = [(getattr(run.curve, field)[-1], run.curve.step[-1]) for run in condition.runs if run.curve.drawable]
     known = [end / step for end, step in ends if step and math.isfinite(end)]
     return float(np.median(known)) if known else 0.0
-
-
-def _time_unit(conditions: Sequence[Condition]) -> tuple[float, str]:
-    """Seconds of the unit of an axis of times, and its name."""
-    ends = (run.curve.seconds[-1] for one in conditions for run in one.runs if run.curve.seconds)
-    longest_s = max(filter(math.isfinite, ends), default=0.0)
-    return (3600.0, "hours") if longest_s > 3 * 3600 else (60.0, "minutes") if longest_s > 180 else (1.0, "seconds")
 
 
 def short(value: float) -> float | None:

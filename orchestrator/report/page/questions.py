@@ -207,7 +207,6 @@ _GPUS: Final[Mapping[str, Column]] = {
     "hottest (°C)": _metric("gpu_temperature_c"),
     "energy (kJ)": _metric("energy_j"),
     "J/token": _metric("j_per_token"),
-    "CPU load (%)": _metric("cpu_busy_pct"),
     "peak over 1 s (W)": _metric("gpu_power_avg_peak_w"),
     "power-capped": _metric("gpu_power_capped"),
     "samples": _metric("gpu_samples"),
