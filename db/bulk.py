@@ -59,10 +59,10 @@ def insert_attempts(conn: Connection, new: Sequence[NewAttempt]) -> list[int]:
         return []
     zero = {"evidence": EMPTY, "gpu_seconds": 0.0, "spool_offset": 0, "created_s": database_now(conn)}
     returning = insert(schema.attempt).returning(schema.attempt.c.id, sort_by_parameter_order=True)
-    ids = conn.execute(returning, [{**vars(one), **zero} for one in new]).scalars().all()
+    ids = conn.execute(returning, [{**vars(attempt), **zero} for attempt in new]).scalars().all()
     run, of_generation = schema.run.c, defaultdict[int, list[int]](list)
-    for one in new:
-        of_generation[one.generation].append(one.run_id)
+    for attempt in new:
+        of_generation[attempt.generation].append(attempt.run_id)
     for generation, run_ids in of_generation.items():
         for some in pieces(run_ids):
             older = and_(run.id.in_(some), run.generation < generation)
@@ -75,8 +75,8 @@ def withdraw_attempts(conn: Connection, attempt_ids: Collection[int]) -> None:
 
     Their events go with them: an intent that comes to nothing in every pass would bury all others.
     """
-    table, told = schema.attempt, schema.events
-    conn.execute(delete(told).where(told.c.attempt_id.in_(list(attempt_ids))))
+    table, events = schema.attempt, schema.events
+    conn.execute(delete(events).where(events.c.attempt_id.in_(list(attempt_ids))))
     rows = conn.execute(select(table.c.run_id, table.c.generation).where(table.c.id.in_(list(attempt_ids)))).all()
     conn.execute(delete(table).where(table.c.id.in_(list(attempt_ids))))
     run = schema.run.c
@@ -92,10 +92,10 @@ def mark_queued(conn: Connection, job_ids: Mapping[int, str]) -> list[int]:
     row, now = schema.attempt.c, database_now(conn)
     of_ids = [row.id.in_(some) for some in pieces(list(job_ids))]
     intended = [select(row.id).where(some, row.state == AttemptState.INTENT).with_for_update() for some in of_ids]
-    ids = [found for query in intended for found in conn.execute(query).scalars()]
+    ids = [attempt_id for query in intended for attempt_id in conn.execute(query).scalars()]
     if ids:
         values = {"job_id": bindparam("job", type_=row.job_id.type), "submit_time_s": now, "state": AttemptState.QUEUED}
-        rows = [{"of_attempt": found, "job": job_ids[found]} for found in ids]
+        rows = [{"of_attempt": attempt_id, "job": job_ids[attempt_id]} for attempt_id in ids]
         conn.execute(
             update(schema.attempt).where(row.id == bindparam("of_attempt", type_=BigInteger)).values(values), rows
         )
@@ -133,14 +133,14 @@ def run_marks(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> dic
         select(schema.campaign.c.id).where(schema.campaign.c.id == campaign_id).with_for_update(key_share=True)
     )
     columns = schema.run.c.id, *(schema.run.c[name] for name in RunMark._fields)
-    found = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
-    return {row[0]: RunMark.made(row[1:]) for rows in found for row in rows}
+    batches = (conn.execute(select(*columns).where(schema.run.c.id.in_(some))) for some in pieces(run_ids))
+    return {row[0]: RunMark.made(row[1:]) for rows in batches for row in rows}
 
 
 def attempts_of(conn: Connection, attempt_ids: Sequence[int]) -> list[AttemptRow]:
     """Return attempts by id, in the order of the ids, without those that are gone."""
-    found = (fetch(conn, AttemptRow, schema.attempt, schema.attempt.c.id.in_(some)) for some in pieces(attempt_ids))
-    rows = {row.id: row for some in found for row in some}
+    batches = (fetch(conn, AttemptRow, schema.attempt, schema.attempt.c.id.in_(some)) for some in pieces(attempt_ids))
+    rows = {row.id: row for some in batches for row in some}
     return [rows[attempt_id] for attempt_id in attempt_ids if attempt_id in rows]
 
 
@@ -148,14 +148,14 @@ def lock_attempts(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, Att
     """Return the states of attempts, by id; nobody else changes them before this transaction ends."""
     row = schema.attempt.c
     queries = (select(row.id, row.state).where(row.id.in_(some)).with_for_update() for some in pieces(attempt_ids))
-    return {found: state for query in queries for found, state in conn.execute(query)}
+    return {attempt_id: state for query in queries for attempt_id, state in conn.execute(query)}
 
 
 def evidences(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Return the evidence of attempts, by id."""
     row = schema.attempt.c
     queries = (select(row.id, row.evidence).where(row.id.in_(some)) for some in pieces(attempt_ids))
-    return {found: dict(evidence) for query in queries for found, evidence in conn.execute(query)}
+    return {attempt_id: dict(evidence) for query in queries for attempt_id, evidence in conn.execute(query)}
 
 
 def change_attempts(conn: Connection, changes: Mapping[int, Mapping[str, Any]]) -> None:

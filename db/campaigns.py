@@ -63,8 +63,8 @@ def campaign_totals(conn: Connection, looked_s: Callable[[int], float]) -> dict[
     seconds = rank_seconds(conn, looked_s)
     early = _completed_early(conn)
     return {
-        key: CampaignTotals(found, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
-        for key, found in counts.items()
+        key: CampaignTotals(numbers, shown[key], early.get(key, 0), seconds.get(key, {}), active[key])
+        for key, numbers in counts.items()
     }
 
 
@@ -81,17 +81,19 @@ def rank_seconds(
 ) -> Mapping[int, Mapping[Asked, float]]:
     """Return the usage of all attempts, also of those that still run, by campaign and resources; or of one campaign."""
     run, attempt = schema.run.c, schema.attempt.c
-    here = [] if campaign_id is None else [run.campaign_id == campaign_id]
+    conditions = [] if campaign_id is None else [run.campaign_id == campaign_id]
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
-    asked = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
-    used = select(*asked, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *here)
-    ended = used.subquery().c
-    alike = (ended.campaign_id, ended.gpus_per_node, ended.gres, ended.ranks_per_node)
+    columns = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
+    used = select(*columns, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *conditions)
+    usage = used.subquery().c
+    alike = (usage.campaign_id, usage.gpus_per_node, usage.gres, usage.ranks_per_node)
     seconds: dict[int, dict[Asked, float]] = defaultdict(lambda: defaultdict(float))
-    for owner, gpus, gres, ranks, used_s in conn.execute(select(*alike, func.sum(ended.gpu_seconds)).group_by(*alike)):
+    for owner, gpus, gres, ranks, used_s in conn.execute(select(*alike, func.sum(usage.gpu_seconds)).group_by(*alike)):
         seconds[owner][Asked(gpus, gres, ranks)] += used_s
-    unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0, *here)
-    began = select(*asked, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
+    unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0, *conditions)
+    began = (
+        select(*columns, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
+    )
     for owner, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
         seconds[owner][Asked(gpus, gres, ranks)] += world_size * running_s(started_s, created_s, looked_s(owner))
@@ -101,8 +103,8 @@ def rank_seconds(
 def _completed_early(conn: Connection) -> dict[int, int]:
     run, attempt = schema.run.c, schema.attempt.c
     query = select(run.campaign_id, func.count()).join(schema.attempt, schema.NEWEST)
-    found = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
-    return {row[0]: row[1] for row in conn.execute(found.group_by(run.campaign_id))}
+    query = query.where(run.state == RunState.COMPLETED, attempt.failure_class == COMPLETED_EARLY)
+    return {row[0]: row[1] for row in conn.execute(query.group_by(run.campaign_id))}
 
 
 def failure_rules(conn: Connection, campaign_id: int) -> dict[int, str]:
@@ -132,23 +134,25 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
     A running attempt that has no metrics yet counts, too.
     """
     event, attempt = schema.events.c, schema.attempt.c
-    asked = select(event.attempt_id, event.message, event.data["source"].as_string())
-    told: dict[int, MetricsSource] = {}
-    where = and_(event.campaign_id == campaign_id, event.kind == METRICS_SOURCE)
-    for attempt_id, message, kind in conn.execute(asked.where(where).order_by(event.id)):
-        if kind or attempt_id not in told:  # a word about a pattern says nothing of the source
-            told[attempt_id] = MetricsSource(kind or "", message)
-    if not told:
+    query = select(event.attempt_id, event.message, event.data["source"].as_string())
+    by_attempt: dict[int, MetricsSource] = {}
+    condition = and_(event.campaign_id == campaign_id, event.kind == METRICS_SOURCE)
+    for attempt_id, message, kind in conn.execute(query.where(condition).order_by(event.id)):
+        if kind or attempt_id not in by_attempt:  # a word about a pattern says nothing of the source
+            by_attempt[attempt_id] = MetricsSource(kind or "", message)
+    if not by_attempt:
         return {}
-    silent = [attempt_id for attempt_id, source in told.items() if source.kind == "none"]
+    silent = [attempt_id for attempt_id, source in by_attempt.items() if source.kind == "none"]
     waits = and_(attempt.id.in_(silent), attempt.last_step.is_(None), attempt.state == AttemptState.RUNNING)
     began = select(attempt.run_id, attempt.id, waits).join(schema.run, attempt.run_id == schema.run.c.id)
     began = began.where(schema.run.c.campaign_id == campaign_id, or_(attempt.last_step.is_not(None), waits))
     newest = {row[0]: row[1:] for row in conn.execute(began.order_by(attempt.generation))}
-    found = {
-        run_id: (told[attempt_id], waiting) for run_id, (attempt_id, waiting) in newest.items() if attempt_id in told
+    by_run = {
+        run_id: (by_attempt[attempt_id], waiting)
+        for run_id, (attempt_id, waiting) in newest.items()
+        if attempt_id in by_attempt
     }
-    return {run_id: source for run_id, (source, waiting) in found.items() if waiting or source.kind not in _NOT_READ}
+    return {run_id: source for run_id, (source, waiting) in by_run.items() if waiting or source.kind not in _NOT_READ}
 
 
 def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
@@ -156,8 +160,8 @@ def thinned_runs(conn: Connection, campaign_id: int) -> dict[int, int]:
     run, attempt = schema.run.c, schema.attempt.c
     every = attempt.evidence[THINNED]["keep_every"].as_integer()
     query = select(run.id, func.max(every)).join(schema.attempt, attempt.run_id == run.id)
-    found = query.where(run.campaign_id == campaign_id, every.is_not(None)).group_by(run.id)
-    return {row[0]: row[1] for row in conn.execute(found)}
+    query = query.where(run.campaign_id == campaign_id, every.is_not(None)).group_by(run.id)
+    return {row[0]: row[1] for row in conn.execute(query)}
 
 
 def delete_measurements(conn: Connection, attempt_ids: Collection[int]) -> None:

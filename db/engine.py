@@ -187,8 +187,8 @@ def _listen_sqlite(engine: Engine, journal: str) -> None:
     def connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver starts no transaction of its own
         connection.execute("PRAGMA foreign_keys = ON")
-        found = connection.execute("PRAGMA journal_mode").fetchone()[0]
-        if found.upper() != journal:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode.upper() != journal:
             with one_writer(engine.url):
                 connection.execute(f"PRAGMA journal_mode = {journal}")
         _give_logs(connection, Path(str(engine.url.database)))

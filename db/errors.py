@@ -50,15 +50,15 @@ class StoreReadOnly(StoreError):
 class SchemaMismatch(StoreError):
     """The database was made by another version of this program: it has the revision `found`, None for no schema."""
 
-    def __init__(self, found: str | None, wanted: str) -> None:
+    def __init__(self, version: str | None, wanted: str) -> None:
         super().__init__(
-            f"the store's schema is {found or 'absent'}, this program needs {wanted}",
+            f"the store's schema is {version or 'absent'}, this program needs {wanted}",
             hint="`campaign db upgrade`"
-            if (found or "") < wanted
+            if (version or "") < wanted
             else "use the version that upgraded it, or a newer version",
         )
-        self.upgradable = (found or "") < wanted
-        self.found = found
+        self.upgradable = (version or "") < wanted
+        self.found = version
         self.wanted = wanted
 
 

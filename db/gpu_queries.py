@@ -61,8 +61,8 @@ def attempt_gpus(conn: Connection, attempt_id: int, *, timed: bool = False) -> A
     evidence = conn.execute(_evidence(), {"attempt_id": attempt_id}).scalar()
     if recorded := thinning_of(evidence or {}).get("gpus"):
         return _read(recorded)
-    found = _attempt_gpus(conn, attempt_id)
-    return replace(found, timed=_timed(conn, attempt_id)) if found and timed else found
+    gpus = _attempt_gpus(conn, attempt_id)
+    return replace(gpus, timed=_timed(conn, attempt_id)) if gpus and timed else gpus
 
 
 def _attempt_gpus(conn: Connection, attempt_id: int) -> AttemptGpus | None:
@@ -77,8 +77,8 @@ def run_gpus(conn: Connection, run_id: int) -> list[AttemptGpus]:
     ``gpu_records.j_per_token`` of these is the cost of a token; ``timed`` of each is the use after the warm-up.
     """
     query = select(attempt.c.id).join(run, PRESENT).where(run.c.id == run_id).order_by(attempt.c.generation)
-    found = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
-    return [used for used in found if used is not None]
+    by_attempt = (attempt_gpus(conn, attempt_id, timed=True) for attempt_id in conn.execute(query).scalars().all())
+    return [used for used in by_attempt if used is not None]
 
 
 def sampled_attempts(conn: Connection, campaign_id: int) -> set[int]:
@@ -109,9 +109,9 @@ def iter_gpu_samples(conn: Connection, campaign_id: int) -> Iterator[tuple[int, 
     for attempt_id, run_id, generation in conn.execute(
         query.where(run.c.campaign_id == campaign_id).order_by(*order)
     ).all():
-        found = {(device.node_rank, device.gpu): device for device in gpu_devices(conn, attempt_id)}
+        devices = {(device.node_rank, device.gpu): device for device in gpu_devices(conn, attempt_id)}
         for sample in gpu_samples(conn, attempt_id):
-            yield run_id, generation, found.get((sample.node_rank, sample.gpu)), sample
+            yield run_id, generation, devices.get((sample.node_rank, sample.gpu)), sample
 
 
 def node_offsets(conn: Connection, attempt_ids: Sequence[int]) -> dict[int, dict[int, int]]:
@@ -140,8 +140,8 @@ def _token_energy(conn: Connection, attempt_id: int, counters: Mapping[_Place, _
     # From the end of a step to the end of another, saving and evaluating included. The warm-up does not count, nor does
     # a step without samples of every GPU on every node.
     covered, step = _covered(conn, attempt_id, counters), step_metric.c
-    said = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
-    ends = _ends(conn, attempt_id, and_(said, step.ts_s.between(*covered)), said) if covered else None
+    timed_steps = and_(step.tokens_per_s.is_not(None), step.ts_s.is_not(None))
+    ends = _ends(conn, attempt_id, and_(timed_steps, step.ts_s.between(*covered)), timed_steps) if covered else None
     if ends is None or ends[1][1] - ends[0][1] < MIN_WINDOW_S:
         return None
     (first, from_s), (last, to_s) = ends
@@ -170,8 +170,8 @@ def _samples(attempt_id: int) -> Select[Any]:
 @cache
 def _uses(*, timed: bool = False) -> Select[Any]:
     row = gpu_sample.c
-    which = [row.ts_s.between(bindparam("from_s"), bindparam("to_s"))] if timed else []
-    here = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
+    conditions = [row.ts_s.between(bindparam("from_s"), bindparam("to_s"))] if timed else []
+    same_gpu = and_(gpu.c.attempt_id == row.attempt_id, gpu.c.node_rank == row.node_rank, gpu.c.gpu == row.gpu)
     query = select(
         row.node_rank,
         row.gpu,
@@ -193,7 +193,7 @@ def _uses(*, timed: bool = False) -> Select[Any]:
         (func.max(row.ecc_errors) - func.min(row.ecc_errors)).label("ecc_errors"),
         func.sum(row.span_s).label("sampled_s"),
     )
-    joined = query.select_from(gpu_sample.outerjoin(gpu, here)).where(row.attempt_id == _ATTEMPT, *which)
+    joined = query.select_from(gpu_sample.outerjoin(gpu, same_gpu)).where(row.attempt_id == _ATTEMPT, *conditions)
     return joined.group_by(row.node_rank, row.gpu).order_by(row.node_rank, row.gpu)
 
 
@@ -231,8 +231,8 @@ def _counters(conn: Connection, attempt_id: int) -> dict[_Place, _Counter]:
 @cache
 def _growth() -> Select[Any]:
     grown = _grown().c
-    known = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
-    return select(grown.node_rank, grown.gpu, *known).group_by(grown.node_rank, grown.gpu)
+    figures = (func.min(grown.ts_s), func.max(grown.ts_s), func.sum(grown.grown_j))
+    return select(grown.node_rank, grown.gpu, *figures).group_by(grown.node_rank, grown.gpu)
 
 
 def _window(from_s: float, to_s: float) -> Select[Any]:
@@ -244,26 +244,28 @@ def _window(from_s: float, to_s: float) -> Select[Any]:
 
 
 def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Counter]) -> tuple[float, float] | None:
-    found = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
+    expected = {(device.node_rank, device.gpu) for device in gpu_devices(conn, attempt_id)}
     nodes = conn.execute(select(attempt.c.nodes).where(attempt.c.id == attempt_id)).scalar()
-    if not found or set(counters) != found or len({node for node, _ in found}) != nodes:
+    if not expected or set(counters) != expected or len({node for node, _ in expected}) != nodes:
         return None
     return max(counter.from_s for counter in counters.values()), min(counter.to_s for counter in counters.values())
 
 
 def _ends(
-    conn: Connection, attempt_id: int, counts: ColumnElement[bool], said: ColumnElement[bool] | None = None
+    conn: Connection, attempt_id: int, counts: ColumnElement[bool], timed_steps: ColumnElement[bool] | None = None
 ) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """`counts` selects the steps that may be ends, `said` the steps that include the warm-up; by default the same."""
+    """`counts` selects the steps that may be ends, `timed_steps` those that include the warm-up (default: the same)."""
     row = step_metric.c
     mine = row.attempt_id == attempt_id
-    bounds = conn.execute(select(func.min(row.step), func.max(row.step)).where(mine, counts if said is None else said))
+    bounds = conn.execute(
+        select(func.min(row.step), func.max(row.step)).where(mine, counts if timed_steps is None else timed_steps)
+    )
     lowest, highest = bounds.one()
     if lowest is None:
         return None
     of_run = select(attempt.c.start_step, attempt.c.last_step, run.c.config).join(run, run.c.id == attempt.c.run_id)
-    begun, ended, config = conn.execute(of_run.where(attempt.c.id == attempt_id)).one()
-    before = lowest - 1 if begun is None else min(begun, lowest - 1)
+    first_step, ended, config = conn.execute(of_run.where(attempt.c.id == attempt_id)).one()
+    before = lowest - 1 if first_step is None else min(first_step, lowest - 1)
     warm = before + warm_up_steps(untimed_steps(config), max(highest, ended or 0) - before)
     steps = select(row.step, row.ts_s).where(mine, counts, row.step >= warm)
     first = conn.execute(steps.order_by(row.step).limit(1)).first()

@@ -169,14 +169,14 @@ class AttemptGpus:
     @property
     def util_pct(self) -> float | None:
         """Mean utilisation over the GPUs."""
-        known = [gpu.util_pct for gpu in self.gpus if gpu.util_pct is not None]
-        return sum(known) / len(known) if known else None
+        percents = [gpu.util_pct for gpu in self.gpus if gpu.util_pct is not None]
+        return sum(percents) / len(percents) if percents else None
 
 
 def j_per_token(attempts: Iterable[AttemptGpus]) -> float | None:
     """Joules per token over the steps of several attempts."""
-    known = [attempt.per_token for attempt in attempts if attempt.per_token]
-    return sum(part.energy_j for part in known) / sum(part.tokens for part in known) if known else None
+    energies = [attempt.per_token for attempt in attempts if attempt.per_token]
+    return sum(part.energy_j for part in energies) / sum(part.tokens for part in energies) if energies else None
 
 
 def highest(values: Iterable[float | None]) -> float | None:
@@ -186,6 +186,6 @@ def highest(values: Iterable[float | None]) -> float | None:
 
 def total(values: Iterable[float | None]) -> float | None:
     """Return the sum; None if a value is missing, or without values."""
-    found: Sequence[float | None] = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if known and len(known) == len(found) else None
+    all_values: Sequence[float | None] = list(values)
+    present = [value for value in all_values if value is not None]
+    return sum(present) if present and len(present) == len(all_values) else None

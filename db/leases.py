@@ -22,7 +22,7 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
     now = now_s(conn)
     new = insert_into(conn, lease).values(name=name, holder=holder, epoch=1, expires_s=now + ttl_s)
     mine = lease.c.holder == new.excluded.holder
-    taken = new.on_conflict_do_update(
+    upsert = new.on_conflict_do_update(
         index_elements=[lease.c.name],
         set_={
             "holder": new.excluded.holder,
@@ -32,7 +32,7 @@ def acquire_lease(conn: Connection, name: str, holder: str, ttl_s: float) -> int
         # none lasts as long as twice: it was taken before the clock was set back
         where=or_(mine, lease.c.expires_s <= now, lease.c.expires_s > now + 2 * ttl_s),
     )
-    return conn.execute(taken.returning(lease.c.epoch)).scalar_one_or_none()
+    return conn.execute(upsert.returning(lease.c.epoch)).scalar_one_or_none()
 
 
 def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
@@ -45,8 +45,8 @@ def renew_lease(conn: Connection, name: str, epoch: int, ttl_s: float) -> None:
     """
     mine = update(lease).where(lease.c.name == name, lease.c.epoch == epoch)
     if not conn.execute(mine.values(expires_s=now_s(conn) + ttl_s)).rowcount:
-        found = read_lease(conn, name)
-        raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {found and found.epoch}")
+        current = read_lease(conn, name)
+        raise StaleLease(f"the lease {name} has moved on from epoch {epoch} to {current and current.epoch}")
 
 
 def report_pass(conn: Connection, name: str, looked_s: float | None, *, heard: bool, trouble: str) -> None:

@@ -66,12 +66,12 @@ class StepFigures(NamedTuple):
 
 def step_figures(conn: Connection, run_ids: Collection[int]) -> dict[int, list[StepFigures]]:
     """Return the steps of these runs in order, by run id. Meant for short runs: all are read at once."""
-    found: dict[int, list[StepFigures]] = defaultdict(list)
+    by_run: dict[int, list[StepFigures]] = defaultdict(list)
     columns = [run_metric.c[name] for name in StepFigures._fields]
     query = select(run_metric.c.run_id, *columns).where(run_metric.c.run_id.in_(run_ids))
     for run_id, *values in conn.execute(query.order_by(run_metric.c.run_id, run_metric.c.step)):
-        found[run_id].append(StepFigures._make(values))
-    return found
+        by_run[run_id].append(StepFigures._make(values))
+    return by_run
 
 
 def extra_names(conn: Connection, campaign_id: int) -> list[str]:
@@ -132,8 +132,8 @@ def newest_lines(conn: Connection, attempt_id: int, limit: int) -> list[NewestLi
         _, step_before, ts_before_s, *_ = before or (0, step - 1, None)  # the first line: nobody knows since when
         if time_s is None and ts_s is not None and ts_before_s is not None:
             time_s = (ts_s - ts_before_s) / (step - step_before)
-        known = time_s is not None and math.isfinite(time_s) and time_s >= 0
-        lines.append(NewestLine(step, time_s if known else None, step - step_before, *figures))
+        is_timed = time_s is not None and math.isfinite(time_s) and time_s >= 0
+        lines.append(NewestLine(step, time_s if is_timed else None, step - step_before, *figures))
     return lines[:limit]
 
 

@@ -50,10 +50,10 @@ def _done(cancelled: bool) -> ColumnElement[bool]:
     succeeded = and_(_ATTEMPT.failure_class.in_(SUCCESSES), present)
     unwanted = [] if cancelled else [_RUN.desired.not_in(WANTED)]
     unrun = or_(_ATTEMPT.id.is_(None), and_(over, _ATTEMPT.failure_class.not_in(SUCCESSES)))
-    said = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))
+    unexplained = and_(_RUN.reason == "", _RUN.not_before_s.is_(None))
     ends = or_(
         and_(_RUN.state == RunState.COMPLETED, over, succeeded),
-        and_(_RUN.state == RunState.CANCELLED, *unwanted, said, unrun),
+        and_(_RUN.state == RunState.CANCELLED, *unwanted, unexplained, unrun),
     )
     return _given(and_(_RUN.stage == Stage.FULL, ends))
 
@@ -85,16 +85,16 @@ def open_runs(conn: Connection, campaign_id: int, *, cancelled: bool) -> tuple[l
     columns = (_ATTEMPT.id, _ATTEMPT.token, _ATTEMPT.array_index, _ATTEMPT.job_id, _ATTEMPT.created_s)
     waits = case((_waits(cancelled), 1), else_=0)
     query = select(waits, _RUN.id, _RUN.name, _RUN.reason, *columns, _ATTEMPT.memory_key).select_from(_NEWEST)
-    found = query.where(_RUN.campaign_id == campaign_id, ~_FRESH, ~_done(cancelled))
+    query = query.where(_RUN.campaign_id == campaign_id, ~_FRESH, ~_done(cancelled))
     ids, waiting = [], []
     same: dict[Any, Any] = {}  # thousands have one token and one reason
     for only_waits, run_id, name, reason, attempt_id, token, index, *rest in conn.execute(
-        found.order_by(_RUN.ordinal, _RUN.id)
+        query.order_by(_RUN.ordinal, _RUN.id)
     ):
         if only_waits:
             job_id, created_s, key = rest
-            why, array, since_s, memory = (same.setdefault(one, one) for one in (reason, token, created_s, key))
-            waiting.append(WaitingAttempt(run_id, name, why, attempt_id, array, index, job_id, since_s, memory))
+            cause, array, since_s, memory = (same.setdefault(value, value) for value in (reason, token, created_s, key))
+            waiting.append(WaitingAttempt(run_id, name, cause, attempt_id, array, index, job_id, since_s, memory))
         else:
             ids.append(run_id)
     return ids, waiting
@@ -113,8 +113,8 @@ def fresh_runs(conn: Connection, campaign_id: int, most: int | None, skipped: in
     ordered = query.order_by(_RUN.desired.in_(WANTED), _RUN.stage == Stage.FULL, _RUN.repeat, _RUN.ordinal, _RUN.id)
     if most is None:
         return list(conn.execute(ordered).scalars()), False
-    found = list(conn.execute(ordered.offset(skipped).limit(most + 1)).scalars())
-    return found[:most], skipped > 0 or len(found) > most
+    ids = list(conn.execute(ordered.offset(skipped).limit(most + 1)).scalars())
+    return ids[:most], skipped > 0 or len(ids) > most
 
 
 def runs_of(conn: Connection, run_ids: Sequence[int]) -> list[RunRow]:
@@ -147,8 +147,8 @@ def trained_hosts(conn: Connection, campaign_id: int) -> frozenset[str]:
     progressed = _ATTEMPT.last_step > func.coalesce(_ATTEMPT.start_step, 0)
     query = select(_ATTEMPT.evidence).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     ended = query.where(_RUN.campaign_id == campaign_id, _ATTEMPT.state.in_(list(TERMINAL_ATTEMPT)), progressed)
-    told = conn.execute(ended).scalars()
-    return frozenset(str(node["host"]) for evidence in told for node in evidence.get("nodes") or ())
+    evidences = conn.execute(ended).scalars()
+    return frozenset(str(node["host"]) for evidence in evidences for node in evidence.get("nodes") or ())
 
 
 def trained_interpreters(conn: Connection, campaign_id: int) -> frozenset[str]:
@@ -171,8 +171,8 @@ def unread_spools(conn: Connection, campaign_id: int, late_s: float, *, ended: b
         ended: Whether also of runs that have been settled for longer.
     """
     newest = _ATTEMPT.generation >= _RUN.generation - 1
-    told = _ATTEMPT.evidence["seen_s"].as_float()
-    recent = func.coalesce(func.nullif(told, 0.0), _ATTEMPT.ended_s, 0.0) > late_s
+    seen_s = _ATTEMPT.evidence["seen_s"].as_float()
+    recent = func.coalesce(func.nullif(seen_s, 0.0), _ATTEMPT.ended_s, 0.0) > late_s
     query = select(_ATTEMPT.id, _RUN.name).join(schema.run, _RUN.id == _ATTEMPT.run_id)
     query = query.where(_RUN.campaign_id == campaign_id, or_(newest, recent))
     if not ended:

@@ -98,20 +98,22 @@ def _old_runs(store: Store, campaign_id: int, rule: Retention) -> Iterator[list[
         ended = query.where(
             run.c.campaign_id == campaign_id, run.c.state.in_(ENDED_RUN), run.c.stage != Stage.SCREENING
         )
-        found: dict[int, list[Any]] = defaultdict(list)
-        for one in conn.execute(ended.order_by(row.run_id, row.id)):
-            found[one.run_id].append(one)
-    for attempts in found.values():
-        over = all(one.state in TERMINAL_ATTEMPT and (one.ended_s or 0.0) <= until_s for one in attempts)
-        thinned = [thinning_of(one.evidence) for one in attempts]
-        if over and not all(one.get("done") and one["keep_every"] >= rule.keep_every for one in thinned):
-            yield [one.id for one in attempts]
+        by_run: dict[int, list[Any]] = defaultdict(list)
+        for record in conn.execute(ended.order_by(row.run_id, row.id)):
+            by_run[record.run_id].append(record)
+    for attempts in by_run.values():
+        over = all(record.state in TERMINAL_ATTEMPT and (record.ended_s or 0.0) <= until_s for record in attempts)
+        thinnings = [thinning_of(record.evidence) for record in attempts]
+        if over and not all(
+            thinning.get("done") and thinning["keep_every"] >= rule.keep_every for thinning in thinnings
+        ):
+            yield [record.id for record in attempts]
 
 
 def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run: bool) -> Pruned:
     with store.read() as conn:
         apart = _steps_apart(conn, attempt_ids)
-        gone = _superfluous(conn, attempt_ids, every * apart)
+        surplus = _superfluous(conn, attempt_ids, every * apart)
         run_id = conn.execute(select(attempt.c.run_id).where(attempt.c.id == attempt_ids[0])).scalar_one()
         series = run_series(conn, run_id)
         facts = {"steps_apart": apart, "final_loss": final_loss(series.step, series.figures["loss"])}
@@ -119,7 +121,7 @@ def _prune_run(store: Store, attempt_ids: Sequence[int], every: int, *, dry_run:
         for attempt_id in attempt_ids:
             _mark(store, attempt_id, every, facts)
     removed = Pruned()
-    for steps in pieces(gone):
+    for steps in pieces(surplus):
         removed += _thin_steps(store, attempt_ids, steps, dry_run=dry_run)
     for attempt_id in attempt_ids:
         removed += Pruned(samples=_thin_samples(store, attempt_id, every, dry_run=dry_run))
@@ -141,8 +143,8 @@ def _superfluous(conn: Connection, attempt_ids: Sequence[int], stride: int) -> l
 
 def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
     """Return the steps between two lines of a run: as of the first prune, else the median over first lines."""
-    known = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
-    if recorded := [apart for one in known if (apart := thinning_of(one).get("steps_apart"))]:
+    evidences = conn.execute(select(attempt.c.evidence).where(attempt.c.id.in_(attempt_ids))).scalars()
+    if recorded := [apart for evidence in evidences if (apart := thinning_of(evidence).get("steps_apart"))]:
         return int(recorded[0])
     row, apart = step_metric.c, list[int]()
     for attempt_id in attempt_ids:
@@ -153,18 +155,18 @@ def _steps_apart(conn: Connection, attempt_ids: Sequence[int]) -> int:
 
 def _lasting(conn: Connection, attempt_ids: Sequence[int]) -> set[int]:
     row, extra = step_metric.c, metric_extra.c
-    found = set[int]()
+    steps = set[int]()
     for lowest, highest in conn.execute(
         select(func.min(row.step), func.max(row.step)).where(row.attempt_id.in_(attempt_ids)).group_by(row.attempt_id)
     ):
-        found |= {lowest, highest}
+        steps |= {lowest, highest}
     for attempt_id in attempt_ids:
         orders = [row.loss.asc(), *(row[name].desc() for name in _PEAKS)]
         for order, column in zip(orders, (row.loss, *(row[name] for name in _PEAKS)), strict=True):
             of_it = select(row.step).where(row.attempt_id == attempt_id, column.is_not(None))
-            found |= set(conn.execute(of_it.order_by(order, row.step).limit(1)).scalars())
+            steps |= set(conn.execute(of_it.order_by(order, row.step).limit(1)).scalars())
     last = select(func.max(extra.step)).where(extra.attempt_id.in_(attempt_ids)).group_by(extra.attempt_id, extra.name)
-    return found | set(conn.execute(last).scalars())
+    return steps | set(conn.execute(last).scalars())
 
 
 def _thin_steps(store: Store, attempt_ids: Sequence[int], steps: Sequence[int], *, dry_run: bool) -> Pruned:
@@ -208,10 +210,10 @@ def _thin_samples(store: Store, attempt_id: int, every: int, *, dry_run: bool) -
         for node_rank, number, ts_s in conn.execute(query.order_by(row.node_rank, row.gpu, row.ts_s)):
             times[node_rank, number].append(ts_s)
     removed = 0
-    for (node_rank, number), known in times.items():
-        gone = _crowded(known, every * span_s)
-        removed += len(gone)
-        for some in () if dry_run else pieces(gone):
+    for (node_rank, number), times_s in times.items():
+        surplus = _crowded(times_s, every * span_s)
+        removed += len(surplus)
+        for some in () if dry_run else pieces(surplus):
             of_gpu = and_(row.attempt_id == attempt_id, row.node_rank == node_rank, row.gpu == number)
             with store.write() as conn:
                 conn.execute(delete(gpu_sample).where(of_gpu, row.ts_s.in_(some)))
@@ -222,4 +224,4 @@ def _crowded(times: Sequence[float], width_s: float) -> list[float]:
     if not width_s:
         return []
     places = [int((ts_s - times[0]) / width_s) for ts_s in times]
-    return [ts_s for before, here, ts_s in zip(places, places[1:-1], times[1:-1], strict=False) if here == before]
+    return [ts_s for before, place, ts_s in zip(places, places[1:-1], times[1:-1], strict=False) if place == before]

@@ -77,8 +77,8 @@ def insert_campaign(
 ) -> int:
     """Record an active campaign and return its id. A name that is taken makes the transaction a StaleWrite."""
     row = {"name": name, "spec": spec, "spec_hash": spec_hash, "dir": dir, "executor": executor, "desired": "active"}
-    given = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
-    new = insert(schema.campaign).values({**row, **given, "created_s": now_s(conn)})
+    documents = {"provenance": dict(provenance or {}), "limits": dict(limits or {})}
+    new = insert(schema.campaign).values({**row, **documents, "created_s": now_s(conn)})
     return int(conn.execute(new.returning(schema.campaign.c.id)).scalar_one())
 
 
@@ -100,8 +100,8 @@ def list_campaigns(conn: Connection) -> list[CampaignRow]:
 def unsettled_campaigns(conn: Connection) -> set[int]:
     """Return the ids of the campaigns that have an unsettled run."""
     run = schema.run.c
-    found = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
-    return set(conn.execute(found).scalars())
+    query = select(run.campaign_id).where(run.state.in_(list(UNSETTLED_RUN))).distinct()
+    return set(conn.execute(query).scalars())
 
 
 def lacking_variables(conn: Connection) -> set[int]:
@@ -134,16 +134,16 @@ def run_names(conn: Connection, campaign_id: int) -> list[str]:
 def run_by_name(conn: Connection, campaign_id: int, name: str) -> RunRow | None:
     """Return the run of that name."""
     table = schema.run
-    where = and_(table.c.campaign_id == campaign_id, table.c.name == name)
-    return next(iter(fetch(conn, RunRow, table, where)), None)
+    condition = and_(table.c.campaign_id == campaign_id, table.c.name == name)
+    return next(iter(fetch(conn, RunRow, table, condition)), None)
 
 
 def run_by_id(conn: Connection, run_id: int) -> RunRow:
     """Return the run of that id; raises LookupError if there is none."""
-    found = fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
-    if not found:
+    rows = fetch(conn, RunRow, schema.run, schema.run.c.id == run_id)
+    if not rows:
         raise LookupError(f"no run {run_id}")
-    return found[0]
+    return rows[0]
 
 
 def update_run(
@@ -161,8 +161,8 @@ def attempts(conn: Connection, campaign_id: int, run_id: int | None = None) -> l
     """Return the attempts of a campaign, or of a run of it, oldest first within a run."""
     table = schema.attempt
     of_campaign = select(schema.run.c.id).where(schema.run.c.campaign_id == campaign_id)
-    where = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
-    return fetch(conn, AttemptRow, table, where, order=[table.c.run_id, table.c.generation])
+    condition = table.c.run_id.in_(of_campaign) if run_id is None else table.c.run_id == run_id
+    return fetch(conn, AttemptRow, table, condition, order=[table.c.run_id, table.c.generation])
 
 
 def attempts_by_run(conn: Connection, campaign_id: int) -> dict[int, list[AttemptRow]]:
@@ -198,8 +198,8 @@ def beat_batch(conn: Connection, token: str) -> None:
 def known_tokens(conn: Connection, tokens: Collection[str]) -> set[str]:
     """Return the submissions that an attempt belongs to."""
     row = schema.attempt.c
-    found = (conn.execute(select(row.token).where(row.token.in_(some)).distinct()) for some in pieces(list(tokens)))
-    return {token for tokens in found for token in tokens.scalars()}
+    batches = (conn.execute(select(row.token).where(row.token.in_(some)).distinct()) for some in pieces(list(tokens)))
+    return {token for tokens in batches for token in tokens.scalars()}
 
 
 def status(conn: Connection, campaign_id: int) -> list[RunStatus]:
@@ -239,16 +239,16 @@ def saved_steps(conn: Connection, campaign_id: int, run_ids: Sequence[int] | Non
     run, attempt, saved = schema.run.c, schema.attempt.c, schema.checkpoint
     present = and_(attempt.id == saved.c.attempt_id, attempt.config_hash == run.config_hash)
     query = select(run.id, func.max(saved.c.step)).join(saved, saved.c.run_id == run.id).join(schema.attempt, present)
-    which = [run.campaign_id == campaign_id] if run_ids is None else [run.id.in_(some) for some in pieces(run_ids)]
-    return {row[0]: row[1] for some in which for row in conn.execute(query.where(some).group_by(run.id))}
+    conditions = [run.campaign_id == campaign_id] if run_ids is None else [run.id.in_(some) for some in pieces(run_ids)]
+    return {row[0]: row[1] for some in conditions for row in conn.execute(query.where(some).group_by(run.id))}
 
 
 def checkpoint_sizes(conn: Connection, run_ids: Sequence[int]) -> dict[int, int]:
     """Return the bytes of the largest checkpoint that each of these runs has recorded, by run id."""
     saved = schema.checkpoint.c
     query = select(saved.run_id, func.max(saved.size_bytes)).group_by(saved.run_id)
-    found = (conn.execute(query.where(saved.run_id.in_(some))) for some in pieces(run_ids))
-    return {row[0]: row[1] for rows in found for row in rows}
+    batches = (conn.execute(query.where(saved.run_id.in_(some))) for some in pieces(run_ids))
+    return {row[0]: row[1] for rows in batches for row in rows}
 
 
 def observe_memory(conn: Connection, new: MemoryObservation) -> None:
@@ -256,9 +256,9 @@ def observe_memory(conn: Connection, new: MemoryObservation) -> None:
 
     A later observation of the same attempt and size fills in and replaces figures.
     """
-    given = {name: value for name, value in asdict(new).items() if value is not None}
-    table, figures = schema.memory_observation, {n: v for n, v in given.items() if n.endswith("_gb")}
-    row = insert_into(conn, table).values({**given, "created_s": new.created_s or now_s(conn)})
+    values = {name: value for name, value in asdict(new).items() if value is not None}
+    table, figures = schema.memory_observation, {n: v for n, v in values.items() if n.endswith("_gb")}
+    row = insert_into(conn, table).values({**values, "created_s": new.created_s or now_s(conn)})
     once = [table.c.attempt_id, table.c.oom]
     if figures:
         same = table.c.micro_batch == new.micro_batch  # else a peak would come to stand beside another size
@@ -272,12 +272,12 @@ def memory_of(conn: Connection, memory_keys: Collection[str]) -> dict[str, list[
     table, attempt = schema.memory_observation, schema.attempt
     query = select(attempt.c.memory_key, *(table.c[field.name] for field in fields(MemoryObservation)))
     joined = query.join(attempt, attempt.c.id == table.c.attempt_id).order_by(table.c.created_s, table.c.attempt_id)
-    found: dict[str, list[MemoryObservation]] = defaultdict(list)
+    by_key: dict[str, list[MemoryObservation]] = defaultdict(list)
     keys = sorted(memory_keys)
     for some in pieces(keys):
         for key, *row in conn.execute(joined.where(attempt.c.memory_key.in_(some))):
-            found[key].append(MemoryObservation(*row))
-    return dict(found)
+            by_key[key].append(MemoryObservation(*row))
+    return dict(by_key)
 
 
 def memory_of_run(conn: Connection, run_id: int) -> list[MemoryObservation]:
@@ -329,7 +329,7 @@ def add_events(conn: Connection, campaign_id: int, new: Sequence[NewEvent]) -> N
     if not new:
         return
     now = database_now(conn)
-    conn.execute(insert(schema.events), [_row(campaign_id, one, now) for one in new])
+    conn.execute(insert(schema.events), [_row(campaign_id, event, now) for event in new])
 
 
 def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
@@ -340,29 +340,31 @@ def _row(campaign_id: int, new: NewEvent, now: Any) -> dict[str, Any]:
 def events(conn: Connection, campaign_id: int, run_id: int | None = None, limit: int | None = None) -> list[EventRow]:
     """Return the events of a campaign, or of a run, oldest first; with a limit, only the newest."""
     table = schema.events
-    where = table.c.campaign_id == campaign_id
+    condition = table.c.campaign_id == campaign_id
     if run_id is not None:
-        where = and_(where, table.c.run_id == run_id)
-    return fetch(conn, EventRow, table, where, order=[table.c.id.desc()], limit=limit)[::-1]
+        condition = and_(condition, table.c.run_id == run_id)
+    return fetch(conn, EventRow, table, condition, order=[table.c.id.desc()], limit=limit)[::-1]
 
 
 def events_of_kind(conn: Connection, run_id: int, kind: str) -> list[EventRow]:
     """Return the events of a kind of a run, oldest first."""
     row = schema.events.c
-    where = and_(row.run_id == run_id, row.kind == kind)
-    return fetch(conn, EventRow, schema.events, where, order=[row.id])
+    condition = and_(row.run_id == run_id, row.kind == kind)
+    return fetch(conn, EventRow, schema.events, condition, order=[row.id])
 
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
     """Return the time of the newest event of a kind in a campaign, None for never."""
-    told = schema.events.c
-    return conn.execute(select(func.max(told.ts_s)).where(told.campaign_id == campaign_id, told.kind == kind)).scalar()
+    event = schema.events.c
+    return conn.execute(
+        select(func.max(event.ts_s)).where(event.campaign_id == campaign_id, event.kind == kind)
+    ).scalar()
 
 
 def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str, Any]]]:
     """Return, by run id and tool, the place in another tool that the newest attempt reported."""
-    row, found = schema.events.c, defaultdict[int, dict[str, dict[str, Any]]](dict)
+    row, by_run = schema.events.c, defaultdict[int, dict[str, dict[str, Any]]](dict)
     query = select(row.run_id, row.data).where(row.campaign_id == campaign_id, row.kind == OPENED_ELSEWHERE)
     for run_id, data in conn.execute(query.order_by(row.id)):
-        found[run_id][str(data.get("tool"))] = data
-    return dict(found)
+        by_run[run_id][str(data.get("tool"))] = data
+    return dict(by_run)

@@ -123,5 +123,5 @@ class ReadOnlyFile:
         return any(beside(self.path, suffix).exists() for suffix in ("-wal", "-journal"))
 
     def _state(self) -> tuple[int, int]:
-        found = self.path.stat()
-        return found.st_size, found.st_mtime_ns
+        info = self.path.stat()
+        return info.st_size, info.st_mtime_ns

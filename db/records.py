@@ -15,13 +15,13 @@ ended, the reconciler has a note under the same name: why."""
 
 def thinning_of(evidence: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the record of the thinning of an attempt, with figures from before; empty if it was not thinned."""
-    found = evidence.get(THINNED)
-    return found if isinstance(found, Mapping) else {}
+    thinning = evidence.get(THINNED)
+    return thinning if isinstance(thinning, Mapping) else {}
 
 
 def kept_every(evidences: Iterable[Mapping[str, Any]]) -> int:
     """Return N for a run that was thinned to one step in N, by the evidence of its attempts; 1 if it was not."""
-    return max((int(thinning_of(one).get("keep_every", 1)) for one in evidences), default=1)
+    return max((int(thinning_of(evidence).get("keep_every", 1)) for evidence in evidences), default=1)
 
 
 METRIC_COLUMNS = {
@@ -391,10 +391,10 @@ WARM_UP_STEPS: Final = 20
 
 def untimed_steps(config: Mapping[str, Any]) -> int:
     """Return the number in a run's configuration; 20 if an earlier version without the field stored it."""
-    given = (config.get("train") or {}).get("untimed_steps")
-    return given if isinstance(given, int) and given > 0 else WARM_UP_STEPS
+    steps = (config.get("train") or {}).get("untimed_steps")
+    return steps if isinstance(steps, int) and steps > 0 else WARM_UP_STEPS
 
 
-def warm_up_steps(untimed: int, made: int) -> int:
+def warm_up_steps(untimed: int, steps: int) -> int:
     """How many of the steps that an attempt made do not count, at least one: of a short one at most its first half."""
-    return min(untimed, max(1, made // 2))
+    return min(untimed, max(1, steps // 2))

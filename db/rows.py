@@ -39,23 +39,23 @@ def fetch(
     conn: Connection,
     kind: type[_Row],
     table: Table,
-    where: ColumnElement[bool] | None = None,
+    condition: ColumnElement[bool] | None = None,
     *,
     order: Sequence[ColumnElement[Any]] = (),
     limit: int | None = None,
 ) -> list[_Row]:
     """Return rows as records: a record's fields are columns of the same names."""
     query, shared = _columns(kind, table)  # type: ignore[arg-type] # a class is hashable
-    query = query if where is None else query.where(where)
+    query = query if condition is None else query.where(condition)
     texts: dict[str, str] = {}
-    found = []
+    records = []
     for row in conn.execute(query.order_by(*order).limit(limit)).all():
         values = list(row)
         for place in shared:
             if text := values[place]:
                 values[place] = texts.setdefault(text, text)
-        found.append(kind(*values))
-    return found
+        records.append(kind(*values))
+    return records
 
 
 @cache

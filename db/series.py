@@ -147,25 +147,25 @@ def final_speeds(conn: Connection, campaign_id: int, run_ids: Sequence[int]) -> 
 
     Of `run_ids` without a report, they are the medians of the last half of its lines.
     """
-    said, last, line, found = events.c, run_latest.c, step_metric.c, {}
+    event, last, line, by_run = events.c, run_latest.c, step_metric.c, {}
     completed = and_(run.c.campaign_id == campaign_id, run.c.state == RunState.COMPLETED)
-    of_attempt = and_(said.run_id == run.c.id, said.attempt_id == attempt.c.id, said.kind == SPEED)
-    query = select(run.c.id, *(said.data[name].as_string() for name in ("tokens_per_s", "mfu")))
-    query = query.join(attempt, NEWEST).join(events, of_attempt).where(completed).order_by(said.id)
+    of_attempt = and_(event.run_id == run.c.id, event.attempt_id == attempt.c.id, event.kind == SPEED)
+    query = select(run.c.id, *(event.data[name].as_string() for name in ("tokens_per_s", "mfu")))
+    query = query.join(attempt, NEWEST).join(events, of_attempt).where(completed).order_by(event.id)
     for run_id, tokens, mfu in conn.execute(query):
         with suppress(TypeError, ValueError):  # a script may report anything
             if math.isfinite(float(tokens)):
-                found[run_id] = {"tokens_per_s": float(tokens), "mfu": None if mfu is None else float(mfu)}
+                by_run[run_id] = {"tokens_per_s": float(tokens), "mfu": None if mfu is None else float(mfu)}
     since = case((last.step > 2 * SPEED_STEPS, last.step - SPEED_STEPS), else_=0.5 * last.step)
     query = select(run.c.id, line.tokens_per_s, line.mfu).join(run_latest, last.run_id == run.c.id)
     query = query.join(step_metric, and_(line.attempt_id == last.attempt_id, line.step > since))
     query = query.where(completed, line.tokens_per_s.is_not(None)).order_by(run.c.id)
-    silent = pieces([run_id for run_id in run_ids if run_id not in found])
+    silent = pieces([run_id for run_id in run_ids if run_id not in by_run])
     rows = (row for some in silent for row in conn.execute(query.where(run.c.id.in_(some))))
     for run_id, own in groupby(rows, itemgetter(0)):
         _, tokens, mfu = zip(*own, strict=True)
-        found[run_id] = {"tokens_per_s": median(tokens), "mfu": None if None in mfu else median(mfu)}
-    return found
+        by_run[run_id] = {"tokens_per_s": median(tokens), "mfu": None if None in mfu else median(mfu)}
+    return by_run
 
 
 def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, float]:
@@ -175,8 +175,8 @@ def extra_highest(conn: Connection, campaign_id: int, name: str) -> dict[int, fl
     """
     query = select(run.c.id, func.max(metric_extra.c.value)).join(attempt, attempt.c.id == metric_extra.c.attempt_id)
     query = query.join(run, PRESENT)
-    found = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))
-    return {run_id: value for run_id, value in found if value is not None and math.isfinite(value)}
+    rows = conn.execute(query.where(run.c.campaign_id == campaign_id, metric_extra.c.name == name).group_by(run.c.id))
+    return {run_id: value for run_id, value in rows if value is not None and math.isfinite(value)}
 
 
 def _non_finite(masks: dict[int, int]) -> dict[str, int]:
@@ -187,7 +187,7 @@ def _non_finite(masks: dict[int, int]) -> dict[str, int]:
 
 
 def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array[float]]) -> dict[str, int]:
-    found = {}
+    ends = {}
     for bit, name in enumerate(_COLUMNS):
         last = max((number for mask, number in newest.items() if mask >> bit & 1), default=None)
         if (
@@ -195,5 +195,5 @@ def _ended_at(newest: dict[int, int], step: array[int], figures: dict[str, array
             and name in figures
             and not any(map(math.isfinite, figures[name][bisect_right(step, last) :]))
         ):
-            found[name] = last
-    return found
+            ends[name] = last
+    return ends

@@ -46,11 +46,11 @@ def to_json(value: object) -> str:
     left out.
     """
     try:
-        found = _ENCODER.encode(value)
+        text = _ENCODER.encode(value)
     except (ValueError, RecursionError):
         return _ENCODER.encode(_plain(value))
-    nested = found.count("{") + found.count("[") > MAX_DEPTH
-    return _ENCODER.encode(_plain(value)) if nested or _SUSPECT.search(found) else found
+    nested = text.count("{") + text.count("[") > MAX_DEPTH
+    return _ENCODER.encode(_plain(value)) if nested or _SUSPECT.search(text) else text
 
 
 def is_whole(value: object, least: int = 0, most: int = MAX_WHOLE) -> TypeGuard[int]:

@@ -194,13 +194,13 @@ class Store:
             return
         path, opened = self._file
         with self._named_file_errors():
-            found = _identity(path) if path.exists() else None
-        if found == opened:
+            identity = _identity(path) if path.exists() else None
+        if identity == opened:
             return
-        if found is None or found.inode != opened.inode:
+        if identity is None or identity.inode != opened.inode:
             raise StoreMissing(f"{path} was deleted or replaced while it was in use", hint="put the file back")
         self._engine.dispose()  # mounted anew, as another device: what is open leads to the mount that was
-        self._file = path, found
+        self._file = path, identity
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -298,8 +298,8 @@ def now_s(conn: Connection) -> ColumnElement[float]:
 
 def insert_into(conn: Connection, target: Table) -> sqlite.Insert | postgresql.Insert:
     """Return an INSERT of the connection's dialect, which has a clause for conflicts."""
-    found: sqlite.Insert | postgresql.Insert = dialect_of(conn.dialect.name).insert(target)
-    return found
+    statement: sqlite.Insert | postgresql.Insert = dialect_of(conn.dialect.name).insert(target)
+    return statement
 
 
 def dialect_of(database: str) -> ModuleType:
@@ -315,17 +315,17 @@ def dialect_of(database: str) -> ModuleType:
 
 def check_version(conn: Connection) -> None:
     """As `Store.check_schema`, within a transaction."""
-    if (found := read_version(conn)) != HEAD:
-        raise SchemaMismatch(found, HEAD)
+    if (version := read_version(conn)) != HEAD:
+        raise SchemaMismatch(version, HEAD)
 
 
 def read_version(conn: Connection) -> str | None:
     """Return the schema revision of a database, None if it has no schema."""
     if conn.dialect.name == "sqlite":
-        known = inspect(conn).has_table(_VERSION.name)
+        has_version = inspect(conn).has_table(_VERSION.name)
     else:  # SQLAlchemy's own question costs more, and a thousand agents ask it every five seconds
-        known = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
-    if not known:
+        has_version = conn.execute(select(func.to_regclass(_VERSION.name))).scalar() is not None
+    if not has_version:
         return None
     return conn.execute(select(_VERSION.c.version_num)).scalar_one_or_none()
 
@@ -345,8 +345,8 @@ def _create_file(path: Path) -> None:
 
 
 def _identity(path: Path) -> _Identity:
-    found = path.stat()
-    return _Identity(found.st_dev, found.st_ino)
+    info = path.stat()
+    return _Identity(info.st_dev, info.st_ino)
 
 
 def _is_empty(conn: Connection) -> bool:

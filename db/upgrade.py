@@ -28,8 +28,8 @@ def upgrade(store: Store) -> tuple[str | None, str]:
     with store.write() as conn:
         if not store.is_sqlite:  # two upgrades at once: the second waits, then finds nothing left to do
             conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-        found = read_version(conn)
-        if found is None:
+        version = read_version(conn)
+        if version is None:
             create_tables(conn)
         else:
             config = migrations()
@@ -37,9 +37,9 @@ def upgrade(store: Store) -> tuple[str | None, str]:
             try:
                 command.upgrade(config, "head")
             except CommandError as error:
-                message = f"this version cannot upgrade a store of schema {found}"
+                message = f"this version cannot upgrade a store of schema {version}"
                 raise StoreError(message, "use the version that made it, or a new store: `--store`") from error
-    return found, HEAD
+    return version, HEAD
 
 
 def migrations() -> Config:

@@ -151,19 +151,19 @@ def _below(
 ) -> Iterator[Place]:
     names = at[:1] or sorted(os.listdir(folder))
     for name in names:
-        here, place = (*parts, name), path / name
+        within, place = (*parts, name), path / name
         try:
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:  # jobs replace and remove files all the time
             continue
-        part = part_of(here)
+        part = part_of(within)
         whole = part is Part.TREE and len(at) < 2
-        if why := _doubt(folder, name, info, mount, part):
-            yield Place(place, None, info, folder, why)
+        if doubt := _doubt(folder, name, info, mount, part):
+            yield Place(place, None, info, folder, doubt)
             continue
         if stat.S_ISDIR(info.st_mode):
             with suppress(FileNotFoundError), _opened(name, folder) as inner:
-                yield from _below(inner, mount, place, here, _all if whole else part_of, at[1:])
+                yield from _below(inner, mount, place, within, _all if whole else part_of, at[1:])
         yield Place(place, part, info, folder)
 
 

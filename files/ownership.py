@@ -37,9 +37,9 @@ class Distrusted(Exception):
         owner: the other user, if the file or a folder belongs to one.
     """
 
-    def __init__(self, why: str, hint: str, owner: int | None = None) -> None:
-        super().__init__(why)
-        self.why, self.hint, self.owner = why, hint, owner
+    def __init__(self, reason: str, hint: str, owner: int | None = None) -> None:
+        super().__init__(reason)
+        self.why, self.hint, self.owner = reason, hint, owner
 
 
 def distrust(path: Path, root: Path | None = None) -> Distrusted | None:
@@ -198,8 +198,8 @@ def _only_us(gid: int) -> bool:
 
 
 def _is_named(gid: int) -> bool:
-    named = set(os.environ.get(TRUSTED_GROUPS, "").replace(",", " ").split())
-    return bool(named and {str(gid), group_name(gid)} & named)
+    trusted = set(os.environ.get(TRUSTED_GROUPS, "").replace(",", " ").split())
+    return bool(trusted and {str(gid), group_name(gid)} & trusted)
 
 
 def _is_trusted(user: int) -> bool:

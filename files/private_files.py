@@ -66,8 +66,8 @@ def drop_lists(place: str | Path | int) -> None:
 
 def is_opened(folder: Path) -> bool:
     """Return whether the folder is this user's, and was opened to a group."""
-    found = folder.stat()
-    return found.st_mode & _OPENED == _OPENED and found.st_uid == os.geteuid()
+    info = folder.stat()
+    return info.st_mode & _OPENED == _OPENED and info.st_uid == os.geteuid()
 
 
 def make_folder(folder: Path, *, closed: bool = False) -> None:
@@ -128,9 +128,9 @@ def open_private(path: str | Path, flags: int, *, closed: bool = False) -> int:
 
 def open_file(path: str | Path | int) -> None:
     """Let the group of a file of this user's read it, and nobody write to it."""
-    found = os.stat(path)  # noqa: PTH116 - of an open file too
+    info = os.stat(path)  # noqa: PTH116 - of an open file too
     drop_lists(path)  # else the group's bits of the mode would be a list's mask
-    os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700 | 0o040 | (0o010 if found.st_mode & stat.S_IXUSR else 0))  # noqa: PTH101
+    os.chmod(path, stat.S_IMODE(info.st_mode) & 0o700 | 0o040 | (0o010 if info.st_mode & stat.S_IXUSR else 0))  # noqa: PTH101
 
 
 def close_file(path: Path) -> None:
@@ -140,6 +140,6 @@ def close_file(path: Path) -> None:
 
 
 def _open_new(descriptor: int) -> None:
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IRGRP:
+    info = os.fstat(descriptor)
+    if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & stat.S_IRGRP:
         open_file(descriptor)

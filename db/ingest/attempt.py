@@ -50,7 +50,7 @@ class GpuSpool(Spool[GpuBatch]):
         """A row for each GPU that is new and for each sample, and the events."""
         key = {"attempt_id": source.attempt_id, "node_rank": self.number}
         if batch.devices:
-            rows = [{**key, "gpu": gpu, **found} for gpu, found in batch.devices.items()]
+            rows = [{**key, "gpu": gpu, **device} for gpu, device in batch.devices.items()]
             conn.execute(insert_into(conn, schema.gpu).values(rows).on_conflict_do_nothing())
         insert_gpu_samples(conn, [(source.attempt_id, self.number, *row) for row in batch.samples.values()])
         for event in batch.events:
@@ -82,15 +82,15 @@ class AttemptSpools:
 def drain_attempt(
     store: Store,
     spools: AttemptSpools,
-    seen: Callable[[int], Source] | None = None,
+    source_of: Callable[[int], Source] | None = None,
     renew_lease: Callable[[], None] = lambda: None,
     stretches: float = inf,
 ) -> bool:
     """Take all new lines of an attempt's spools into the store; return whether some were left.
 
     Args:
-        seen: the store's known position in each spool, by `Spool.number`; a spool of just that size is left alone. By
-            default the store is asked.
+        source_of: return the store's position in a spool, by `Spool.number`; a spool of just that size is left alone.
+            By default the store is asked.
         renew_lease: called before each spool and each stretch of it, which together may outlast a lease. An exception
             from it ends this. Agents act under no lease.
         stretches: the most to take of each spool.
@@ -104,7 +104,7 @@ def drain_attempt(
     left = False
     for spool in spools:
         try:
-            left |= drain(store, spool, seen and seen(spool.number), renew_lease, stretches)
+            left |= drain(store, spool, source_of and source_of(spool.number), renew_lease, stretches)
         except (StoreUnreachable, StaleWrite):
             raise
         except (OSError, StoreError) as exc:

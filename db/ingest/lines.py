@@ -38,8 +38,8 @@ class SpoolEvent:
     @property
     def message(self) -> str:
         """The text for people."""
-        said = self.data.get("message")
-        return said if isinstance(said, str) else ""
+        text = self.data.get("message")
+        return text if isinstance(text, str) else ""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -122,9 +122,9 @@ def take_lines(block: bytes, offset: int, batch: B, take: Callable[[bytes, B], s
         take: adds a line to the batch; returns the fault of a bad one.
     """
     for line in block.split(b"\n")[:-1]:
-        if why := take(line, batch):
+        if reason := take(line, batch):
             prefix = line.decode(errors="replace")[:PREFIX]
-            batch.bad.append(BadLine(offset + batch.length, len(line) + 1, why, prefix))
+            batch.bad.append(BadLine(offset + batch.length, len(line) + 1, reason, prefix))
         batch.lines += 1
         batch.length += len(line) + 1
 
@@ -307,13 +307,15 @@ def _take_gpus(line: bytes, batch: GpuBatch) -> str | None:
 
 def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
     devices = row["devices"]
-    if not (isinstance(devices, list) and all(isinstance(one, dict) and _is_gpu(one.get("gpu")) for one in devices)):
+    if not (
+        isinstance(devices, list) and all(isinstance(device, dict) and _is_gpu(device.get("gpu")) for device in devices)
+    ):
         return "not a list of GPUs"
-    for one in devices:
-        given = {"node": row.get("node"), **one}
-        texts = {name: said if isinstance(said := given.get(name), str) else "" for name in _TEXTS}
-        figures = {name: given[name] if _is_number(given.get(name)) else None for name in _DEVICE_FIGURES}
-        batch.devices.setdefault(one["gpu"], {**texts, **figures})
+    for device in devices:
+        fields = {"node": row.get("node"), **device}
+        texts = {name: text if isinstance(text := fields.get(name), str) else "" for name in _TEXTS}
+        figures = {name: fields[name] if _is_number(fields.get(name)) else None for name in _DEVICE_FIGURES}
+        batch.devices.setdefault(device["gpu"], {**texts, **figures})
     return None
 
 

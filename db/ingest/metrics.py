@@ -118,10 +118,10 @@ class MetricSpool(Spool[_Part]):
             return
         batch.sifted = True
         attempt, run = schema.attempt.c, schema.run.c
-        known = select(attempt.last_step, run.target_step).join_from(
+        query = select(attempt.last_step, run.target_step).join_from(
             schema.attempt, schema.run, run.id == attempt.run_id
         )
-        last, target = conn.execute(known.where(attempt.id == self.attempt_id)).one()
+        last, target = conn.execute(query.where(attempt.id == self.attempt_id)).one()
         batch.begins = last is None
         if target is None:
             target = next((event.data["steps"] for event in batch.events if _counts_steps(event)), None)
@@ -147,17 +147,17 @@ class MetricSpool(Spool[_Part]):
 
     def _rows_before(self, end: int) -> Iterator[dict[str, float]]:
         at = 0
-        while at < end and (found := read_on(self.path, at, min(MAX_BYTES, end - at))):
-            lines = found.chunk if found.endless else found.chunk[: found.chunk.rfind(b"\n") + 1]
+        while at < end and (stretch := read_on(self.path, at, min(MAX_BYTES, end - at))):
+            lines = stretch.chunk if stretch.endless else stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
             yield from parse(lines, at).rows
-            if not (taken := found.skipped + len(lines)):
+            if not (length := stretch.skipped + len(lines)):
                 return
-            at += taken
+            at += length
 
     def _tell(self, conn: Connection, source: Source, order: StepOrder) -> None:
-        known = set(conn.execute(self._told().with_only_columns(schema.events.c.kind)).scalars()) if order.found else ()
+        kinds = set(conn.execute(self._told().with_only_columns(schema.events.c.kind)).scalars()) if order.found else ()
         for kind, data in order.found.items():
-            if kind not in known:
+            if kind not in kinds:
                 source.tell(conn, kind, _WHY[kind].format(**data), data)
 
     def _told(self, *kinds: str) -> Select[Any]:
@@ -213,11 +213,11 @@ def _know_memory(conn: Connection, source: Source, data: Mapping[str, Any]) -> N
     micro_batch = data.get("micro_batch", micro_batch)
     if memory_key is None or not is_whole(micro_batch, 1, MAX_INT):
         return
-    given = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
-    if given:
-        device, torch = (said if isinstance(said := data.get(name), str) else "" for name in ("device", "torch"))
+    figures = {name: value for name in _MEMORY_FIGURES if _is_size(value := data.get(name))}
+    if figures:
+        device, torch = (text if isinstance(text := data.get(name), str) else "" for name in ("device", "torch"))
         key = memory_observation_key(memory_key, device, torch)
-        observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **given))
+        observe_memory(conn, MemoryObservation(key, source.attempt_id, micro_batch, oom=False, **figures))
 
 
 def _is_size(value: object) -> bool:

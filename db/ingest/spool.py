@@ -150,20 +150,20 @@ def ingest(
     """
     source = source or spool.source(store)
     nothing = IngestResult(0, source.offset, 0, 0, caught_up=True)
-    found = read_on(spool.path, source.offset, max_bytes)
-    if found is None:
+    stretch = read_on(spool.path, source.offset, max_bytes)
+    if stretch is None:
         return nothing
-    if found.size < source.offset or (found.skipped and within_line(spool.path, source.offset, max_bytes)):
-        return _begin_again(store, spool, source, found.size)
-    begin, lines = source.offset + found.skipped, found.chunk[: found.chunk.rfind(b"\n") + 1]
+    if stretch.size < source.offset or (stretch.skipped and within_line(spool.path, source.offset, max_bytes)):
+        return _begin_again(store, spool, source, stretch.size)
+    begin, lines = source.offset + stretch.skipped, stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
     batch = spool.parse(lines, begin)
-    if found.endless:  # wait for this line's end, and the spool would never move again
-        prefix = found.chunk[:PREFIX].decode(errors="replace")
-        batch.bad.append(BadLine(begin, len(found.chunk), "a line without end", prefix))
-        batch.lines, batch.length = 1, len(found.chunk)
-    batch.length += found.skipped
+    if stretch.endless:  # wait for this line's end, and the spool would never move again
+        prefix = stretch.chunk[:PREFIX].decode(errors="replace")
+        batch.bad.append(BadLine(begin, len(stretch.chunk), "a line without end", prefix))
+        batch.lines, batch.length = 1, len(stretch.chunk)
+    batch.length += stretch.skipped
     # What is left may end in mid-line: nothing more to take before the rest of that line is there.
-    caught_up = not found.more
+    caught_up = not stretch.more
     if not batch.length:
         return replace(nothing, caught_up=caught_up)
     with store.write() as conn:
@@ -180,7 +180,7 @@ def ingest(
 def drain(
     store: Store,
     spool: Spool[Any],
-    seen: Source | None,
+    source: Source | None,
     renew_lease: Callable[[], None],
     stretches: float = inf,
 ) -> bool:
@@ -189,27 +189,27 @@ def drain(
     Arguments are those of `attempt.drain_attempt`; raises as `ingest`.
     """
     renew_lease()
-    found = read_on(spool.path, 0, 0)
-    left = found is not None and (seen is None or found.size != seen.offset)
+    stretch = read_on(spool.path, 0, 0)
+    left = stretch is not None and (source is None or stretch.size != source.offset)
     while left and stretches > 0:
         renew_lease()
-        result = ingest(store, spool, seen)
+        result = ingest(store, spool, source)
         stretches -= not result.stale
         # Stale by what was seen long ago: another caller may have ended since, and left the rest.
-        left = not result.caught_up and (seen is not None or not result.stale)
-        seen = None
+        left = not result.caught_up and (source is not None or not result.stale)
+        source = None
     return left
 
 
 def _insert(conn: Connection, spool: Spool[B], source: Source, batch: B, lines: bytes, offset: int) -> list[BadLine]:
     """If the store refuses some of them they are halved until only the refused line is left out."""
-    why = refusal(conn, partial(spool.insert, conn, source, batch))
-    if why is None:
+    error = refusal(conn, partial(spool.insert, conn, source, batch))
+    if error is None:
         return batch.bad
     middle = _middle(lines)
     if not middle:
         prefix = lines.decode(errors="replace")[:PREFIX]
-        return [BadLine(offset, len(lines), f"the store does not take it ({first_line(why)})", prefix)]
+        return [BadLine(offset, len(lines), f"the store does not take it ({first_line(error)})", prefix)]
     parts = (lines[:middle], offset), (lines[middle:], offset + middle)
     return [bad for part, at in parts for bad in _insert(conn, spool, source, spool.parse(part, at), part, at)]
 
@@ -233,12 +233,14 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> 
     # Then wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
     row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:
-        told = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
-        if told is None:
+        newest = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
+        if newest is None:
             message = f"the spool has {size} bytes, {source.offset} were read before; it is read again"
             source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
-        recent = told is None or 0 <= database_now(conn) - told.ts_s < STALE_S or size >= told.data.get("offset", 0)
+        recent = (
+            newest is None or 0 <= database_now(conn) - newest.ts_s < STALE_S or size >= newest.data.get("offset", 0)
+        )
         if recent and size < source.offset and state in ACTIVE_ATTEMPT and not store.is_sqlite:
             return IngestResult(0, source.offset, 0, 0, caught_up=True)
         stale = not spool.move(conn, source, 0)
@@ -259,8 +261,8 @@ def _knowing(conn: Connection, spool: Spool[Any], source: Source) -> Source:
     query = select(row.kind, row.message, row.data, row.ts_s).where(
         row.run_id == source.run_id, row.attempt_id == source.attempt_id
     )
-    known = (identity for event in conn.execute(query) for identity in _identities(*event))
-    return replace(source, known=frozenset(known))
+    identities = (identity for event in conn.execute(query) for identity in _identities(*event))
+    return replace(source, known=frozenset(identities))
 
 
 def _identities(

@@ -130,9 +130,9 @@ def _from_stage_sql(table: Table, stage: str) -> str:
 def _insert_sql(table: Table, database: str, rows: int) -> str:
     """The INSERT as text for the driver: rows reach it as they are, many at once."""
     kind, place = dialect_of(database), "?" if database == "sqlite" else "%s"
-    one = kind.insert(table).values(dict.fromkeys(table.columns.keys(), literal_column("?")))
+    statement = kind.insert(table).values(dict.fromkeys(table.columns.keys(), literal_column("?")))
     marks = ["?"] * len(table.columns)
-    head, tail = str(_on_conflict(one, table).compile(dialect=kind.dialect())).split(f"({', '.join(marks)})")
+    head, tail = str(_on_conflict(statement, table).compile(dialect=kind.dialect())).split(f"({', '.join(marks)})")
     return head + ", ".join([f"({', '.join([place] * len(marks))})"] * rows) + tail
 
 
@@ -159,12 +159,12 @@ def _merge(first: Any, second: Any, also: ColumnElement[bool]) -> dict[str, Colu
     masks: list[ColumnElement[int]] = []
     for bit, name in enumerate(_COLUMNS):
         first_flag, second_flag = (_flag(row, 1 << bit) for row in (first, second))
-        known = or_(first[name].is_not(None), first_flag != _ZERO)
-        chosen[name] = case((known, first[name]), (also, second[name]))
-        masks.append(case((known, first_flag), (also, second_flag), else_=_ZERO))
+        is_set = or_(first[name].is_not(None), first_flag != _ZERO)
+        chosen[name] = case((is_set, first[name]), (also, second[name]))
+        masks.append(case((is_set, first_flag), (also, second_flag), else_=_ZERO))
     return {**chosen, "nonfinite": reduce(operator.add, masks)}
 
 
 def _flag(row: Any, flag: int) -> ColumnElement[int]:
-    found: ColumnElement[int] = row.nonfinite.bitwise_and(literal_column(str(flag)))
-    return found
+    bit: ColumnElement[int] = row.nonfinite.bitwise_and(literal_column(str(flag)))
+    return bit
