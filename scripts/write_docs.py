@@ -49,7 +49,7 @@ from dscampaign.orchestrator.spec.sections import (
     TensorBoardConfig,
     WandbConfig,
 )
-from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, PASSED_OPTIONS, SlurmConfig
+from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, SlurmConfig
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
 END: Final = "<!-- end -->\n"
@@ -84,22 +84,20 @@ _INTRODUCTION = """\
 
 <!-- Made by `python scripts/write_docs.py`. -->
 
-Data goes to standard output, everything else to standard error. In commands that read, and in `submit`, `reconcile`,
-`cancel` and `retry`, `--json` prints one document with a `schema_version`; fields are only ever added, and numbers that
-are none stand there as the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
-`counts` has the number of runs in each state, and `completed_early` beside it how many of the completed ones ended
-before their target step; of a run, `completed_early` (in the report `early`) is true or false.
-`-o` names a format and `--output` a file or folder. `--json` is `-o json`. `campaign export` writes CSV.
-`NAME` is a campaign or its spec file, and may be left out where the store has only one campaign.
-`--debug` anywhere shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are respected.
+`NAME` is a campaign or its spec file; leave it out if the store has only one campaign. `RUN` may be a pattern. Data
+goes to standard output, everything else to standard error. `--debug` shows tracebacks. `NO_COLOR`, `FORCE_COLOR` and
+`TERM=dumb` are respected.
 
-Shell completion: `campaign completion --help`.
+`--json` (`-o json`) of commands that read, and of `submit`, `reconcile`, `cancel` and `retry`, prints one document. Its
+fields keep their meaning within a `schema_version`. Numbers that are not finite are the texts `"NaN"`, `"Infinity"` and
+`"-Infinity"`. `counts` has the number of runs in each state, `completed_early` those of the completed that ended before
+their target step. `campaign export` writes CSV.
 
 ## Settings
 
-Each is taken from the first place that gives it: the command line, an environment variable, the spec, the nearest
-`campaign.toml` in this folder or above, `$XDG_CONFIG_HOME/dscampaign/campaign.toml`, the default.
-`campaign explain --config` shows which it was.
+The first place that gives a setting counts: the command line, its variable, the spec, the nearest `campaign.toml` in
+this folder or above, `$XDG_CONFIG_HOME/dscampaign/campaign.toml`, the default. `campaign explain --config` shows which
+it was.
 
 | setting | option | variable | default |
 |---|---|---|---|
@@ -108,8 +106,8 @@ Each is taken from the first place that gives it: the command line, an environme
 | `ask_above_runs` | | `CAMPAIGN_ASK_ABOVE_RUNS` | `20` |
 | `ask_above_gpu_hours` | | `CAMPAIGN_ASK_ABOVE_GPU_HOURS` | `100` |
 
-`submit` and `retry --all` ask before they submit more than that, `submit` also before it ends a run. Without a terminal
-to confirm on, they need `--yes`.
+`submit` and `retry --all` ask for confirmation above these limits, `submit` also before it ends a run. Without a
+terminal they need `--yes`.
 """
 
 
@@ -226,11 +224,10 @@ def _meaning(field: FieldInfo) -> str:
 
 
 def _options() -> Iterator[str]:
-    yield "### Other options of sbatch\n"
-    names = ", ".join(f"`{name}`" for name in sorted(PASSED_OPTIONS))
-    yield f"Passed through, written with dashes or underscores: {names}.\n"
-    yield "Refused, because this program sets them or does without:\n\n| option | why |\n|---|---|"
-    yield from (f"| `{name}` | {why} |" for name, why in OWNED_OPTIONS.items())
+    yield "### Options of sbatch that are refused\n\n| options | why |\n|---|---|"
+    for why in dict.fromkeys(OWNED_OPTIONS.values()):
+        names = ", ".join(f"`{name}`" for name, reason in OWNED_OPTIONS.items() if reason == why)
+        yield f"| {names} | {why} |"
     yield ""
 
 

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
     """List the campaigns of the store.
 
-    Shows the owner, the device-hours (GPUs, else ranks), the last activity and the runs by state of each campaign,
-    the most recently active first.
+    Shows owner, device-hours, last activity and runs by state, the most recently active campaign first.
 
     Examples:
       campaign list
@@ -68,9 +67,9 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
 def rm(name: str, yes: bool, place: PlaceOptions) -> int:
     """Remove a campaign.
 
-    Deletes its files, with checkpoints and logs, and its records in the store. Other files in its folder, symbolic
-    links and mounts stay, and are listed. The campaign must be settled, or its folder deleted and no job left. Lists
-    the files, and asks. If it is interrupted, the same command finishes it.
+    Deletes its files, with checkpoints and logs, and its records in the store, after it listed them and asked. Other
+    files, symbolic links and mounts stay. The campaign must be settled, or its folder deleted and no job left. If it is
+    interrupted, the same command finishes it.
 
     Examples:
       campaign rm sweep
@@ -109,9 +108,9 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     """Delete files that no result needs, of a campaign or of all.
 
-    Deletes checkpoints of settled runs beyond train.keep_checkpoints, half-written checkpoints, and copies of code that
-    no attempt ran; the last two only once they are an hour old. Lists the files and the size of each kind, and asks.
-    Never touches unsettled runs, your own files, symbolic links and mounts.
+    Deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are an hour old, half-written
+    checkpoints and copies of code that no attempt ran, after it listed them and asked. Never touches unsettled runs,
+    your own files, symbolic links and mounts.
 
     Examples:
       campaign gc --dry-run
@@ -181,11 +180,10 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
 def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> int:
     """Let a group read a campaign.
 
-    By default only you can read the shared folder. This lets a group use `status`, `explain`, `logs`, `report`,
-    `recommend` and `compare`: it can read the folders of the runs, now and later, and a SQLite store with everything in
-    it. It cannot write, read job files and their environment, or, without --checkpoints, read checkpoints. Lists the
-    readable folders, and the folders that still keep the group out. Refuses if other files lie in `dir`, which the
-    group could then read: this campaign needs a `dir` of its own.
+    The group can then use `status`, `explain`, `logs`, `report`, `recommend` and `compare`. It reads the folders of
+    runs, now and later, and a SQLite store with everything in it; it reads neither job files nor, without
+    --checkpoints, checkpoints, and writes nothing. Refuses if other files lie in `dir`: this campaign needs a `dir` of
+    its own.
 
     Examples:
       campaign share sweep --group vision
@@ -234,7 +232,7 @@ def upgrade(place: PlaceOptions) -> int:
     """Create or upgrade the store's tables.
 
     SQLite needs this only after an upgrade of this program, PostgreSQL also before its first use. Stop reconcilers of
-    the older version first. Jobs may keep running: their metrics wait in files.
+    the older version first; jobs may keep running.
 
     Examples:
       campaign db upgrade --store postgresql://me@db/campaigns
@@ -266,12 +264,11 @@ def prune(
 ) -> int:
     """Thin the metrics of runs that ended long ago, of a campaign or of all.
 
-    Keeps one step in N of each run, and one sample in N of each GPU, by the spec's `retention` or by --keep-every.
-    Held-out losses, values that are not finite, the first and the last step of each attempt, the lowest loss and the
-    peaks of memory stay; figures of GPUs are computed before. Reports, exports and `campaign explain` name the thinned
-    runs. Shows the number of rows, and asks. If it is interrupted, the same command finishes it.
+    Keeps one step in N of each run, and one sample in N of each GPU. Held-out losses, values that are not finite, the
+    first and last step of each attempt, the lowest loss and the peaks of memory stay. Shows the number of rows, and
+    asks. If it is interrupted, the same command finishes it.
 
-    SQLite reuses the space but does not return it to the disk; `VACUUM` does, while the store is not in use.
+    SQLite reuses the space; `VACUUM` returns it to the disk, while the store is not in use.
 
     Examples:
       campaign db prune sweep --keep-every 10 --dry-run

@@ -51,8 +51,8 @@ TABLES: Final = ("steps", "runs", "attempts", "gpus", "events")
 def export(name: str | None, form: str | None, what: str, output: Path | None, place: PlaceOptions) -> int:
     """Export a campaign's results as CSV, JSON or Parquet.
 
-    Each step appears once, as reported by the newest attempt that ran it. Files are written atomically. The default
-    format is that of the file's name, or CSV. In Parquet, times are UTC timestamps.
+    Each step appears once, of the newest attempt that ran it. The default format is that of the file's name, or CSV. In
+    Parquet, times are UTC timestamps.
 
     Examples:
       campaign export sweep --output steps.csv
@@ -130,9 +130,9 @@ _SHOWN: Final = 8
 def promote(name: str | None, steps: int, condition: str | None, output: Path | None, place: PlaceOptions) -> int:
     """Write the spec of one longer run of the recommended condition.
 
-    It is the campaign's spec as submitted, without comments, matrix, repeats and screening, with the settings of that
-    condition and a new name. Notes list the settings that depend on the number of steps. Without a proven
-    recommendation, name a condition.
+    It is the campaign's spec without comments, matrix, repeats and screening, with the settings of that condition and a
+    new name. Notes list the settings that depend on the number of steps. Without a proven recommendation, name a
+    condition.
 
     Examples:
       campaign promote sweep --steps 20000
@@ -204,9 +204,8 @@ def weights(
 ) -> int:
     """Write a run's weights in the format of Transformers.
 
-    OUT becomes a folder with configuration, safetensors and tokenizer, which `from_pretrained` loads, with the same
-    loss on held-out text as the checkpoint, for any ZeRO stage, offload and number of ranks. It appears complete or not
-    at all. Needs the training stack on this machine, but no GPU.
+    OUT becomes a folder that `from_pretrained` loads, complete or absent, with the checkpoint's held-out loss. Needs
+    the training stack on this machine, but no GPU.
 
     Examples:
       campaign weights sweep zero_stage-3 ./model

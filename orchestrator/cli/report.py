@@ -63,11 +63,8 @@ def report(
 ) -> int:
     """Write a report of the results, with tables and figures.
 
-    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV and SVG. Repeats of
-    a point of the matrix form one condition; intervals of medians are over repeats, never over steps.
-
-    With --watch the report follows the campaign: each file is replaced whole, so a page can be opened at any time, and
-    Ctrl-C leaves the last report. Metrics are as recent as the reconciler's last pass.
+    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV and SVG. With --watch,
+    each file is replaced whole, and Ctrl-C leaves the last report. Metrics are as recent as the reconciler's last pass.
 
     Examples:
       campaign report sweep --watch --interval 60
@@ -126,8 +123,8 @@ def recommend(
 ) -> int:
     """Recommend a configuration: a sentence, and all conditions, best first.
 
-    Configurations that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
-    axis changes the loss; --by sets another objective. If the fastest learns worse than another, --by decides.
+    Conditions that failed, ran changed or nearly filled the memory are out. Among the others speed leads, unless an
+    axis changes the loss; --by sets another objective.
 
     Examples:
       campaign recommend sweep --by loss
@@ -160,10 +157,9 @@ def recommend(
 def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Shows the
-    differences of the configurations, then the figures and their meaning. For two campaigns, compares the conditions
-    with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign. If A and B are parts of titles,
-    such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
+    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Of two campaigns,
+    compares the conditions with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign. If A and
+    B are parts of titles, such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
 
     With --fail-if, B may be slower than A by a part of the step time, and its loss higher by a number. A limit fails if
     the whole interval is above it (exit code 1), and passes if none of the interval is (0). Otherwise the repeats do

@@ -57,10 +57,9 @@ def status(
 ) -> int:
     """Show the status of a campaign.
 
-    NAME is a campaign or its spec file; leave it out if there is only one. RUN may be a pattern. Loss and speed are
-    those of the last step that the reconciler has read; a completed run has its final loss and speed. If runs do
-    not fit on the screen, or all have ended, shows conditions (all repeats of a point) with medians, the worst first; a
-    file or a pipe gets every run.
+    RUN may be a pattern. Loss and speed are those of the last step that the reconciler has read; a completed run has
+    its final loss and speed. If runs do not fit on the screen, or all have ended, shows conditions (all repeats of a
+    point) with medians, the worst first.
 
     Examples:
       campaign status sweep --watch
@@ -100,7 +99,7 @@ def status(
 def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: bool) -> int:
     """Explain the state of a run, or of a campaign.
 
-    For a run: its configuration, why each attempt ended, the log line that proves it, what to do, and its events.
+    Of a run: its configuration, and of each attempt the end, the log line that proves it, and what to do.
 
     Examples:
       campaign explain sweep
@@ -147,7 +146,7 @@ def logs(
     """Show the output of a rank of a run.
 
     Until the rank prints something, shows the output of the launcher or of the batch job. On a terminal, shows progress
-    bars in their last state, and passes colours but no other escape sequence; a file or a pipe gets the log as it is.
+    bars in their last state and removes escape sequences except colours.
 
     Examples:
       campaign logs sweep zero_stage-2 -f
@@ -194,10 +193,9 @@ def doctor(
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
-    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job on the spec's partition,
-    with the GPUs of a node, checks that node: driver, GPUs and the links between them, memory, the disk at nvme_path,
-    torch, DeepSpeed and its operators, an all-reduce by the launcher, clocks, and whether it reaches the
-    database. With `executor: local`, this machine is that node.
+    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job checks a node of its
+    partition: driver, GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce,
+    clocks, and the database.
 
     Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: the only
     problem is that Slurm or the store did not respond.
@@ -233,8 +231,8 @@ UNKNOWN: Final = "Add evidence: `--job ID`, the logs of the other ranks, standar
 def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
-    PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt. All are taken to be
-    of a job. Needs no spec and no store, and writes nothing. Of a large log the beginning and the end are read.
+    PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt; all are of one job.
+    Needs no spec and no store, and writes nothing.
 
     Prints the failure class, the line that proves it, and what to do next. Exit code 1: nothing shows why it ended.
 

@@ -99,8 +99,7 @@ RECONCILER_TIME: Final = "1-0"
 def init(path: Path, template: str, scale: str, script: Path | None, list_only: bool) -> int:
     """Write a spec from a template, or from an sbatch script.
 
-    Never overwrites a file. With `--scale smoke`, also writes the text that the spec trains on. With `--from-sbatch`,
-    comments in the spec list the lines that were taken over, that are no longer needed, and that were not understood.
+    Never overwrites a file. Comments in a spec from an sbatch script account for each of its lines.
 
     Examples:
       campaign init --from five-strategies sweep.yaml
@@ -149,7 +148,7 @@ def _from_sbatch(script: Path, path: Path) -> int:
 def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     """Check a spec and every run that it expands to.
 
-    Reports all errors at once, each with its line; with --json as a list, for editors and scripts.
+    Reports all errors at once, each with its line; with --json as a list.
 
     Examples:
       campaign validate campaign.yaml
@@ -184,9 +183,8 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, as_json: bool) -> int:
     """Show the effect of submitting a spec.
 
-    Changes nothing. Lists each run with its batch arithmetic (global batch = micro-batch x accumulation x ranks), the
-    number of parameters of its model, and the memory that weights, gradients and optimizer states take on a GPU; of
-    more than 60 runs a few. With RUN, shows that run's DeepSpeed configuration instead.
+    Changes nothing. Lists each run with its batch arithmetic, the parameters of its model, and the memory of weights,
+    gradients and optimizer states on a GPU; of more than 60 runs a few. With RUN, shows its DeepSpeed configuration.
 
     Examples:
       campaign plan campaign.yaml zero_stage-2
@@ -229,8 +227,8 @@ def render(
 ) -> int:
     """Write a batch script for a run, or for the reconciler.
 
-    The script of a run is self-contained: it holds the DeepSpeed configuration and all settings of the run, needs
-    neither the store nor the reconciler, and writes to a folder of its own.
+    The script of a run is self-contained: it needs neither the store nor the reconciler, and writes to a folder of its
+    own.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch

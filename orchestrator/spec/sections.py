@@ -26,16 +26,16 @@ ConfigChange = Literal["activation_checkpointing", "offload_optimizer", "zero_st
 
 
 class RetryRule(SpecSection):
-    """The meaning of an error of your own training; takes precedence over the built-in rules."""
+    """The meaning of an error of your own training, before the built-in rules."""
 
     match: Text
-    """Regular expression, searched in every rank's error and in each line of the logs. A search that takes too long,
-    as nested repetitions do, is given up."""
+    """Regular expression, searched in every rank's error and each line of the logs. A search that takes too long is
+    given up."""
     action: Literal["stop", "retry", "exclude_node", "smaller"]
-    """`stop` fails the run. `retry` retries it and counts against crash. `exclude_node` retries it on other nodes and
-    counts against infra. `smaller` treats it as out of memory and retries with a smaller micro-batch."""
+    """`stop` fails the run; `retry` counts against crash; `exclude_node` retries on other nodes and counts against
+    infra; `smaller` retries with a smaller micro-batch."""
     hint: str = ""
-    """Advice, shown with the failure."""
+    """Advice to show with the failure."""
 
     @field_validator("match")
     @classmethod
@@ -51,42 +51,41 @@ class RetryRule(SpecSection):
 
 
 class RetryConfig(SpecSection):
-    """How often to retry a run, by the kind of failure. A preemption or a time limit counts against nothing."""
+    """How often to retry a run, by [the kind of failure](failures.md)."""
 
     crash: Count = 3
-    """Retries after failures of the training itself, and after unexplained ones."""
+    """Retries after failures of the training, and unexplained ones."""
     infra: Count = 8
-    """Retries after failures of nodes, GPUs, network or storage."""
+    """After failures of nodes, GPUs, network or storage."""
     oom: Count = 4
-    """Retries with a smaller micro-batch after running out of GPU memory."""
+    """With a smaller micro-batch, after GPU memory ran out."""
     host_oom: Count = 2
-    """Retries with more host memory after running out of it."""
+    """With more host memory, after it ran out."""
     backoff_s: Count = 30
-    """Seconds before the first retry; doubled for each further retry."""
+    """Seconds before the first retry; each further wait is twice as long."""
     max_backoff_s: Count = 1800
-    """Maximum seconds before a retry."""
+    """Seconds before a retry, at most."""
     allow: tuple[ConfigChange, ...] = ()
-    """Changes that may be tried, one after another, if memory runs out at micro-batch 1: activation_checkpointing,
-    offload_optimizer, zero_stage (one higher each time). They change the measured run, and every table marks them."""
+    """Changes to try in turn if memory runs out at micro-batch 1: activation_checkpointing, offload_optimizer,
+    zero_stage (one higher each time). Tables mark changed runs."""
     exclude_h: Real = Field(default=24.0, ge=0)
-    """Hours for which to exclude a bad node; 0 excludes none."""
+    """Hours to exclude [a bad node](failures.md#bad-nodes); 0 excludes none."""
     hang_factor: Real = Field(default=20.0, ge=0)
-    """A run that makes no step for this many times the 99th percentile of its step time is cancelled and resumed; time
-    for compiling, saving and evaluating does not count. 0 disables this."""
+    """Multiple of the 99th percentile of step times after which a run without a step
+    [hangs](failures.md#hangs-and-stragglers); 0 disables this."""
     hang_min_s: Count = 600
-    """Minimum seconds without a step before a run counts as hanging."""
+    """Seconds without a step, at least, before a run hangs."""
     rules: tuple[RetryRule, ...] = ()
-    """Errors of your own training and their meaning; the first match counts."""
+    """Errors of your own training; the first match counts."""
 
 
 class PruneConfig(SpecSection):
-    """When to end a run early that cannot win. It fails as `pruned`, and `campaign retry` starts it again."""
+    """When to end a run that cannot win. It fails as `pruned`; `campaign retry` resumes it."""
 
     step_time_s: Real | None = Field(default=None, gt=0)
-    """End a run whose steps take longer than this: the median of at least 20 after `train.untimed_steps`.
-    Default: no limit."""
+    """Longest median step time in seconds, over at least 20 steps after `train.untimed_steps`."""
     not_finite: bool = False
-    """End a run of your own script whose newest ten losses are not finite. The built-in training ends by itself."""
+    """End a run of your own script whose newest ten losses are not finite; the built-in training ends by itself."""
 
 
 PARETO: Final = "pareto"
@@ -106,17 +105,14 @@ def _keep(value: Any) -> Any:
 
 
 class ScreenConfig(SpecSection):
-    """A short run of each point of the matrix before any runs in full."""
+    """A short run of each point before any runs in full."""
 
     steps: Annotated[Whole, Field(ge=2, le=2**31 - 1)]
-    """Optimizer steps of a screening run. The learning rate decays over these; the warm-up is at most a tenth of
-    them."""
+    """Optimizer steps of a screening run. The learning rate decays over these; warm-up takes at most a tenth."""
     keep: Annotated[int | str, BeforeValidator(_keep)] = PARETO
-    """Points to run in full, among points that do the same work: `pareto` those that no other beats in speed and
-    memory (with `objective: loss` or `time-to-loss`: in speed and loss); `3` the best three by `objective`;
-    `within 10%` all that are at most so much worse than the best."""
+    """[Points to run in full](#screening): `pareto`, a number such as `3`, or `within 10%`."""
     time: SlurmTime | None = None
-    """Time limit of a screening run's job. Default: that of the others."""
+    """Time limit of a screening job. Default: `slurm.time`."""
 
     def shortened(self, warmup_steps: int) -> dict[str, Any]:
         """Return the changes of `train` for a screening run, from a full run with this warm-up."""
@@ -172,12 +168,12 @@ Metrics = Annotated[dict[str, Annotated[str, BeforeValidator(_pattern)]], AfterV
 
 
 class RetentionConfig(SpecSection):
-    """Metrics that `campaign db prune` leaves of runs that ended long ago ([how](results.md#thinning-old-metrics))."""
+    """How `campaign db prune` [thins old metrics](results.md#thinning-old-metrics)."""
 
     keep_every: Annotated[Whole, Field(ge=2, le=1_000_000)]
-    """Keep a step, and a sample of each GPU, in so many."""
+    """Keep one step, and one sample of each GPU, in so many."""
     after_days: Annotated[Real, Field(ge=0, le=36_500)] = 30.0
-    """Days since the last attempt of a run ended."""
+    """Days since the run's last attempt ended."""
 
 
 _MAPPINGS: Final = {
@@ -215,22 +211,21 @@ def _mount(text: str) -> str:
 
 
 class ContainerConfig(SpecSection):
-    """The container in which a run's ranks start ([how](cluster.md#containers)). The agent stays outside of it."""
+    """The [container](cluster.md#containers) in which a run's ranks start."""
 
     image: Name
-    """Image, as the runtime takes it: a file (`.sqsh`, `.sif`), a folder, or a reference to a registry
-    (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis, `docker://...` with Apptainer)."""
+    """File (`.sqsh`, `.sif`), folder, or reference to a registry (`nvcr.io#nvidia/pytorch:25.01-py3` with pyxis,
+    `docker://...` with Apptainer)."""
     runtime: Literal["pyxis", "apptainer", "charliecloud"]
-    """Program that starts it: `pyxis` (Slurm's plugin for enroot), `apptainer` (or Singularity), `charliecloud`."""
+    """`pyxis` (Slurm's plugin for enroot), `apptainer` (or Singularity), `charliecloud`."""
     mounts: tuple[Annotated[Line, AfterValidator(_mount)], ...] = ()
-    """Further folders to mount: `/data`, `/host/data:/data`, or with `:ro` read-only. `dir`, the code, `workdir`, your
-    home folder, /dev/shm, and data that the spec names by an absolute path are mounted in any case."""
+    """Further folders: `/data`, `/host/data:/data`, or with `:ro` read-only."""
     workdir: Line | None = None
-    """Folder of the image in which the ranks start, by its absolute path. Default: `workdir`."""
+    """Absolute path of the folder inside in which ranks start. Default: the spec's `workdir`."""
     env: dict[Variable, EnvText] = Field(default={})
-    """Environment variables of the training in this image, over those in `env` and those of the image."""
+    """Variables of the training in this image, over those in `env` and the image."""
     writable: bool = False
-    """Let the training change files of the image. With pyxis and Apptainer the changes are gone with the attempt."""
+    """Let the training change files of the image; with pyxis and Apptainer for one attempt."""
 
     @model_validator(mode="after")
     def _of_its_runtime(self) -> ContainerConfig:
@@ -250,7 +245,7 @@ TOOLS: Final = ("wandb", "tensorboard", "mlflow")
 
 
 class WandbConfig(SpecSection):
-    """Weights & Biases. Credentials come from `WANDB_API_KEY` or `wandb login`, never from here."""
+    """Weights & Biases; `WANDB_API_KEY` or `wandb login` has the credentials."""
 
     project: Text | None = None
     """Default: `WANDB_PROJECT`, or the campaign's name."""
@@ -259,17 +254,17 @@ class WandbConfig(SpecSection):
     group: Text | None = None
     """Default: `WANDB_RUN_GROUP`, or the campaign's name."""
     mode: Literal["online", "offline"] | None = None
-    """`offline` keeps the run in files, for `wandb sync` to upload later. Default: `WANDB_MODE`, or online."""
+    """`online`, or `offline` for files that `wandb sync` uploads. Default: `WANDB_MODE`, or online."""
     tags: tuple[Text, ...] = ()
-    """Tags in addition to the campaign's name."""
+    """Tags beside the campaign's name."""
 
 
 class TensorBoardConfig(SpecSection):
     """TensorBoard: one folder per run."""
 
     dir: Text | None = None
-    """Absolute path of a folder that all nodes see; each run writes to `<campaign>/<run>` in it. Default:
-    `tensorboard/<run>` in the campaign's folder."""
+    """Absolute path that all nodes see; runs write to `<campaign>/<run>` in it. Default: `tensorboard/<run>` in the
+    campaign's folder."""
 
     @field_validator("dir")
     @classmethod
@@ -280,10 +275,10 @@ class TensorBoardConfig(SpecSection):
 
 
 class MlflowConfig(SpecSection):
-    """MLflow. Credentials come from `MLFLOW_TRACKING_USERNAME` and the like, never from here."""
+    """MLflow; `MLFLOW_TRACKING_USERNAME` and the like have the credentials."""
 
     tracking_uri: Text | None = None
-    """The tracking server, such as `https://mlflow.example.org`. Required. Default: `MLFLOW_TRACKING_URI`."""
+    """URL of the server. Default: `MLFLOW_TRACKING_URI`; one is required."""
     experiment: Text | None = None
     """Default: `MLFLOW_EXPERIMENT_NAME`, or the campaign's name."""
 
@@ -296,14 +291,14 @@ class MlflowConfig(SpecSection):
 
 
 class ForwardConfig(SpecSection):
-    """Tools that get each run's metrics while it trains: `[wandb, tensorboard]`, or a mapping with their options."""
+    """Tools that get each run's metrics while it trains."""
 
     wandb: WandbConfig | None = None
-    """Weights & Biases, see below."""
+    """Weights & Biases."""
     tensorboard: TensorBoardConfig | None = None
-    """TensorBoard, see below."""
+    """TensorBoard."""
     mlflow: MlflowConfig | None = None
-    """MLflow, see below."""
+    """MLflow."""
 
     @model_serializer(mode="wrap")
     def _named_ones(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -123,12 +123,12 @@ SlurmTime = Annotated[Text, _readable(parse_time_min)]
 
 
 class SlurmConfig(SpecSection):
-    """Resources that an attempt requests from Slurm. Any other long option of sbatch is accepted and passed through."""
+    """Resources that an attempt requests. Other long options of sbatch are passed through."""
 
     model_config = ConfigDict(extra="allow")
 
     partition: Text | None = None
-    """Partition, or several separated by commas. Default: the cluster's."""
+    """Partition, or several with commas. Default: the cluster's."""
     account: Text | None = None
     """Account to charge."""
     qos: Text | None = None
@@ -136,16 +136,16 @@ class SlurmConfig(SpecSection):
     nodes: Whole = Field(default=1, ge=1, le=100_000)
     """Nodes per run."""
     gpus_per_node: Text = "8"
-    """GPUs per node: a number, or Slurm's `type:number` such as `h100:8`; `0` for a run on CPUs."""
+    """GPUs per node: a number, or `type:number` such as `h100:8`; `0` for CPUs."""
     gres: Text | None = None
-    """Generic resources, for clusters where GPUs are requested this way (`gpu:h100:8`); replaces gpus_per_node. Without
-    GPUs among them, write `gpus_per_node: 0` beside it."""
+    """Generic resources, for clusters that request GPUs this way (`gpu:h100:8`); replaces gpus_per_node. Without GPUs
+    among them, set `gpus_per_node: 0`."""
     time: SlurmTime = "1:00:00"
-    """Time limit of one attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A longer run resumes."""
+    """Time limit of an attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A longer run resumes."""
     mem: MemorySize | None = None
-    """Memory per node, such as `512G`; `0` means all of it."""
+    """Memory per node, such as `512G`; `0` for all of it."""
     cpus_per_task: Whole | None = Field(default=None, ge=1)
-    """CPU cores per node: one task per node starts all its ranks."""
+    """CPU cores per node."""
     constraint: Text | None = None
     """Node features, such as `nvlink&ib`."""
     exclude: Text | None = None
@@ -155,13 +155,12 @@ class SlurmConfig(SpecSection):
     reservation: Text | None = None
     """Reservation to run in."""
     array_parallelism: Whole = Field(default=64, ge=1)
-    """Maximum number of attempts of one job array that run at a time."""
+    """Attempts of a job array that run at a time, at most."""
     setup: Lines = ()
-    """Shell lines to run before the training, such as `module load cuda`, as a list or a block of text: in the batch
-    script, so once, on the first node. Exported variables reach the processes on all nodes. A line that fails ends the
-    attempt; end one that may fail with `|| true`."""
+    """[Shell lines](cluster.md#setup) to run before the training, such as `module load cuda`: a list or a block of
+    text."""
     signal_delay_s: Whole = Field(default=120, ge=1)
-    """Seconds before the time limit at which a run saves a checkpoint and exits."""
+    """Seconds before the time limit at which a run saves and exits."""
 
     @model_validator(mode="before")
     @classmethod
