@@ -1,1 +1,1 @@
-"""The store: engine, tables, queries, upgrades. May import `files`."""
+"""The store: engine, tables, queries, upgrades."""

@@ -1,5 +1,5 @@
-"""Takes the spools of an attempt (append-only JSON lines) into the store. May import the rest of `db`, nothing else.
+"""Copy the spools of an attempt (append-only JSON lines) into the store.
 
-The parsers (`lines`, `gpu_lines`) and the reader of files (`reader`) need the standard library only, and forwarders
+The parsers (`lines`) and the reader of files (`reader`) need the standard library only, and forwarders
 use them too: nothing is imported here.
 """

@@ -1,1 +1,1 @@
-"""The versions of the schema, by Alembic. May import `db.schema`."""
+"""The versions of the schema, by Alembic."""

@@ -1,1 +1,1 @@
-"""One node of an attempt: claim, launch, watch, push, evidence. May import `collect`, `forward` and `shared`."""
+"""One node of an attempt: claim, launch, watch, push, evidence."""

@@ -1,4 +1,4 @@
-"""Find the metrics of a script that reports none. May import `jobs.shared` and `files`.
+"""Find the metrics of a script that reports none.
 
 A script that calls `report` is left alone. Otherwise the first node's agent looks, ten times a second, at the output of
 the first rank, and every ten seconds for TensorBoard's event files and the `trainer_state.json` of Transformers. The

@@ -1,1 +1,1 @@
-"""Layouts, formats and checks for login node and compute node. May import `db` and `files`."""
+"""Layouts, formats and checks for login node and compute node."""

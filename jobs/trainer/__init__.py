@@ -1,1 +1,1 @@
-"""The built-in trainer for causal language models; alone loads torch. May import `jobs.shared` and below."""
+"""The built-in trainer for causal language models. Nothing else loads torch."""

@@ -1,1 +1,1 @@
-"""A campaign seen by its user: desired, planned, running and logged. May import reconcile and below."""
+"""A campaign seen by its user: desired, planned, running and logged."""

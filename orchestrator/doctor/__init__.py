@@ -1,1 +1,1 @@
-"""Whether machine, cluster and nodes are fit for a spec. May import campaign and below."""
+"""Whether machine, cluster and nodes are fit for a spec."""

@@ -1,1 +1,1 @@
-"""Where attempts run: Slurm, or this machine. The only place that starts jobs; may import spec."""
+"""Where attempts run: Slurm, or this machine. The only place that starts jobs."""

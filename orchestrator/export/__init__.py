@@ -1,1 +1,1 @@
-"""Results as rows, files and frames. May import campaign and below."""
+"""Results as rows, files and frames."""

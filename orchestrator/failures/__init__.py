@@ -1,1 +1,1 @@
-"""Classifies ended attempts: evidence in, failure class with its proof out. Pure; may import executors and below."""
+"""Classify ended attempts: evidence in, failure class with its proof out. Pure."""

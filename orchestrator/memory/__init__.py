@@ -1,1 +1,1 @@
-"""Predicts the memory of a run, and the changes that make it fit. May import failures and below."""
+"""Predict the memory of a run, and the changes that make it fit."""

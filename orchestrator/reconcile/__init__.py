@@ -1,1 +1,1 @@
-"""The loop that brings a campaign to its desired state: observe, decide (pure), act. May import memory and below."""
+"""The loop that brings a campaign to its desired state: observe, decide (pure), act."""

@@ -1,4 +1,4 @@
-"""Results: the figures of runs, their comparison, and the report. May import campaign and below.
+"""Results: the figures of runs, their comparison, and the report.
 
 Imports go one way: `page` -> `compare` -> `measure`.
 """

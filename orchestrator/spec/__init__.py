@@ -1,1 +1,1 @@
-"""A YAML file becomes a checked list of runs: files, but no store and no cluster. May import only the leaves."""
+"""A YAML file becomes a checked list of runs: files, but no store and no cluster."""

@@ -1,1 +1,1 @@
-"""Comparisons of conditions: statistics, baselines, recommendations. May import `measure`."""
+"""Comparisons of conditions: statistics, baselines, recommendations."""

@@ -1,1 +1,1 @@
-"""The figures of each run from the store, without comparison. Imports nothing of `compare` and `page`."""
+"""The figures of each run from the store."""

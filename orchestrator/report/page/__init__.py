@@ -1,1 +1,1 @@
-"""The report as a page, as data and as figures. May import `compare` and `measure`."""
+"""The report as a page, as data and as figures."""
