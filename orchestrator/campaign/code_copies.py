@@ -98,20 +98,20 @@ class CodeCopies:
             return Code("")
         try:
             words = (word.rpartition("=")[2] for word in (*command, *config.env.values()))
-            named = [Path(self.workdir, word) for word in words]
-            tree = tree_around(folder, script, self.dir, self.spec, named)
+            files = [Path(self.workdir, word) for word in words]
+            tree = tree_around(folder, script, self.dir, self.spec, files)
             if tree is None:
                 limits = f"{TREE_LIMIT_FILES:,} files or {TREE_LIMIT_BYTES // 10**6} MB"
                 return Code(LIVE, why=f"the tree around {folder} holds more than {limits}")
             _require_trust_in(tree)
-            found = tree.manifest(tree.root)
+            manifest = tree.manifest(tree.root)
             if self.make:
-                found = _copy(tree, found, self.dir / Beside.CODE)
+                manifest = _copy(tree, manifest, self.dir / Beside.CODE)
         except OSError as exc:
             raise UserError(
                 f"the code in {folder} cannot be copied: {exc}", "set `code: live` to use it in place"
             ) from exc
-        return Code(found.hash, tree, found)
+        return Code(manifest.hash, tree, manifest)
 
 
 def _require_trust_in(tree: CodeTree) -> None:

@@ -105,7 +105,7 @@ class _Listing:
 
 
 def _within_limits(
-    root: Path, listing: _Listing, always: set[str], named: set[str], dir: Path, spec: Path
+    root: Path, listing: _Listing, always: set[str], paths: set[str], dir: Path, spec: Path
 ) -> CodeTree | None:
     files, left_out, size = set(always), set(listing.left_out) - always, 0
     own = Beside.CODE if dir.resolve() == root.resolve() else os.path.relpath(dir, root)
@@ -122,7 +122,7 @@ def _within_limits(
             return not is_campaign_s(path)
         if place == spec or not _readable(place) or place.stat().st_size > FILE_LIMIT_BYTES:
             return False
-        if path.endswith(_DOCUMENTS) or is_campaign_s(path) or (path not in named and _is_a_spec(place)):
+        if path.endswith(_DOCUMENTS) or is_campaign_s(path) or (path not in paths and _is_a_spec(place)):
             return False
         of_model = os.path.dirname(path) in models and (place.parent / "config.json").exists()  # noqa: PTH120
         return path in tracked or not (of_model or not _is_named_like_code(path) or _is_printed(place))
@@ -199,15 +199,15 @@ def work_tree(folder: Path) -> Path | None:
 def _git_listing(root: Path) -> _Listing | None:
     listing = _Listing()
     ignored = ("--others", "--ignored", "--exclude-standard", "--directory")
-    for paths, which in (
+    for paths, options in (
         (listing.tracked, ("--cached",)),
         (listing.untracked, ("--others", "--exclude-standard")),
         (listing.left_out, ignored),
     ):
-        said = git(root, "ls-files", "-z", *which)
-        if said is None:
+        output = git(root, "ls-files", "-z", *options)
+        if output is None:
             return None
-        paths.extend(dict.fromkeys(path.rstrip("/") for path in said.split("\0") if path))
+        paths.extend(dict.fromkeys(path.rstrip("/") for path in output.split("\0") if path))
     for paths in (listing.tracked, listing.untracked):
         for nested in [path for path in paths if (root / path).is_dir() and not (root / path).is_symlink()]:
             paths.remove(nested)
@@ -254,8 +254,8 @@ def _walk(root: Path, dir: Path) -> _Listing | None:
 
 
 def _is_a_tool_s(folder: Path) -> bool:
-    named = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
-    return named or any((folder / sign).exists() for sign in _ENVIRONMENT)
+    by_name = folder.name.startswith(".") or folder.name in _UNSEEN | _TOOLS
+    return by_name or any((folder / sign).exists() for sign in _ENVIRONMENT)
 
 
 def has_module(folder: Path, command: Sequence[str]) -> bool:
@@ -266,5 +266,5 @@ def has_module(folder: Path, command: Sequence[str]) -> bool:
 
 def _names_read(path: Path) -> Iterator[str]:
     if not path.is_symlink():
-        for found in _READS.findall(path.read_text(encoding="utf-8", errors="replace")):
-            yield found[0] or found[1]
+        for match in _READS.findall(path.read_text(encoding="utf-8", errors="replace")):
+            yield match[0] or match[1]

@@ -58,8 +58,10 @@ class Submission:
     def rules(self) -> dict[str, Any]:
         """The rules of later commands, as a campaign's provenance keeps them; None for those that the spec omits."""
         sections = {"screen": self.spec.screen, "retention": self.spec.retention}
-        said = {name: one.model_dump(exclude_none=True) if one else None for name, one in sections.items()}
-        return {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | said
+        values = {
+            name: section.model_dump(exclude_none=True) if section else None for name, section in sections.items()
+        }
+        return {name: getattr(self.spec, name) for name in ("objective", "loss_margin", "baseline")} | values
 
     def codes(self, *, make: bool) -> CodeCopies:
         """Return the copies of the code of its runs; `make`: not only looked up, but made."""
@@ -89,13 +91,13 @@ def record(store: Store, submission: Submission) -> CampaignRow:
         Unreachable: the campaign is known, but its folder is away, or cannot be written.
     """
     with store.read() as conn:
-        known, stored, saved = _read(conn, submission)
-    _check_unchanged(known, submission)
-    _require_usable(submission, store, known)
-    if known is None:
+        existing, stored, saved = _read(conn, submission)
+    _check_unchanged(existing, submission)
+    _require_usable(submission, store, existing)
+    if existing is None:
         make_private(submission.dir)
     else:
-        CampaignFolder(known).require_or_begin_anew()
+        CampaignFolder(existing).require_or_begin_anew()
     copies = submission.codes(make=True)
     codes = {run.config_hash: copies.of(run.config).hash for run in submission.runs}
     lost = _lost(saved, stored, submission)
@@ -157,16 +159,16 @@ def cancel(store: Store, campaign: CampaignRow, names: Collection[str] | None) -
     A failed run is marked too: a larger budget, or another measurement of memory, would have it tried again.
     """
     with store.write() as conn:
-        found = cancellation_of(_chosen(conn, campaign, names))
-        everything = (*found.ending, *found.given_up, *found.left)
+        cancellation = cancellation_of(_chosen(conn, campaign, names))
+        everything = (*cancellation.ending, *cancellation.given_up, *cancellation.left)
         marked = [run for run in everything if run.desired in WANTED and run.state is not RunState.COMPLETED]
         for some in in_pieces("runs marked", marked):
             queries.change_runs(
                 conn, {run.id: {"desired": ABSENT if run.desired in UNNAMED else "cancel"} for run in some}
             )
-            asked = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
-            queries.add_events(conn, campaign.id, list(asked))
-    return list(found.ending)
+            events = (queries.NewEvent("cancel.asked", "cancelled by the user", run.id) for run in some)
+            queries.add_events(conn, campaign.id, list(events))
+    return list(cancellation.ending)
 
 
 def what_cancels(store: Store, campaign: CampaignRow, names: Collection[str] | None) -> Cancellation:
@@ -216,27 +218,27 @@ def retry(store: Store, campaign: CampaignRow, names: Collection[str] | None) ->
     with store.write() as conn:
         chosen = _to_retry(conn, campaign, names)
         values: dict[str, Any] = {"state": RunState.PENDING, "reason": "", "not_before_s": None}
-        changed, told = {}, []
+        changed, events = {}, []
         for run in chosen:
             code = codes.get(run.id, run.code)
             desired = WANTED_YET if run.desired in UNNAMED else "run"
             changed[run.id] = {**values, "desired": desired, "retry_epoch": run.retry_epoch + 1, "code": code}
             message = f"retried by the user{f' with code {code}' if code != run.code else ''}"
-            told.append(queries.NewEvent("retry.asked", message, run.id))
+            events.append(queries.NewEvent("retry.asked", message, run.id))
         queries.change_runs(conn, changed)
-        queries.add_events(conn, campaign.id, told)
+        queries.add_events(conn, campaign.id, events)
         _go_on_without(conn, campaign, chosen)
     return chosen
 
 
 def _to_retry(conn: Connection, campaign: CampaignRow, names: Collection[str] | None) -> list[RunRow]:
-    found = _what_retries(conn, campaign, names, cancelled=False, unnamed=True)
-    if names is not None and found.left:
-        first = shown_to_user(found.left[0])
+    retry = _what_retries(conn, campaign, names, cancelled=False, unnamed=True)
+    if names is not None and retry.left:
+        first = shown_to_user(retry.left[0])
         hint = "only a run that failed, is held, was cancelled or completed early can be retried"
         hint = "it can be retried once it has ended" if first == CANCELLING else hint
-        raise UserError(f"run {found.left[0].name} is {first}", hint)
-    return list(found.again)
+        raise UserError(f"run {retry.left[0].name} is {first}", hint)
+    return list(retry.again)
 
 
 def _code_now(run: RunRow, copies: CodeCopies) -> str:
@@ -331,22 +333,22 @@ def _apply(
     new = [_new_run(run, ordinals[run.config_hash], codes[run.config_hash]) for run in change.create]
     for some in in_pieces("runs recorded", new):
         queries.insert_runs(conn, campaign_id, some)
-    told: list[queries.NewEvent] = []
+    events: list[queries.NewEvent] = []
     changed: dict[int, dict[str, Any]] = {row.id: {"desired": ABSENT} for row in change.drop}
     for row, run in change.keep:
-        again = as_kept(row, run)
-        values = {name: value for name in _KEPT if (value := getattr(again, name)) != getattr(row, name)}
+        after = as_kept(row, run)
+        values = {name: value for name in _KEPT if (value := getattr(after, name)) != getattr(row, name)}
         values |= {"params": run.params, "ordinal": ordinals[run.config_hash]}
         changed[row.id] = values | ({} if has_code(row) else {"code": codes[run.config_hash]})
-        if (again.target_step or 0) > (row.target_step or 0):
-            message = f"continues to step {again.target_step:,}, not {row.target_step:,}"
-            told.append(queries.NewEvent("longer", message, row.id))
+        if (after.target_step or 0) > (row.target_step or 0):
+            message = f"continues to step {after.target_step:,}, not {row.target_step:,}"
+            events.append(queries.NewEvent("longer", message, row.id))
     for row, run in change.replace:
         values = vars(_new_run(run, ordinals[run.config_hash], codes[run.config_hash]))
         changed[row.id] = {**values, "desired": "run", "not_before_s": None}
     queries.change_runs(conn, changed)
-    told += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]
-    queries.add_events(conn, campaign_id, told)
+    events += [queries.NewEvent("replaced", "its experiment changed in the spec", row.id) for row, _ in change.replace]
+    queries.add_events(conn, campaign_id, events)
 
 
 def _new_run(run: Run, ordinal: int, code: str) -> NewRun:

@@ -99,19 +99,19 @@ def explain(paths: Sequence[Path], job: OneJob | None = None) -> Explained:
     Raises:
         UserError: A path is missing or cannot be read, or a folder holds no logs.
     """
-    seen = gather(paths)
-    death, view = _first_death(seen), job.view if job and job.view.terminal else None
-    by_log = None if view else _slurms_report(seen)
-    ended = _ended(seen, death, by_log[0] if by_log else view)
+    evidence = gather(paths)
+    death, view = _first_death(evidence), job.view if job and job.view.terminal else None
+    by_log = None if view else _slurms_report(evidence)
+    ended = _ended(evidence, death, by_log[0] if by_log else view)
     verdict = _root_cause(ended)
     if verdict.sure is Sureness.UNSURE and verdict.line is None:
-        verdict = _before_any_program(ended, seen) or verdict
-    found = _explained(verdict, ended, seen, death, by_log[1] if by_log else None)
-    if found.kind is None and view and view.state == "COMPLETED":
+        verdict = _before_any_program(ended, evidence) or verdict
+    explained = _explained(verdict, ended, evidence, death, by_log[1] if by_log else None)
+    if explained.kind is None and view and view.state == "COMPLETED":
         proof = Proof("slurm", None, None, f"{view.state} {view.exit_code}")
-        found = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
+        explained = Explained(FailureClass.COMPLETED, Sureness.LIKELY, proof=proof)
     alone = view.nodes if view and re.fullmatch(r"[\w.-]+", view.nodes) else None
-    return replace(found, job=job, files=seen.files, node=found.node or alone)
+    return replace(explained, job=job, files=evidence.files, node=explained.node or alone)
 
 
 def _root_cause(ended: Ended) -> Verdict:
@@ -120,14 +120,16 @@ def _root_cause(ended: Ended) -> Verdict:
     if verdict.kind not in (FailureClass.CANCELLED, FailureClass.TIME_LIMIT):
         return verdict
     earlier = classify(replace(ended, job=None))
-    known = earlier.line is not None and earlier.rule and (earlier.suspect or earlier.sure is not Sureness.UNSURE)
-    return earlier if known else verdict
+    is_known = earlier.line is not None and earlier.rule and (earlier.suspect or earlier.sure is not Sureness.UNSURE)
+    return earlier if is_known else verdict
 
 
-def _before_any_program(ended: Ended, seen: Seen) -> Verdict | None:
+def _before_any_program(ended: Ended, evidence: Seen) -> Verdict | None:
     """The message of the batch script's shell about its own end; without Slurm's exit code, as if that fitted."""
     job = ended.job or JobView("", 0, "", "FAILED")
-    alone = replace(ended, outcomes=(), agent_lines=_lines(enumerate(seen.streams)), known_last_step=ended.last_step)
+    alone = replace(
+        ended, outcomes=(), agent_lines=_lines(enumerate(evidence.streams)), known_last_step=ended.last_step
+    )
     for code in [ended.job.exit_code] if ended.job else ("127:0", "126:0", "2:0"):
         verdict = classify(replace(alone, job=job._replace(exit_code=code)))
         if verdict.line and verdict.line.file != "slurm":
@@ -135,7 +137,7 @@ def _before_any_program(ended: Ended, seen: Seen) -> Verdict | None:
     return None
 
 
-def _explained(verdict: Verdict, ended: Ended, seen: Seen, death: _Death, slurm: Proof | None) -> Explained:
+def _explained(verdict: Verdict, ended: Ended, evidence: Seen, death: _Death, slurm: Proof | None) -> Explained:
     kind: FailureClass | None = verdict.kind
     line, reason = verdict.line, verdict.reason
     clues = [*ended.errors, *ended.log_clues]
@@ -143,8 +145,8 @@ def _explained(verdict: Verdict, ended: Ended, seen: Seen, death: _Death, slurm:
         own = (clue for clue in clues if ends_a_program(clue.text) and not _SLURM_SPEAKS.match(clue.text))
         last = next((clue for clue in own if not (death.number and clue.is_cascade)), None)
         kind, reason, line = (FailureClass.CRASH, headline(last.text), last.line) if last else (None, "", None)
-    proof = _proof(line, seen, slurm) if line else None
-    made_up = not seen.outcomes and (kind is None or (line is not None and line.file in _MADE_UP))
+    proof = _proof(line, evidence, slurm) if line else None
+    made_up = not evidence.outcomes and (kind is None or (line is not None and line.file in _MADE_UP))
     if made_up and death.proof and (death.number or death.starved):
         kind, proof = verdict.kind, death.proof
         who = "a process" if death.rank is None else f"rank {death.rank}"
@@ -159,21 +161,21 @@ def _explained(verdict: Verdict, ended: Ended, seen: Seen, death: _Death, slurm:
     return Explained(kind, verdict.sure, reason, verdict.rule, verdict.hint, proof, rank, host or None)
 
 
-def _proof(line: LogLine, seen: Seen, slurm: Proof | None) -> Proof:
+def _proof(line: LogLine, evidence: Seen, slurm: Proof | None) -> Proof:
     if line.file == "slurm" and slurm:
         return slurm
-    if stream := next((one for place, one in enumerate(seen.streams) if one.name(place) == line.file), None):
+    if stream := next((item for place, item in enumerate(evidence.streams) if item.name(place) == line.file), None):
         return stream.proof(line.number - 1, line.text)
-    known = (path for folder in seen.folders for path in (folder / line.file, folder / "logs" / line.file))
-    file = next((str(path) for path in known if path.exists()), line.file)
+    paths = (path for folder in evidence.folders for path in (folder / line.file, folder / "logs" / line.file))
+    file = next((str(path) for path in paths if path.exists()), line.file)
     return Proof(file, line.number or None, None, line.text)
 
 
 # -- reports of Slurm and of launchers in a log -------------------------------------------------------------------
 
 
-def _slurms_report(seen: Seen) -> tuple[JobView, Proof] | None:
-    for stream, first, text in seen.ends:
+def _slurms_report(evidence: Seen) -> tuple[JobView, Proof] | None:
+    for stream, first, text in evidence.ends:
         for state, pattern in _BY_SLURM.items():
             if match := pattern.search(text):
                 at = first + text.count("\n", 0, match.start())
@@ -181,9 +183,9 @@ def _slurms_report(seen: Seen) -> tuple[JobView, Proof] | None:
     return None
 
 
-def _first_death(seen: Seen) -> _Death:
+def _first_death(evidence: Seen) -> _Death:
     for pattern in _ENDS:
-        for stream, first, text in seen.ends:
+        for stream, first, text in evidence.ends:
             if match := pattern.search(text):
                 proof = stream.proof(first + text.count("\n", 0, match.end()))
                 return _death({name: value for name, value in match.groupdict().items() if value}, stream, proof)
@@ -193,8 +195,8 @@ def _first_death(seen: Seen) -> _Death:
 def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
     code = int(fields.get("code", 0))
     number = -code if code < 0 else code - 128
-    named = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), None)
-    number = int(named) if named else number if number in _DEATHS.values() else 0
+    by_name = _DEATHS.get(fields.get("death", "")) or getattr(signal, fields.get("signal", ""), None)
+    number = int(by_name) if by_name else number if number in _DEATHS.values() else 0
     rank = int(fields["rank"]) if "rank" in fields else None if "host" in fields else stream.rank
     return _Death(number, rank, fields.get("host", stream.host), "starved" in fields, proof)
 
@@ -202,8 +204,8 @@ def _death(fields: dict[str, str], stream: Stream, proof: Proof) -> _Death:
 # -- the classifier's evidence ------------------------------------------------------------------------------------
 
 
-def _ended(seen: Seen, death: _Death, job: JobView | None) -> Ended:
-    outcomes = seen.outcomes or list(_outcomes(seen, death, job))
+def _ended(evidence: Seen, death: _Death, job: JobView | None) -> Ended:
+    outcomes = evidence.outcomes or list(_outcomes(evidence, death, job))
     return Ended(
         job,
         outcomes,
@@ -211,26 +213,27 @@ def _ended(seen: Seen, death: _Death, job: JobView | None) -> Ended:
         target_step=None,
         steps_decide=False,
         on_cpu=False,
-        agent_lines=_lines(enumerate(seen.streams)) if seen.outcomes else (),
+        agent_lines=_lines(enumerate(evidence.streams)) if evidence.outcomes else (),
         host_memory=("`--mem`", ""),
     )
 
 
 def _lines(streams: Iterable[tuple[int, Stream]]) -> tuple[LogLine, ...]:
-    return tuple(line for place, one in streams for line in pick(one.name(place), one.texts))
+    return tuple(line for place, stream in streams for line in pick(stream.name(place), stream.texts))
 
 
-def _outcomes(seen: Seen, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
+def _outcomes(evidence: Seen, death: _Death, job: JobView | None) -> Iterator[NodeOutcome]:
     """The records that agents would have written: one for each node that a log names, or one for all."""
-    if not seen.streams and not seen.ranks:
+    if not evidence.streams and not evidence.ranks:
         return
-    ended_s = (job.ended_s if job else None) or max((r.error["ts"] for r in seen.ranks if r.error), default=0.0) + 60.0
+    newest_s = max((rank.error["ts"] for rank in evidence.ranks if rank.error), default=0.0)
+    ended_s = (job.ended_s if job else None) or newest_s + 60.0
     hosts: dict[str, list[tuple[int, Stream]]] = defaultdict(list)
-    for place, stream in enumerate(seen.streams):
+    for place, stream in enumerate(evidence.streams):
         hosts[stream.host].append((place, stream))
     for node_rank, (host, streams) in enumerate(hosts.items() or [("", [])]):
         dies_here = host in ("", death.host) or not death.host
-        steps = [read.step for _, one in streams for text in one.texts[-END_LINES:] if (read := read_line(text))]
+        steps = [read.step for _, other in streams for text in other.texts[-END_LINES:] if (read := read_line(text))]
         yield NodeOutcome(
             generation=1,
             job_id=job.job_id if job else "",
@@ -242,7 +245,7 @@ def _outcomes(seen: Seen, death: _Death, job: JobView | None) -> Iterator[NodeOu
             ended_s=ended_s,
             start_step=0,
             last_step=max(steps, default=None),
-            ranks=(seen.ranks if not node_rank else ()) or (RankEnd(death.rank or 0, None, None),),
+            ranks=(evidence.ranks if not node_rank else ()) or (RankEnd(death.rank or 0, None, None),),
             lines=_lines(streams),
             oom_kills=int(death.starved and dies_here),
         )

@@ -60,26 +60,26 @@ def merge(runs: Sequence[Run], stored: Sequence[RunRow], saved: Collection[int] 
     with a checkpoint would resume on another number of ranks.
     """
     by_hash = {row.config_hash: row for row in reversed(stored)}
-    found = {run.config_hash: by_hash[run.config_hash] for run in runs if run.config_hash in by_hash}
-    same = {row.name for row in found.values()}
+    matches = {run.config_hash: by_hash[run.config_hash] for run in runs if run.config_hash in by_hash}
+    same = {row.name for row in matches.values()}
     by_name = {row.name: row for row in stored if row.name not in same}
-    longer = ((by_name[run.name], run) for run in runs if run.config_hash not in found and run.name in by_name)
-    found |= {run.config_hash: row for row, run in longer if _goes_on(row, run, saved)}
-    keep = tuple((found[run.config_hash], run) for run in runs if run.config_hash in found)
+    longer = ((by_name[run.name], run) for run in runs if run.config_hash not in matches and run.name in by_name)
+    matches |= {run.config_hash: row for row, run in longer if _goes_on(row, run, saved)}
+    keep = tuple((matches[run.config_hash], run) for run in runs if run.config_hash in matches)
     kept = {row.name for row, _ in keep}
     by_name = {name: row for name, row in by_name.items() if name not in kept}
-    rest = [_renamed(run, kept) for run in runs if run.config_hash not in found]
+    rest = [_renamed(run, kept) for run in runs if run.config_hash not in matches]
     changed = tuple((by_name[run.name], run) for run in rest if run.name in by_name)
     differing = ((row, run) for row, run in keep if not unchanged(row, run))
     measured = ((row, run) for row, run in differing if _measures(row.config) != _measures(run.config))
     _refuse_started([*changed, *measured])
     _refuse_other_ranks([(row, run) for row, run in changed if row.id in saved])
-    named = kept | {row.name for row, _ in changed}
+    names = kept | {row.name for row, _ in changed}
     return SpecDiff(
         create=tuple(run for run in rest if run.name not in by_name),
         keep=keep,
         replace=changed,
-        drop=tuple(row for row in stored if row.name not in named),
+        drop=tuple(row for row in stored if row.name not in names),
     )
 
 
@@ -104,8 +104,8 @@ def accepted_again(row: RunRow, run: Run) -> RunRow:
     refused = row.state is RunState.FAILED and row.has_cause(CauseCode.REFUSED)
     if not refused or row.desired != "run" or unchanged(row, run):
         return row
-    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
-    if asked == asks:
+    before, after = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    if before == after:
         return row
     return replace(row, state=RunState.PENDING, reason="", retry_epoch=row.retry_epoch + 1)
 
@@ -114,9 +114,9 @@ def asked_again(row: RunRow, run: Run) -> RunRow:
     """The row with an attempt to come, if the spec now asks for a job elsewhere, or for one that can start."""
     if row.state is not RunState.QUEUED or row.desired != "run" or unchanged(row, run):
         return row
-    asked, asks = (config.get("slurm", {}) for config in (row.config, run.stored_config))
-    moved = any(asked.get(name) != asks.get(name) for name in _QUEUES)
-    stays = asked == asks if row.has_cause(CauseCode.NEVER_STARTS) else not moved
+    before, after = (config.get("slurm", {}) for config in (row.config, run.stored_config))
+    moved = any(before.get(name) != after.get(name) for name in _QUEUES)
+    stays = before == after if row.has_cause(CauseCode.NEVER_STARTS) else not moved
     return row if stays else replace(row, retry_epoch=row.retry_epoch + 1)
 
 
@@ -128,8 +128,8 @@ def _longer_now(row: RunRow, run: Run) -> RunRow:
     row = replace(row, target_step=steps)
     if steps <= had or row.state not in SETTLED_RUN:
         return row
-    again = replace(row, state=RunState.PENDING, reason="", not_before_s=None, retry_epoch=row.retry_epoch + 1)
-    return replace(again, desired="run")
+    retry = replace(row, state=RunState.PENDING, reason="", not_before_s=None, retry_epoch=row.retry_epoch + 1)
+    return replace(retry, desired="run")
 
 
 def as_kept(row: RunRow, run: Run) -> RunRow:
@@ -153,15 +153,15 @@ def _goes_on(row: RunRow, run: Run, saved: Collection[int]) -> bool:
     before, after = run_config(row) if row.config else None, run.config
     if before is None or after.command is not None or (row.target_step or 0) > (run.target_step or 0):
         return False
-    told = _experiment_changes(before.model_dump(mode="json", exclude_none=True), run)
-    same = all(change.startswith(_STEPS) for change in told)
+    differences = _experiment_changes(before.model_dump(mode="json", exclude_none=True), run)
+    same = all(change.startswith(_STEPS) for change in differences)
     alike = row.stage is run.stage
     steps = before.train.steps is not None and after.train.steps is not None and after.train.schedule == "constant"
-    return same and alike and steps and (not told or (row.id in saved and row.state not in _UNDER_WAY))
+    return same and alike and steps and (not differences or (row.id in saved and row.state not in _UNDER_WAY))
 
 
-def _renamed(run: Run, taken: set[str]) -> Run:
-    return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in taken else run
+def _renamed(run: Run, names: set[str]) -> Run:
+    return replace(run, name=f"{run.name}-{run.config_hash[:6]}") if run.name in names else run
 
 
 def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
@@ -175,8 +175,8 @@ def _refuse_started(changed: Sequence[tuple[RunRow, Run]]) -> None:
     message = f"run {first.name}{more} is {first.state}, and its experiment has changed in the spec{shown}"
     advice = "cancel it first, or " if first.state is not RunState.COMPLETED else ""
     longer = (run.target_step or 0) > (first.target_step or 0) and run.config.command is None
-    why = f". {_LONGER}" if longer else ""
-    raise UserError(message, f"{same}: {advice}give the campaign another name{why}")
+    note = f". {_LONGER}" if longer else ""
+    raise UserError(message, f"{same}: {advice}give the campaign another name{note}")
 
 
 def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
@@ -192,10 +192,10 @@ def _refuse_other_ranks(changed: Sequence[tuple[RunRow, Run]]) -> None:
 
 def _measures(config: Mapping[str, Any] | RunConfig) -> dict[str, Any]:
     """Return the fields beside the experiment's that change a compared figure; only the built-in trainer uses them."""
-    given = config if isinstance(config, Mapping) else config.model_dump(include={"command", "train"})
-    train = given.get("train") or {}
-    known = {name: train.get(name, TrainConfig.model_fields[name].default) for name in MEASURES}
-    return {} if given.get("command") else known
+    fields = config if isinstance(config, Mapping) else config.model_dump(include={"command", "train"})
+    train = fields.get("train") or {}
+    measures = {name: train.get(name, TrainConfig.model_fields[name].default) for name in MEASURES}
+    return {} if fields.get("command") else measures
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -205,8 +205,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _experiment_changes(before: Mapping[str, Any], run: Run) -> list[str]:
-    found = changes(before, run.stored_config)
-    names = ((change, change.partition(":")[0]) for change in found)
+    differences = changes(before, run.stored_config)
+    names = ((change, change.partition(":")[0]) for change in differences)
     return [c for c, name in names if name.startswith(_EXPERIMENT) and name.rpartition(".")[2] not in COMPARES_ALIKE]
 
 

@@ -99,8 +99,8 @@ def run_details(store: Store, campaign: CampaignRow, run: RunRow) -> RunDetails:
             attempts=attempts,
             checkpoints=tuple(queries.checkpoints(conn, run.id)),
             events=tuple(queries.events(conn, campaign.id, run.id)),
-            memory={seen.attempt_id: seen for seen in queries.memory_of_run(conn, run.id) if not seen.oom},
-            gpus={found.attempt_id: found for found in used if found},
+            memory={item.attempt_id: item for item in queries.memory_of_run(conn, run.id) if not item.oom},
+            gpus={gpus.attempt_id: gpus for gpus in used if gpus},
             paths=CampaignPaths(Path(campaign.dir), campaign.name).run(run.name),
         )
 
@@ -263,8 +263,8 @@ def gpus_document(used: AttemptGpus | None) -> dict[str, Any] | None:
 def energy_document(used: Iterable[AttemptGpus | None]) -> dict[str, float | None]:
     """Return the energy of all attempts of a run, and that of a token; None was not sampled."""
     attempts = list(used)
-    whole = total(one.energy_j if one else None for one in attempts)
-    return {"energy_j": whole, "j_per_token": j_per_token(one for one in attempts if one)}
+    whole = total(attempt.energy_j if attempt else None for attempt in attempts)
+    return {"energy_j": whole, "j_per_token": j_per_token(attempt for attempt in attempts if attempt)}
 
 
 def _run_of_status(
@@ -294,8 +294,8 @@ def _reconciler(lease: Lease | None) -> dict[str, Any] | None:
     if lease is None:
         return None
     holder = LeaseHolder.parse(lease.holder)
-    seen = {name: getattr(lease, name) for name in ("expires_s", "asked_s", "heard_s", "trouble")}
-    return {"host": holder.host, "pid": holder.pid, **seen}
+    fields = {name: getattr(lease, name) for name in ("expires_s", "asked_s", "heard_s", "trouble")}
+    return {"host": holder.host, "pid": holder.pid, **fields}
 
 
 def _attempt(row: AttemptRow, facts: RunDetails) -> dict[str, Any]:

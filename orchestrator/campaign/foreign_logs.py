@@ -119,40 +119,40 @@ def gather(paths: Sequence[Path]) -> Seen:
     Raises:
         UserError: One is missing, cannot be read, or holds no logs.
     """
-    seen, logs = Seen(), []
+    evidence, logs = Seen(), []
     for path in paths:
         if path.is_dir():
-            logs += _of_folder(path, seen)
+            logs += _of_folder(path, evidence)
         else:
             logs.append(path)
     most = min(FILE_BYTES, ALL_BYTES // max(1, len(logs)))
     for log in logs:
-        seen.streams += _streams(log, _pieces(log, most, seen))
-    return seen
+        evidence.streams += _streams(log, _pieces(log, most, evidence))
+    return evidence
 
 
-def _of_folder(folder: Path, seen: Seen) -> list[Path]:
+def _of_folder(folder: Path, evidence: Seen) -> list[Path]:
     """Return the logs in a folder; of an attempt of ours also its records."""
     paths = AttemptPaths(folder)
     try:
         records = sorted(path for path in folder.iterdir() if re.fullmatch(r"outcome-\d+\.json", path.name))
         for path in records:
-            seen.outcomes += filter(None, [NodeOutcome.load(path)])
+            evidence.outcomes += filter(None, [NodeOutcome.load(path)])
     except (OSError, Unreadable) as error:
         raise UserError(f"cannot read {folder}: {getattr(error, 'strerror', None) or error}") from None
     numbers = (re.search(r"\d+", path.name) for path in paths.ranks.glob("rank-*.json"))
     ranks = sorted(int(number[0]) for number in numbers if number)
     if records or ranks:
-        seen.folders.append(folder)
-        seen.ranks += rank_ends(paths, ranks)
-        return [] if seen.outcomes else sorted(paths.logs.glob("*.log"))
-    found = [Path(top, name) for top, _, files in os.walk(folder) for name in files if _LOG_NAME.search(name)]
-    if not found:
+        evidence.folders.append(folder)
+        evidence.ranks += rank_ends(paths, ranks)
+        return [] if evidence.outcomes else sorted(paths.logs.glob("*.log"))
+    logs = [Path(top, name) for top, _, files in os.walk(folder) for name in files if _LOG_NAME.search(name)]
+    if not logs:
         raise UserError(f"no logs in {folder}", "name the files: `campaign diagnose FILE...`")
-    return sorted(found)
+    return sorted(logs)
 
 
-def _pieces(log: Path, most: int, seen: Seen) -> Iterator[tuple[int, str]]:
+def _pieces(log: Path, most: int, evidence: Seen) -> Iterator[tuple[int, str]]:
     """A log's lines and their numbers, without escape sequences; each turn of a progress bar is a line."""
     try:
         with io.BufferedReader(open_regular(log)) as file:
@@ -163,11 +163,11 @@ def _pieces(log: Path, most: int, seen: Seen) -> Iterator[tuple[int, str]]:
                 file.seek(len(head) - most, os.SEEK_END)
                 tail = file.read(most - len(head))
     except OSError as error:
-        why = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise UserError(f"cannot read {log}: {why}") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise UserError(f"cannot read {log}: {reason}") from None
     if head.startswith(b"\x1f\x8b"):
         raise UserError(f"{log} is compressed", f"`gunzip {log}` first")
-    seen.files.append(SeenFile(str(log), size, len(head) + len(tail)))
+    evidence.files.append(SeenFile(str(log), size, len(head) + len(tail)))
     first = head.split(b"\n")
     last = tail.split(b"\n")[1:]  # the first is torn
     last = last[:-1] if last and not last[-1] else last
@@ -182,21 +182,21 @@ def _pieces(log: Path, most: int, seen: Seen) -> Iterator[tuple[int, str]]:
 
 def _streams(log: Path, pieces: Iterable[tuple[int, str]]) -> Iterable[Stream]:
     lines = list(pieces)
-    found = _RANK_IN_NAME.search(f"{log.parent.name}/{log.name}")
-    alone = next((int(rank) for rank in found.groups() if rank), None) if found else None
+    match = _RANK_IN_NAME.search(f"{log.parent.name}/{log.name}")
+    alone = next((int(rank) for rank in match.groups() if rank), None) if match else None
     label = next((label for label in (_SRUN, _PDSH) if _labels_most(label, lines)), _EACH_LINE)
     streams: dict[str, Stream] = {}
     for number, text in lines:
-        said = label.match(text)
-        who = next((word for word in said.groups() if word), "") if said else ""
+        label_match = label.match(text)
+        who = next((word for word in label_match.groups() if word), "") if label_match else ""
         if who not in streams:
             rank = int(who) if who.isdecimal() and len(who) < 7 else alone
             streams[who] = Stream(log, rank, who if who and not who.isdecimal() else "")
         streams[who].numbers.append(number)
-        streams[who].texts.append(text[said.end() :] if said else text)
+        streams[who].texts.append(text[label_match.end() :] if label_match else text)
     return streams.values()
 
 
 def _labels_most(label: re.Pattern[str], lines: Sequence[tuple[int, str]]) -> bool:
-    counts = Counter(said[1] for _, text in lines if (said := label.match(text)))
+    counts = Counter(match[1] for _, text in lines if (match := label.match(text)))
     return sum(counts.values()) * 2 >= len(lines) > 2 * len(counts) > 0

@@ -34,12 +34,12 @@ class Location:
 
     @classmethod
     def of(
-        cls, place: PlaceOptions, given: Mapping[str, str | None], words: Sequence[str], spec: Path | None
+        cls, place: PlaceOptions, values: Mapping[str, str | None], words: Sequence[str], spec: Path | None
     ) -> Location:
         """Resolve the settings of options and of a spec; raises UserError as `resolve` does."""
-        here = resolve(place._asdict(), given)
-        located(here, spec)
-        return cls(here, tuple(words), spec)
+        settings = resolve(place._asdict(), values)
+        located(settings, spec)
+        return cls(settings, tuple(words), spec)
 
     @property
     def name(self) -> str | None:
@@ -75,9 +75,9 @@ class Location:
         """The hint for a store that exists beside the spec, and not here; else ""."""
         if self.spec is None or self.file is None or self.file.exists():
             return ""
-        there = Path(os.path.normpath(self.spec.parent / os.path.relpath(self.settings.dir)))
-        found = (there / Beside.STORE).is_file()
-        return f"there is a store beside the spec: add `--dir {shlex.quote(str(there))}`" if found else ""
+        folder = Path(os.path.normpath(self.spec.parent / os.path.relpath(self.settings.dir)))
+        exists = (folder / Beside.STORE).is_file()
+        return f"there is a store beside the spec: add `--dir {shlex.quote(str(folder))}`" if exists else ""
 
     def open_if_any(self) -> Store | None:
         """Open the store; None if a SQLite file has yet to be made, or its maker died before it had tables."""
@@ -98,14 +98,14 @@ def locate(place: PlaceOptions, words: Sequence[str | None] = ()) -> Location:
 
     Raises UserError if the spec or a configuration file cannot be read.
     """
-    given = tuple(word for word in words if word)
+    names = tuple(word for word in words if word)
     spec: dict[str, str | None] = {}
     path: Path | None = None
-    if given and given[0].endswith((".yaml", ".yml")) and Path(given[0]).is_file():
-        path = Path(given[0])
+    if names and names[0].endswith((".yaml", ".yml")) and Path(names[0]).is_file():
+        path = Path(names[0])
         spec = _peek(path)
-        given = (spec.pop("name") or given[0], *given[1:])
-    return Location.of(place, spec, given, path)
+        names = (spec.pop("name") or names[0], *names[1:])
+    return Location.of(place, spec, names, path)
 
 
 def _file(store: str, folder: Path) -> Path | None:

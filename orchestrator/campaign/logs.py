@@ -61,10 +61,10 @@ class Wanted:
             have = ", ".join(str(row.generation) for row in rows)
             message = f"{run.name} has no attempt {generation}" if generation else f"{run.name} has no log"
             raise UserError(message, f"it has {have}" if rows else "it has not been submitted yet")
-        what, number = ("node", row.nodes) if launcher else ("rank", row.world_size)
+        noun, number = ("node", row.nodes) if launcher else ("rank", row.world_size)
         if rank >= number:
-            has = f"{what}s 0 to {number - 1}" if number > 1 else f"{what} 0 alone"
-            raise UserError(f"{run.name} has no {what} {rank}", f"it has {has}")
+            has = f"{noun}s 0 to {number - 1}" if number > 1 else f"{noun} 0 alone"
+            raise UserError(f"{run.name} has no {noun} {rank}", f"it has {has}")
         paths = CampaignPaths(Path(campaign.dir), campaign.name)
         return cls(
             attempt=paths.run(run.name).attempt(row.generation),
@@ -84,32 +84,32 @@ class Wanted:
 
 def newest_log(wanted: Wanted) -> Path:
     """Return the rank's log, else the launcher's or the batch job's; raises UserError if there is none."""
-    found = next(_candidates(wanted), None)
-    if found is None:
+    log = next(_candidates(wanted), None)
+    if log is None:
         hint = "it has not started yet; wait for it with -f, or see another --attempt"
         if wanted.ended:
             hint = f"see {wanted.attempt.logs}" if wanted.attempt.logs.is_dir() else "it never began to write"
-        what = "launcher" if wanted.launcher else "rank"
+        noun = "launcher" if wanted.launcher else "rank"
         if wanted.unrun:
             raise UserError(f"no job ran in {wanted.attempt.dir.name}: {wanted.unrun}", "so there is no log")
-        raise UserError(f"no log of {what} {wanted.rank} in {wanted.attempt.dir.name}", hint)
-    return found
+        raise UserError(f"no log of {noun} {wanted.rank} in {wanted.attempt.dir.name}", hint)
+    return log
 
 
 def await_attempt(
     store: Store, campaign: CampaignRow, run: RunRow, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
     """Wait while the run has no active attempt but will get one; call `say` once with the reason."""
-    said = False
+    waiting = False
     while True:
         with store.read() as conn:
             now = queries.run_by_name(conn, campaign.id, run.name)
             rows = queries.attempts(conn, campaign.id, run.id)
         if now is None or now.state not in UNSETTLED_RUN or (rows and rows[-1].ended_s is None):
             return
-        if not said:
+        if not waiting:
             say(f"{run.name} is {now.state}; waiting for attempt {now.generation + 1}")
-            said = True
+            waiting = True
         sleep(POLL_S)
 
 

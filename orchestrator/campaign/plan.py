@@ -188,8 +188,8 @@ def make_plan(store: Store | None, submission: Submission) -> Plan:
     order = {run.config_hash: index for index, run in enumerate(submission.runs)}
     early = _completed_early(store, campaign) if store and campaign else frozenset()
     screens = submission.spec.screen is not None
-    known = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
-    planned = map(_with_needs, counted("runs planned", known))
+    items = list(_with_memory(store, list(_planned(change, submits, early, screens=screens))))
+    planned = map(_with_needs, counted("runs planned", items))
     runs = sorted(planned, key=lambda item: order[item.run.config_hash] if item.run else len(order))
     limits = {"limits": submission.spec.limits.model_dump(exclude_none=True)}
     notes = changes({"limits": campaign.limits}, limits) if campaign else []
@@ -267,16 +267,16 @@ def _planned(
         later = screens and run.stage is Stage.FULL
         yield PlannedRun(Sign.LATER if later else Sign.CREATE, run.name, "", run, run.micro_batch)
     for row, run in change.replace:
-        why, differing = "its experiment changed in the spec", _differing(row, run)
-        yield PlannedRun(Sign.RESUBMIT, row.name, why, run, run.micro_batch, differing=differing)
+        reason, differing = "its experiment changed in the spec", _differing(row, run)
+        yield PlannedRun(Sign.RESUBMIT, row.name, reason, run, run.micro_batch, differing=differing)
     for row, run in change.keep:
         kept = _kept(row, run, submits.get(row.id), screens=screens)
         kept = replace(kept, why=words(COMPLETED_EARLY)) if row.id in early and not kept.starts else kept
         yield replace(kept, differing=_differing(row, run))
     for row in change.drop:
         ends = row.state in UNSETTLED_RUN
-        why = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
-        yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, why, params=row.params)
+        reason = "no longer in the spec" if ends else f"{row.state}, no longer in the spec"
+        yield PlannedRun(Sign.CANCEL if ends else Sign.KEEP, row.name, reason, params=row.params)
 
 
 def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> PlannedRun:
@@ -284,8 +284,8 @@ def _kept(row: RunRow, run: Run, submit: Submit | None, *, screens: bool) -> Pla
         return PlannedRun(Sign.LATER, row.name, "", run, run.micro_batch)
     if submit is None:
         return PlannedRun(Sign.KEEP, row.name, shown_state(row.state, as_kept(row, run).desired), run, run.micro_batch)
-    sign, why = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
-    return PlannedRun(sign, row.name, why, run, submit.micro_batch, submit.mem_scale, submit.changes)
+    sign, reason = (Sign.RESUBMIT, submit.why) if row.generation else (Sign.CREATE, "recorded, not started yet")
+    return PlannedRun(sign, row.name, reason, run, submit.micro_batch, submit.mem_scale, submit.changes)
 
 
 def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
@@ -301,12 +301,12 @@ def _with_memory(store: Store | None, planned: Sequence[PlannedRun]) -> Iterator
 
 def _remembered(item: PlannedRun, ledger: Ledger) -> PlannedRun:
     """Start a new run at the size of the ledger; for the others the policy has decided that."""
-    run, micro, why = item.run, item.micro_batch, item.why
+    run, micro, reason = item.run, item.micro_batch, item.why
     if run and run.global_batch and run.micro_batch and micro == run.micro_batch and not item.changes:
         choice = start_micro_batch(run.global_batch, run.data_parallel, micro, ledger)
-        micro, why = choice.micro_batch, choice.why or why
+        micro, reason = choice.micro_batch, choice.why or reason
     predicted_gb = None if micro is None else ledger.predict_gb(micro)
-    return replace(item, micro_batch=micro, why=why, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
+    return replace(item, micro_batch=micro, why=reason, predicted_gb=predicted_gb, usable_gb=ledger.usable_gb)
 
 
 def _with_needs(item: PlannedRun) -> PlannedRun:

@@ -91,8 +91,8 @@ def promote(
     head = f"# {condition} of the campaign {campaign.name}, for {count(steps, 'step')}: by `campaign promote`.\n\n"
     text = head + written(data)
     _, (run,) = runs_of_text(text, out)
-    said = tuple(f"{'.'.join(path)}: {text_of(value)}" for path, value in fixed.items())
-    return Promotion(name, text, run, said, tuple(_notes(row, run, step_s)))
+    texts = tuple(f"{'.'.join(path)}: {text_of(value)}" for path, value in fixed.items())
+    return Promotion(name, text, run, texts, tuple(_notes(row, run, step_s)))
 
 
 def _edited(data: Mapping[str, Any], changed: Mapping[Keys, Any], removed: Sequence[Keys] = ()) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _point(raw: Mapping[str, Any], folder: Path, row: RunRow, condition: str) ->
     """Return the point with values as in the spec: those of a run have variables and paths filled in."""
     written, _ = points(raw.get("matrix") or {})
     filled, _ = points(with_inputs_of(raw, folder).get("matrix") or {})
-    for point, known in zip(written, filled, strict=True):
-        if known.params == row.params:
+    for point, candidate in zip(written, filled, strict=True):
+        if candidate.params == row.params:
             return point
     hint = "submit the spec that has it again, or name another with --condition"
     raise UserError(f"the campaign's spec no longer has the condition {condition}", hint)
@@ -163,6 +163,6 @@ def _notes(row: RunRow, run: Run, step_s: float | None) -> Iterator[str]:
     if step_s:
         limit = f"; slurm.time is {slurm.time}" if run.config.executor == "slurm" else ""
         yield f"time: about {duration(steps * step_s)} at the measured {step_s:.3g} s a step{limit}"
-    known = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
-    if other := [one for one in changes(known, run.stored_config) if not one.startswith(_MEANT)]:
+    fields = before.model_dump(mode="json", exclude_none=True)  # with what a later version has added
+    if other := [change for change in changes(fields, run.stored_config) if not change.startswith(_MEANT)]:
         yield f"otherwise than in the condition: {', '.join(other)}"

@@ -61,12 +61,12 @@ class CampaignParts:
     def of(cls, runs: Sequence[RunRow], attempts: Sequence[AttemptRow]) -> CampaignParts:
         """Return the classifier of a campaign with these rows."""
         names = {run.id: run.name for run in runs}
-        known: dict[str, set[str]] = defaultdict(set)
+        by_run: dict[str, set[str]] = defaultdict(set)
         for run in runs:
-            known[run.name].add(f"checkpoints/{run.config_hash}")
+            by_run[run.name].add(f"checkpoints/{run.config_hash}")
         for row in attempts:
-            known[names[row.run_id]] |= {f"checkpoints/{row.config_hash}", f"g{row.generation:04d}"}
-        return cls(known, {row.token for row in attempts})
+            by_run[names[row.run_id]] |= {f"checkpoints/{row.config_hash}", f"g{row.generation:04d}"}
+        return cls(by_run, {row.token for row in attempts})
 
     def __call__(self, parts: tuple[str, ...]) -> Part | None:
         """Return how much of the place with these names is ours."""
@@ -84,13 +84,13 @@ class CampaignParts:
         return None
 
 
-def _in_run(names: Sequence[str], known: Collection[str]) -> Part | None:
+def _in_run(names: Sequence[str], parts: Collection[str]) -> Part | None:
     name, *inner = names
     if name == "forward":
         return Part.TREE
     if name == "checkpoints":
-        return (Part.TREE if f"checkpoints/{inner[0]}" in known else None) if inner else Part.FOLDER
-    if name not in known:
+        return (Part.TREE if f"checkpoints/{inner[0]}" in parts else None) if inner else Part.FOLDER
+    if name not in parts:
         return _file(_CURRENT, name)
     if not inner:
         return Part.FOLDER
@@ -154,8 +154,8 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
     with store.read() as conn:
         fresh = queries.campaign_by_id(conn, campaign.id) or campaign
         runs, attempts = queries.runs(conn, campaign.id), queries.attempts(conn, campaign.id)
-    there = CampaignFolder(fresh)
-    folder, is_gone = there.paths.dir, there.was_removed
+    campaign_folder = CampaignFolder(fresh)
+    folder, is_gone = campaign_folder.paths.dir, campaign_folder.was_removed
     active = [row for row in attempts if row.state in ACTIVE_ATTEMPT]
     live = {row.run_id for row in active}
     open_runs = [run.name for run in runs if run.state in UNSETTLED_RUN or run.id in live]
@@ -167,8 +167,8 @@ def removal_of(store: Store, campaign: CampaignRow) -> Removal:
             f"campaign {name} is not settled: {count(len(open_runs), 'run')}, such as {open_runs[0]}",
             f"`{typed('cancel', name, '--all')}`, then `{typed('reconcile', name, '--watch')}`, then remove it",
         )
-    if not (is_gone or (fresh.desired == REMOVED and not there.paths.marker.exists())):
-        there.require()
+    if not (is_gone or (fresh.desired == REMOVED and not campaign_folder.paths.marker.exists())):
+        campaign_folder.require()
     parts = CampaignParts.of(runs, attempts)
     size, kept = (0, [Kept(folder, "a symbolic link")]) if folder.is_symlink() else measure(folder, parts)
     size_bytes = size if os.path.lexists(folder) else None
@@ -183,8 +183,8 @@ def _require_no_job(campaign: CampaignRow, active: Sequence[AttemptRow]) -> None
     if user and user != user_name(os.geteuid()):  # whose jobs are listed
         raise UserError(f"the folder of {name} is gone, and jobs of {user} may be left", f"let {user} remove it")
     listing = list_jobs(make_executor(campaign, CampaignPaths(Path(campaign.dir), name)), active)
-    seen = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
-    if left := [job.job_id for job in seen if not job.terminal]:
+    views = [*listing.jobs.values(), *(job for jobs in listing.rivals.values() for job in jobs)]
+    if left := [job.job_id for job in views if not job.terminal]:
         end = "scancel" if campaign.executor == "slurm" else "kill"
         ids = [job_id if end == "scancel" else job_id.rpartition("-")[2] for job_id in left[:_SHOWN]]
         hint = f"end it first: `{end} {' '.join(ids)}`, which may take a minute, then `{typed('rm', name)}`"

@@ -112,12 +112,12 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
         StoreReadOnly: the store is not this user's to write.
     """
     store.check_writable()
-    asked = {item.path for item in garbage.items}
-    gone, notes, kept = list[Item](), list[str](), list[Kept]()
+    paths = {item.path for item in garbage.items}
+    removed, notes, kept = list[Item](), list[str](), list[Kept]()
 
     def delete(places: Iterable[Item | Kept]) -> None:
         for item in places:
-            if isinstance(item, Item) and item.path in asked:
+            if isinstance(item, Item) and item.path in paths:
                 checkpoint = item.kind is GarbageKind.CHECKPOINTS
                 stays = (
                     checkpoint_retention.remove_checkpoint(item.path)
@@ -125,7 +125,7 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
                     else ours.remove(item.path, item.root)
                 )
                 kept.extend(stays)
-                gone.extend([] if stays else [item])
+                removed.extend([] if stays else [item])
 
     for campaign in campaigns:
         try:
@@ -136,7 +136,7 @@ def collect(store: Store, garbage: Garbage, campaigns: Sequence[CampaignRow], di
     for folder in _folders(campaigns, dir):
         if not _campaign_of_other_store(store, folder):
             delete(list(_unused_code(store, folder)))
-    return Garbage(tuple(gone), tuple(notes), tuple(kept))
+    return Garbage(tuple(removed), tuple(notes), tuple(kept))
 
 
 def _folders(campaigns: Iterable[CampaignRow], dir: Path) -> list[Path]:
@@ -254,9 +254,9 @@ def thinnings(
         if every:
             wanted.append(Thinning(campaign, Retention(int(every), float(days) * _DAY_S)))
     if not wanted:
-        which = f"campaign {campaigns[0].name} has" if len(campaigns) == 1 else "the campaigns of this store have"
+        subject = f"campaign {campaigns[0].name} has" if len(campaigns) == 1 else "the campaigns of this store have"
         hint = "give --keep-every 10, or set `retention: {keep_every: 10}` in the spec and submit it again"
-        raise UserError(f"{which} no rule for old metrics", hint)
+        raise UserError(f"{subject} no rule for old metrics", hint)
     return tuple(wanted)
 
 

@@ -56,8 +56,8 @@ def variables_read(codes: Sequence[Code]) -> frozenset[str] | None:
     files = [tree.root / path for tree in trees for path in tree.files]
     if not files or len(trees) < len(codes):
         return None
-    found = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
-    return None if b"" in found else frozenset(name.decode() for name in found)  # a name that the script puts together
+    names = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
+    return None if b"" in names else frozenset(name.decode() for name in names)  # a name that the script puts together
 
 
 def _unused(submission: Submission, codes: Sequence[Code]) -> Iterator[Finding]:

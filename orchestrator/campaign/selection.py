@@ -37,8 +37,8 @@ class RunCounts:
     @classmethod
     def of(cls, runs: Iterable[_Counted]) -> Self:
         """Count these runs."""
-        known = list(runs)
-        return cls(Counter(run.state for run in known), sum(run.early for run in known))
+        rows = list(runs)
+        return cls(Counter(run.state for run in rows), sum(run.early for run in rows))
 
     @property
     def total(self) -> int:
@@ -87,27 +87,27 @@ class Selection:
 
     def of(self, runs: Iterable[_SomeRun], campaign: str) -> list[_SomeRun]:
         """Return these runs of the campaign. Raises UserError for a name or pattern without a run."""
-        known = list(runs)
-        named = self._named(known, campaign) if self.patterns else {run.name for run in known}
-        return [run for run in known if run.name in named and (not self.states or run.state in self.states)]
+        rows = list(runs)
+        names = self._named(rows, campaign) if self.patterns else {run.name for run in rows}
+        return [run for run in rows if run.name in names and (not self.states or run.state in self.states)]
 
     def none(self, campaign: str) -> str:
         """Return that there is no such run: `no run of sweep is failed or held`."""
-        which = f" that matches {' or '.join(self.patterns)}" if self.patterns else ""
-        return f"no run of {campaign}{which} is {' or '.join(state for state in RunState if state in self.states)}"
+        condition = f" that matches {' or '.join(self.patterns)}" if self.patterns else ""
+        return f"no run of {campaign}{condition} is {' or '.join(state for state in RunState if state in self.states)}"
 
     def _named(self, runs: Sequence[_Run], campaign: str) -> set[str]:
         names = dict.fromkeys(run.name for run in runs)
-        found = {name for name in self.patterns if name in names}  # thousands may be named
-        for pattern in (one for one in self.patterns if one not in names):
+        matches = {name for name in self.patterns if name in names}  # thousands may be named
+        for pattern in (pattern for pattern in self.patterns if pattern not in names):
             matching = [name for name in names if fnmatchcase(name, pattern)]
             if not matching:
-                what = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
+                condition = f"matches {pattern}" if _PATTERN & set(pattern) else f"named {pattern}"
                 near = None if _PATTERN & set(pattern) else nearest(pattern, names)
                 hint = f'did you mean "{near}"?' if near else f"`{typed('status', campaign)}` lists them"
-                raise UserError(f"no run {what} in {campaign}", hint)
-            found.update(matching)
-        return found
+                raise UserError(f"no run {condition} in {campaign}", hint)
+            matches.update(matching)
+        return matches
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Retry:
     def text(self) -> str:
         """How many, by their states: `retrying 3 runs: 2 failed, 1 held`, and the runs that stay."""
         number = len(self.again)
-        again = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
-        return again + (f"\nunchanged: {_counted(self.left)}" if self.left else "")
+        line = f"retrying {count(number, 'run')}: {_counted(self.again)}" if number else "nothing to retry"
+        return line + (f"\nunchanged: {_counted(self.left)}" if self.left else "")
 
     @property
     def may_follow(self) -> tuple[str, str] | None:
@@ -177,7 +177,7 @@ class Retry:
 
 def _counted(runs: Iterable[RunRow]) -> str:
     shown = ("no longer in the spec" if run.desired in UNNAMED else shown_to_user(run) for run in runs)
-    return ", ".join(f"{number:,} {what}" for what, number in Counter(shown).items())
+    return ", ".join(f"{number:,} {noun}" for noun, number in Counter(shown).items())
 
 
 def retry_of_all(runs: Sequence[RunRow], *, cancelled: bool) -> Retry:
@@ -195,9 +195,9 @@ def retry_of_named(runs: Sequence[RunRow], early: Collection[int], *, unnamed: b
     return _retry([run for run in possible if unnamed or run.desired not in UNNAMED], runs)
 
 
-def _retry(again: Sequence[RunRow], runs: Iterable[RunRow]) -> Retry:
-    chosen = {run.id for run in again}
-    return Retry(again, [run for run in runs if run.id not in chosen])
+def _retry(retried: Sequence[RunRow], runs: Iterable[RunRow]) -> Retry:
+    chosen = {run.id for run in retried}
+    return Retry(retried, [run for run in runs if run.id not in chosen])
 
 
 def shown_to_user(run: RunRow) -> str:
@@ -207,18 +207,18 @@ def shown_to_user(run: RunRow) -> str:
 
 def open_campaign(place: PlaceOptions, name: str | None) -> tuple[Store, CampaignRow]:
     """Open the store at the place that `locate` returns, and find the campaign as `find` does."""
-    where = locate(place, [name])
-    opened = where.open()
-    return opened, find(opened, where.name)
+    location = locate(place, [name])
+    opened = location.open()
+    return opened, find(opened, location.name)
 
 
 def open_selection(
     place: PlaceOptions, words: Sequence[str], chosen: Selection | None = None
 ) -> tuple[Store, CampaignRow, Selection]:
     """Open the store and find the campaign of `[NAME] [RUN...]`; add the runs to the selection."""
-    where = locate(place, words)
-    opened = where.open()
-    campaign, patterns = _find_with_patterns(opened, where.words)
+    location = locate(place, words)
+    opened = location.open()
+    campaign, patterns = _find_with_patterns(opened, location.words)
     chosen = chosen or Selection()
     return opened, campaign, replace(chosen, patterns=[*patterns, *chosen.patterns])
 
@@ -236,31 +236,31 @@ def find(store: Store, name: str | None) -> CampaignRow:
 
     Raises UserError if there is none, or no name for one of several. Its hint names a campaign with a run of that name.
     """
-    known = _known(store)
-    if name in known:
-        return known[name]
-    if name is None and len(known) == 1:
-        return next(iter(known.values()))
-    if not known:
+    campaigns = _known(store)
+    if name in campaigns:
+        return campaigns[name]
+    if name is None and len(campaigns) == 1:
+        return next(iter(campaigns.values()))
+    if not campaigns:
         raise UserError("no campaign yet", f"`{typed('submit', SPEC)}` starts one")
-    what = "campaign or spec file" if name and _is_spec(name) else "campaign"
+    noun = "campaign or spec file" if name and _is_spec(name) else "campaign"
     if name is None:
-        raise UserError("which campaign?", f"one of: {', '.join(known)}")
+        raise UserError("which campaign?", f"one of: {', '.join(campaigns)}")
     with store.read() as conn:
-        having = [other.name for other in known.values() if queries.run_by_name(conn, other.id, name)]
+        having = [other.name for other in campaigns.values() if queries.run_by_name(conn, other.id, name)]
     run = f"it is a run of {having[0]}: write `{having[0]} {name}`" if len(having) == 1 else ""
-    raise UserError(f"no {what} named {name}", run or f"one of: {', '.join(known)}")
+    raise UserError(f"no {noun} named {name}", run or f"one of: {', '.join(campaigns)}")
 
 
 def names_to_complete(place: PlaceOptions, words: Sequence[str]) -> list[str]:
     """The names that may follow these arguments: campaigns, or the runs of the named or only campaign."""
-    where = locate(place, words)
-    store = where.open()
-    known = _known(store)
-    chosen = known.get(where.name or "") or (next(iter(known.values())) if len(known) == 1 else None)
+    location = locate(place, words)
+    store = location.open()
+    campaigns = _known(store)
+    chosen = campaigns.get(location.name or "") or (next(iter(campaigns.values())) if len(campaigns) == 1 else None)
     with store.read() as conn:
         runs = queries.run_names(conn, chosen.id) if chosen else []
-    return runs if words else [*known, *runs]
+    return runs if words else [*campaigns, *runs]
 
 
 def campaigns_of(store: Store, name: str | None) -> list[CampaignRow]:
@@ -286,9 +286,9 @@ def find_run(store: Store, words: Sequence[str]) -> tuple[CampaignRow, RunRow]:
 
 
 def _find_with_patterns(store: Store, words: Sequence[str]) -> tuple[CampaignRow, Sequence[str]]:
-    known = _known(store)
-    if words and words[0] not in known and len(known) == 1 and not _is_spec(words[0]):
-        words = [next(iter(known)), *words]
+    campaigns = _known(store)
+    if words and words[0] not in campaigns and len(campaigns) == 1 and not _is_spec(words[0]):
+        words = [next(iter(campaigns)), *words]
     return find(store, words[0] if words else None), words[1:]
 
 

@@ -95,8 +95,8 @@ def share(store: Store, campaign: CampaignRow, group: str | None, *, checkpoints
     readable, blocked = _open_store(store, files, gid, name)
     for folder in to_pass:
         _let_pass(folder, gid)
-    what = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
-    mine = SharedPlace(paths.runs, f"{what} of {count(len(parts.runs), 'run')}, and of attempts to come")
+    content = "logs, metrics, configurations" + (" and checkpoints" if checkpoints else "")
+    mine = SharedPlace(paths.runs, f"{content} of {count(len(parts.runs), 'run')}, and of attempts to come")
     ways = {*paths.dir.parents, *(way for place in readable for way in place.path.parents)}
     blocked += [SharedPlace(way, f"group {name} cannot pass it") for way in sorted(ways) if not _may(way, gid, 1)]
     return SharedCampaign(campaign.name, paths.root, Sharing(name, checkpoints), (mine, *readable), tuple(blocked))

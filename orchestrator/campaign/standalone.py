@@ -62,13 +62,13 @@ def render_reconciler(submission: Submission, store: str, script: Path, time: st
     """
     spec = submission.spec
     command = ["campaign", "reconcile", spec.name, "--watch", "--dir", str(submission.dir), "--store", store]
-    asked = {"partition": spec.slurm.partition, "account": spec.slurm.account, "qos": spec.slurm.qos}
+    options = {"partition": spec.slurm.partition, "account": spec.slurm.account, "qos": spec.slurm.qos}
     values: dict[str, Value] = {
         "name": f"reconcile-{spec.name}",
         "script": script.absolute(),
         "log": script.absolute().with_suffix(".log"),
         "time": time,
-        "options": [f"--{name}={shlex.quote(value)}" for name, value in asked.items() if value],
+        "options": [f"--{name}={shlex.quote(value)}" for name, value in options.items() if value],
         "workdir": submission.workdir,
         "setup": [f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"],
         "reconcile": [shlex.join(command)],
@@ -96,9 +96,9 @@ def _payload(submission: Submission, run: Run) -> tuple[Payload, AttemptPaths]:
 
 
 def _options(resources: Mapping[str, Any]) -> Iterator[str]:
-    asked = {name.replace("_", "-"): value for name, value in resources.items() if name not in _HANDLED}
-    asked |= resources.get("additional_parameters", {})
-    for name, value in asked.items():
+    options = {name.replace("_", "-"): value for name, value in resources.items() if name not in _HANDLED}
+    options |= resources.get("additional_parameters", {})
+    for name, value in options.items():
         yield f"--{name}" if value is True else f"--{name}={shlex.quote(str(value))}"
     if delay_s := resources.get("signal_delay_s"):
         yield f"--signal=USR2@{delay_s}"
@@ -138,8 +138,8 @@ def _allocator(payload: Payload) -> Iterator[str]:
 
 def _files(payload: Payload, paths: AttemptPaths) -> Iterator[str]:
     """Yield shell lines that write the configuration files, so that the script needs no other file."""
-    again = f"{paths.dir} holds an earlier run of this script: move it away to train again"
-    yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(again)} >&2; exit 1; }}"
+    refusal = f"{paths.dir} holds an earlier run of this script: move it away to train again"
+    yield f"[ ! -e {shlex.quote(str(paths.metrics))} ] || {{ echo {shlex.quote(refusal)} >&2; exit 1; }}"
     folders = (paths.dir, paths.ranks, RunPaths(Path(payload.run_dir)).checkpoints(payload.config_hash))
     yield f"(umask 077 && mkdir -p {shlex.join(str(folder) for folder in folders)})"
     yield f"chmod 700 {shlex.quote(payload.run_dir)}"  # an access control list that is handed down heeds no umask

@@ -283,8 +283,8 @@ def campaign_left_s(runs: Sequence[RunStatus], left_s: Mapping[int, float]) -> f
     unsettled = [run for run in runs if run.state in UNSETTLED_RUN and run.shown != CANCELLING]
     steps = {run.run_id: max(0, (run.target_step or 0) - (run.step or 0)) for run in unsettled}
     paces = sorted(left_s[run_id] / number for run_id, number in steps.items() if run_id in left_s)
-    known = all(run.target_step and run.stage is not Stage.SCREENING for run in unsettled)
-    if not (paces and known and paces[-1] <= ALIKE * paces[0]):
+    predictable = all(run.target_step and run.stage is not Stage.SCREENING for run in unsettled)
+    if not (paces and predictable and paces[-1] <= ALIKE * paces[0]):
         return None
     needed_s = {run_id: left_s.get(run_id, number * statistics.median(paces)) for run_id, number in steps.items()}
     running = sum(run.state is RunState.RUNNING for run in unsettled)
@@ -317,7 +317,7 @@ class CampaignOverview:
         """The hours of its attempts until the last look at its jobs: of GPUs, or of ranks without any."""
         used = self.totals.rank_seconds.items()
         executor = self.campaign.executor
-        return sum(seconds * (gpus_per_rank(executor, *asked) or 1.0) for asked, seconds in used) / 3600
+        return sum(seconds * (gpus_per_rank(executor, *resources) or 1.0) for resources, seconds in used) / 3600
 
     @property
     def removed(self) -> bool:
@@ -329,9 +329,9 @@ def read_overview(store: Store) -> list[CampaignOverview]:
     """Return all campaigns, the most recently active first."""
     with store.read() as conn:
         now_s = store.now(conn)
-        found, totals = queries.list_campaigns(conn), campaign_totals(conn, cache(partial(looked_s, conn, now_s)))
+        campaigns, totals = queries.list_campaigns(conn), campaign_totals(conn, cache(partial(looked_s, conn, now_s)))
     rows = []
-    for campaign in found:
+    for campaign in campaigns:
         own = totals.get(campaign.id, CampaignTotals({}, {}, 0, {}, None))
         rows.append(CampaignOverview(campaign, own, max(0.0, now_s - (own.active_s or campaign.created_s))))
     return sorted(rows, key=lambda row: row.quiet_s)

@@ -60,12 +60,12 @@ def _axes(params: list[Mapping[str, Any]]) -> list[str]:
     values = {name: [json.dumps(own.get(name), default=str) for own in params] for name in names}
     varying = [name for name in names if len(set(values[name])) > 1]
     axes: list[str] = []
-    named: list[tuple[str, ...]] = [()] * len(params)
+    labels: list[tuple[str, ...]] = [()] * len(params)
     for name in sorted(varying, key=lambda name: LABELS.index(name) if name in LABELS else len(LABELS)):
-        finer = [(*point, value) for point, value in zip(named, values[name], strict=True)]
-        if len(set(named)) == 1 or len(set(finer)) > len(set(named)):
+        finer = [(*point, value) for point, value in zip(labels, values[name], strict=True)]
+        if len(set(labels)) == 1 or len(set(finer)) > len(set(labels)):
             axes.append(name)
-            named = finer if name in LABELS else named
+            labels = finer if name in LABELS else labels
     return axes
 
 
@@ -78,8 +78,8 @@ def _part(axis: str, value: Any) -> str:
         return f"{words} unset"
     if isinstance(value, int) and plain in _COUNTED:
         return count(value, _COUNTED[plain])
-    named = _VALUES.get((plain, str(value))) or (_value(value) if plain in _BY_THEMSELVES else None)
-    return named or f"{words} {_value(value)}"
+    text = _VALUES.get((plain, str(value))) or (_value(value) if plain in _BY_THEMSELVES else None)
+    return text or f"{words} {_value(value)}"
 
 
 def _value(value: Any) -> str:
@@ -96,8 +96,8 @@ _RUNS: Final = 3
 
 def codes_text(codes: Iterable[str | None]) -> str:
     """Return the codes of a run's attempts, oldest first, each once as long as it stays: `3f2a… → 9c1d…`."""
-    known = [code for code in codes if code]
-    return " → ".join(code for before, code in zip(["", *known], known, strict=False) if code != before)
+    shown = [code for code in codes if code]
+    return " → ".join(code for before, code in zip(["", *shown], shown, strict=False) if code != before)
 
 
 def mixed_code(runs: Iterable[tuple[str, str]]) -> str:

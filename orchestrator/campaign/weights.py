@@ -145,18 +145,18 @@ def choose(run: str, config: RunConfig, wanted: WeightsChoice, complete: Sequenc
         hint = "with train.checkpoint_every in the spec, a run saves every so many steps and at its end"
         raise UserError(f"run {run} has no complete checkpoint", hint)
     if wanted.step is not None:
-        if found := next((found for found in complete if found.step == wanted.step), None):
-            return found
-        steps = some([f"{found.step:,}" for found in complete], _SHOWN)
+        if checkpoint := next((checkpoint for checkpoint in complete if checkpoint.step == wanted.step), None):
+            return checkpoint
+        steps = some([f"{checkpoint.step:,}" for checkpoint in complete], _SHOWN)
         hint = f"one of: {steps} (train.keep_checkpoints: {config.train.keep_checkpoints})"
         raise UserError(f"run {run} has no checkpoint of step {wanted.step:,}", hint)
     if not wanted.best:
         return complete[0]
-    rated = [found for found in complete if found.manifest.eval_loss is not None]
+    rated = [checkpoint for checkpoint in complete if checkpoint.manifest.eval_loss is not None]
     if not rated:
         hint = "set train.eval_every to a step at which it also saves, or leave --best out"
         raise UserError(f"no checkpoint of run {run} was evaluated on held-out text", hint)
-    return min(rated, key=lambda found: found.manifest.eval_loss or 0.0)
+    return min(rated, key=lambda checkpoint: checkpoint.manifest.eval_loss or 0.0)
 
 
 def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
@@ -183,8 +183,8 @@ def write_weights(plan: WeightsPlan, out: Path) -> WrittenWeights:
         draft.rename(out)  # takes the place of an empty folder, and of no other
         sync_dir(out.parent)
     except CheckpointError as error:
-        what = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged, or was removed meanwhile"
-        raise UserError(f"{what}: {error}", "run the command again, or choose another with --step") from None
+        subject = f"the checkpoint of step {plan.source.step:,} of run {plan.run} is damaged, or was removed meanwhile"
+        raise UserError(f"{subject}: {error}", "run the command again, or choose another with --step") from None
     finally:
         ours.remove(draft)
     return WrittenWeights(size_bytes=size_bytes, **answer)
@@ -231,10 +231,12 @@ def _written(plan: WeightsPlan, draft: Path) -> dict[str, Any]:
 
 def _failure(plan: WeightsPlan, done: subprocess.CompletedProcess[str]) -> UserError:
     last = next(reversed(done.stderr.strip().splitlines()), f"the writer ended with exit code {done.returncode}")
-    what = f"the weights of run {plan.run} cannot be written"
+    subject = f"the weights of run {plan.run} cannot be written"
     if "ModuleNotFoundError" in last:
         hint = f"this needs the training stack on this machine: `{plan.python} -m pip install 'dscampaign[train]'`"
-        return UserError(f"{what}: {last.partition(': ')[2]}", hint)
+        return UserError(f"{subject}: {last.partition(': ')[2]}", hint)
     if done.returncode < 0:
-        return UserError(f"{what}: the system ended the writer by signal {-done.returncode}", "is there enough memory?")
-    return UserError(f"{what}: {last}")
+        return UserError(
+            f"{subject}: the system ended the writer by signal {-done.returncode}", "is there enough memory?"
+        )
+    return UserError(f"{subject}: {last}")
