@@ -82,21 +82,21 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
 
     opened, campaign = open_campaign(place, name)
     opened.check_writable()
-    found = removal_of(opened, campaign)
-    echo_err("\n".join([*found.listing, *_kept(found.kept)]))
-    folder = "no folder" if found.size_bytes is None else f"{size(found.size_bytes)} in {found.folder}"
-    content = f"campaign {campaign.name}: {count(found.runs, 'run')} with metrics and events; {folder}"
+    removal = removal_of(opened, campaign)
+    echo_err("\n".join([*removal.listing, *_kept(removal.kept)]))
+    folder = "no folder" if removal.size_bytes is None else f"{size(removal.size_bytes)} in {removal.folder}"
+    content = f"campaign {campaign.name}: {count(removal.runs, 'run')} with metrics and events; {folder}"
     if not agreed(f"this removes {content}", "Remove it?", yes):
         echo_err("nothing was removed")
         return EXIT_FAILED
     with terminated_as_interrupted():
         try:
             with progress_shown():
-                gone = remove(opened, campaign)
+                removed = remove(opened, campaign)
         except KeyboardInterrupt:
             echo_err(f"interrupted: `{typed('rm', campaign.name)}` removes the rest")
             raise
-    echo_err("\n".join([f"removed {content}", *_kept([one for one in gone.kept if one not in found.kept])]))
+    echo_err("\n".join([f"removed {content}", *_kept([item for item in removed.kept if item not in removal.kept])]))
     return EXIT_OK
 
 
@@ -119,20 +119,20 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     from dscampaign.orchestrator.campaign.retention import collect, find_garbage
     from dscampaign.orchestrator.campaign.selection import campaigns_of
 
-    where = locate(place, [name])
-    opened = where.open()
-    chosen, shared = campaigns_of(opened, where.name), Path(where.settings.dir)
-    found = find_garbage(opened, chosen, shared)
-    echo("\n".join(_garbage(found)))
-    if not found.items or dry_run:
+    location = locate(place, [name])
+    opened = location.open()
+    chosen, shared = campaigns_of(opened, location.name), Path(location.settings.dir)
+    garbage = find_garbage(opened, chosen, shared)
+    echo("\n".join(_garbage(garbage)))
+    if not garbage.items or dry_run:
         return EXIT_OK
-    if not agreed(f"this deletes {size(found.size_bytes)}", "Delete it?", yes):
+    if not agreed(f"this deletes {size(garbage.size_bytes)}", "Delete it?", yes):
         echo_err("nothing was deleted")
         return EXIT_FAILED
-    gone = collect(opened, found, chosen, shared)
-    for note in [*gone.notes, *_kept(gone.kept)]:
+    removed = collect(opened, garbage, chosen, shared)
+    for note in [*removed.notes, *_kept(removed.kept)]:
         echo_err(note)
-    echo_err(f"deleted {size(gone.size_bytes)}")
+    echo_err(f"deleted {size(removed.size_bytes)}")
     return EXIT_OK
 
 
@@ -156,15 +156,15 @@ def _overview(rows: Sequence[CampaignOverview], page: Page) -> list[str]:
     return table(page, header, cells, "--rrr-", ("by", "runs"))
 
 
-def _garbage(found: Garbage) -> list[str]:
+def _garbage(garbage: Garbage) -> list[str]:
     from dscampaign.orchestrator.campaign.retention import GarbageKind
 
-    lines = [f"deletes {item.path}" for item in found.items]
+    lines = [f"deletes {item.path}" for item in garbage.items]
     for kind in GarbageKind:
-        if items := found.of(kind):
+        if items := garbage.of(kind):
             lines += [f"{size(sum(item.size_bytes for item in items)):>8}  {kind} ({len(items):,})"]
-    lines += [f"{size(found.size_bytes):>8}  in all" if lines else "nothing to delete"]
-    return [*lines, *_kept(found.kept), *found.notes]
+    lines += [f"{size(garbage.size_bytes):>8}  in all" if lines else "nothing to delete"]
+    return [*lines, *_kept(garbage.kept), *garbage.notes]
 
 
 def _kept(kept: Sequence[Kept]) -> list[str]:
@@ -277,27 +277,27 @@ def prune(
     from dscampaign.orchestrator.campaign.retention import thin, thinnings
     from dscampaign.orchestrator.campaign.selection import campaigns_of
 
-    where = locate(place, [name])
-    opened = where.open()
-    wanted = thinnings(campaigns_of(opened, where.name), keep_every, after_days)
+    location = locate(place, [name])
+    opened = location.open()
+    wanted = thinnings(campaigns_of(opened, location.name), keep_every, after_days)
     with progress_shown():
-        found = [thin(opened, one, dry_run=True) for one in wanted]
-    found = [one for one in found if one.removed.runs]
-    echo("\n".join(map(_thinning, found)) or "nothing to thin")
-    if found and not dry_run:
-        lines = sum(one.removed.steps + one.removed.figures + one.removed.samples for one in found)
+        previews = [thin(opened, thinning, dry_run=True) for thinning in wanted]
+    previews = [thinning for thinning in previews if thinning.removed.runs]
+    echo("\n".join(map(_thinning, previews)) or "nothing to thin")
+    if previews and not dry_run:
+        lines = sum(item.removed.steps + item.removed.figures + item.removed.samples for item in previews)
         if not agreed(f"this removes {lines:,} rows of metrics", "Remove them?", yes):
             echo_err("nothing was removed")
             return EXIT_FAILED
         with progress_shown():
-            for one in found:
-                thin(opened, one, dry_run=False)
+            for thinning in previews:
+                thin(opened, thinning, dry_run=False)
         echo_err(f"removed {lines:,} rows")
     return EXIT_OK
 
 
-def _thinning(one: Thinning) -> str:
-    removed, kept = one.removed, one.rule.keep_every
+def _thinning(thinning: Thinning) -> str:
+    removed, kept = thinning.removed, thinning.rule.keep_every
     rows = {"step": removed.steps, "figure": removed.figures, "GPU sample": removed.samples}
     parts = ", ".join(count(number, noun) for noun, number in rows.items() if number)
-    return f"{one.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {parts} go"
+    return f"{thinning.campaign.name}: {count(removed.runs, 'run')}, one step in {kept} stays, {parts} go"

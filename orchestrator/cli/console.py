@@ -362,15 +362,15 @@ def completing() -> bool:
 
 def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The campaigns, then the runs of the named campaign; nothing, without a message, if the store cannot be read."""
-    given = ctx.params
-    words = [word for word in (given.get("name"), *(given.get("words") or ())) if word]
+    params = ctx.params
+    words = [word for word in (params.get("name"), *(params.get("words") or ())) if word]
     try:
         from dscampaign.orchestrator.campaign.selection import names_to_complete
 
-        known = names_to_complete(PlaceOptions(given.get("dir"), given.get("store")), words)
+        choices = names_to_complete(PlaceOptions(params.get("dir"), params.get("store")), words)
     except Exception:  # noqa: BLE001 - a message would land in the line that the user types
         return []
-    return [name for name in known if name.startswith(incomplete) and _PLAIN.fullmatch(name) and name not in words]
+    return [name for name in choices if name.startswith(incomplete) and _PLAIN.fullmatch(name) and name not in words]
 
 
 campaign_argument: Final = click.argument("name", metavar="[NAME]", required=False, shell_complete=names)

@@ -64,8 +64,8 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
     from dscampaign.orchestrator.export.arrow import require_pyarrow, write_parquet
     from dscampaign.orchestrator.export.rows import columns_and_rows, write_csv, write_json
 
-    named = output.suffix.removeprefix(".") if output else ""
-    form = form or (named if named in FORMATS else "csv")
+    suffix = output.suffix.removeprefix(".") if output else ""
+    form = form or (suffix if suffix in FORMATS else "csv")
     if form == "parquet":
         require_pyarrow()
         if output is None:
@@ -155,38 +155,41 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
         if out.exists():
             raise UserError(f"{out} already exists", "name another file: --output FILE")
         times_s = [run.timing.step_s for run in chosen.counted if run.timing and run.timing.step_s > 0]
-        made = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
+        promotion = make(results.campaign, chosen.name, row, steps, out, step_s=median(times_s) if times_s else None)
         with whole_file(out) as stream:
-            stream.write(made.text)
+            stream.write(promotion.text)
     shown = os.path.relpath(out)
-    echo_page("\n".join(_lines(made, chosen, shown)))
+    echo_page("\n".join(_lines(promotion, chosen, shown)))
     echo_next(typed("plan", shown))
     return EXIT_OK
 
 
 def _recommended(results: Results) -> Condition:
-    found = [workload.answer for workload in results.workloads]
-    if len(found) == 1 and found[0].chosen and found[0].proven:
-        return found[0].chosen
-    reason = clean(found[0].sentence) if len(found) == 1 else f"{results.campaign.name} has {len(found)} workloads"
+    answers = [workload.answer for workload in results.workloads]
+    if len(answers) == 1 and answers[0].chosen and answers[0].proven:
+        return answers[0].chosen
+    reason = (
+        clean(answers[0].sentence) if len(answers) == 1 else f"{results.campaign.name} has {len(answers)} workloads"
+    )
     hint = f"name a condition with --condition: {some([c.name for c in results.conditions], _SHOWN)}"
     raise UserError(f"no condition is recommended: {reason}", hint)
 
 
 def _named(results: Results, name: str) -> Condition:
-    known = {condition.name: condition for condition in results.conditions}
-    if name not in known:
-        hint = did_you_mean(name, known, f"one of: {some(list(known), _SHOWN)}")
+    by_name = {condition.name: condition for condition in results.conditions}
+    if name not in by_name:
+        hint = did_you_mean(name, by_name, f"one of: {some(list(by_name), _SHOWN)}")
         raise UserError(f"no condition named {name} in {results.campaign.name}", hint)
-    return known[name]
+    return by_name[name]
 
 
-def _lines(made: Promotion, chosen: Condition, shown: str) -> Iterator[str]:
-    yield f"{shown}: one run of {chosen.name}, {count(made.run.target_step or 0, 'step')}, as the campaign {made.name}"
-    yield from (f"  {one}" for one in made.fixed)
-    if made.notes:
+def _lines(promotion: Promotion, chosen: Condition, shown: str) -> Iterator[str]:
+    length = count(promotion.run.target_step or 0, "step")
+    yield f"{shown}: one run of {chosen.name}, {length}, as the campaign {promotion.name}"
+    yield from (f"  {text}" for text in promotion.fixed)
+    if promotion.notes:
         yield ""
-    yield from made.notes
+    yield from promotion.notes
 
 
 _DTYPES: Final = ("bf16", "fp16", "fp32")
@@ -219,8 +222,8 @@ def weights(
         raise UserError("--best chooses the step", "leave --step or --best out")
     out = out.absolute()
     require_free(out)
-    where = locate(place, words)
-    campaign, run = find_run(opened := where.open(), where.words)
+    location = locate(place, words)
+    campaign, run = find_run(opened := location.open(), location.words)
     plan = plan_weights(opened, campaign, run, WeightsChoice(step, best, dtype))
     echo_err(f"reading the checkpoint of step {plan.source.step:,}, {size(plan.source.manifest.size_bytes)}")
     done, loss = write_weights(plan, out), plan.source.manifest.eval_loss

@@ -112,7 +112,7 @@ def report(
 @_baseline
 @click.option(
     "--by",
-    type=click.Choice([one.value for one in Objective], case_sensitive=False),
+    type=click.Choice([objective.value for objective in Objective], case_sensitive=False),
     help="Objective.  [default: `objective` of the spec, else speed unless another learns better]",
 )
 @click.option("--config", is_flag=True, help="Also print the recommended DeepSpeed configuration.")
@@ -178,14 +178,14 @@ def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_j
         from .pages.report import comparison_page
 
         limits = limits_of(fail_if) if fail_if is not None else []
-        where = locate(place, words)
-        compared = compare_operands(where.open(), where.words)
+        location = locate(place, words)
+        compared = compare_operands(location.open(), location.words)
         echo_either(
             as_json,
             lambda: comparison_document(compared, limits),
             lambda page: comparison_page(compared, page, limits),
         )
-        outcomes = {check.outcome for one in compared.comparisons for check in checks(one, limits)}
+        outcomes = {check.outcome for comparison in compared.comparisons for check in checks(comparison, limits)}
     if Outcome.FAILED in outcomes:
         return EXIT_FAILED
     return EXIT_UNDECIDED if Outcome.UNDECIDED in outcomes else EXIT_OK
@@ -213,8 +213,12 @@ def _results_of(opened: Store, campaign: CampaignRow, baseline: str | None, by: 
 
 
 def _chosen(results: Results, configs: Mapping[str, str]) -> dict[str, Any]:
-    chosen = [one.answer.chosen for one in results.workloads]
-    return {one.name: json.loads(configs[one.name]) for one in chosen if one and one.name in configs}
+    chosen = [workload.answer.chosen for workload in results.workloads]
+    return {
+        condition.name: json.loads(configs[condition.name])
+        for condition in chosen
+        if condition and condition.name in configs
+    }
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def submit(
         return _watch(*recorded, None, as_json) if watch else _one_pass(*recorded, as_json)
 
 
-def _record(submission: Submission, where: Location, *, yes: bool) -> tuple[Store, CampaignRow] | None:
+def _record(submission: Submission, location: Location, *, yes: bool) -> tuple[Store, CampaignRow] | None:
     """Show the plan, and record its runs if the user agrees, else return None.
 
     A function of its own: the specs of thousands of runs take more memory than the pass that follows.
@@ -102,8 +102,8 @@ def _record(submission: Submission, where: Location, *, yes: bool) -> tuple[Stor
     from .pages.plan import plan_page
     from .watch import terminated_as_interrupted
 
-    warn_of_other_store(where)
-    existing = where.open_if_any()
+    warn_of_other_store(location)
+    existing = location.open_if_any()
     if existing is not None:
         existing.check_writable()
     else:
@@ -114,14 +114,14 @@ def _record(submission: Submission, where: Location, *, yes: bool) -> tuple[Stor
         preflight.require_accepted()
     echo_err(plan_page(planned, page_for(sys.stderr)))
     ends = planned.count(Sign.CANCEL)
-    large = _large(where.settings, planned.all_runs, planned.all_gpu_hours)
+    large = _large(location.settings, planned.all_runs, planned.all_gpu_hours)
     if not agreed(f"this cancels {count(ends, 'run')}" if ends else large, "Submit?", yes):
         return None
     with terminated_as_interrupted():
         try:
             if existing is None:
-                make_private(where.settings.dir)
-            opened = existing or where.open(create=True)
+                make_private(location.settings.dir)
+            opened = existing or location.open(create=True)
             return opened, record(opened, submission)
         except KeyboardInterrupt:
             echo_err(f"interrupted before anything was submitted; `{typed('submit', SPEC)}` begins again")
@@ -188,16 +188,16 @@ def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: Pla
     if bool(chosen) is everything:
         raise UserError("which runs?", f"name them, or `{typed('cancel', campaign.name, '--all')}`")
     names = names_of(opened, campaign, chosen)
-    found = desired.what_cancels(opened, campaign, names)
+    cancellation = desired.what_cancels(opened, campaign, names)
     with progress_shown(quiet=as_json):
         changed = desired.cancel(opened, campaign, names)
-    echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else found.text)
+    echo_err(f"nothing to cancel: {chosen.none(campaign.name)}" if names == [] else cancellation.text)
     if not changed:
         if as_json:
             echo_json(status_document(opened, campaign))
         return EXIT_OK
-    which = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
-    code = _one_pass(opened, campaign, as_json, cancelled=typed("retry", campaign.name, which))
+    argument = "--all" if everything else names[0] if names and len(names) == 1 else "RUN"
+    code = _one_pass(opened, campaign, as_json, cancelled=typed("retry", campaign.name, argument))
     return EXIT_UNREACHABLE if code == EXIT_UNREACHABLE else EXIT_OK
 
 
@@ -231,20 +231,20 @@ def retry(
     opened.check_writable()
     names = names_of(opened, campaign, chosen)
     unnamed = bool(chosen.patterns) and not chosen.states
-    found = desired.what_retries(opened, campaign, names, cancelled=everything, unnamed=unnamed)
-    if names and not found.again and not found.may_follow:
+    plan = desired.what_retries(opened, campaign, names, cancelled=everything, unnamed=unnamed)
+    if names and not plan.again and not plan.may_follow:
         desired.retry(opened, campaign, names)  # says why it cannot
-    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else found.text)
-    large = _large(locate(place, words).settings, len(found.again), found.gpu_hours)
+    echo_err(f"nothing to retry: {chosen.none(campaign.name)}" if names == [] else plan.text)
+    large = _large(locate(place, words).settings, len(plan.again), plan.gpu_hours)
     # a crontab retries failed runs however many there are
     if (everything or sys.stdin.isatty()) and not agreed(large, "Submit?", yes):
         echo_err("nothing was retried")
         return EXIT_FAILED
-    desired.retry(opened, campaign, [run.name for run in found.again])
-    if not found.again and found.may_follow:
-        word, which = found.may_follow
-        echo_next(f"{typed('retry', campaign.name, word)}, {which}")
-    return _one_pass(opened, campaign, as_json, changed=bool(found.again))
+    desired.retry(opened, campaign, [run.name for run in plan.again])
+    if not plan.again and plan.may_follow:
+        word, note = plan.may_follow
+        echo_next(f"{typed('retry', campaign.name, word)}, {note}")
+    return _one_pass(opened, campaign, as_json, changed=bool(plan.again))
 
 
 def _large(settings: Settings, runs: int, gpu_hours: float) -> str | None:

@@ -77,8 +77,8 @@ def status(
         from .watch import watch_status
 
         watch_status(opened, campaign, chosen)
-    seen, page = read_status(opened, campaign), page_for(sys.stdout)
-    shown = seen.of(chosen)
+    campaign_status, page = read_status(opened, campaign), page_for(sys.stdout)
+    shown = campaign_status.of(chosen)
     if chosen and not shown.runs:
         echo_err(chosen.none(campaign.name))
     if as_json:
@@ -87,8 +87,8 @@ def status(
         page = Page(page.colour) if wide else page
         height = None if everything or wide or chosen else screen_height(sys.stdout)
         shown = with_final_figures(opened, with_titles(opened, shown) if height else shown)
-        echo_screen(status_page(shown, page, height, seen if chosen else None))
-    return EXIT_FAILED if watch and not seen.all_completed else EXIT_OK
+        echo_screen(status_page(shown, page, height, campaign_status if chosen else None))
+    return EXIT_FAILED if watch and not campaign_status.all_completed else EXIT_OK
 
 
 @verb
@@ -157,8 +157,8 @@ def logs(
 
     from .console import log_stream
 
-    where = locate(place, words)
-    campaign, run = find_run(opened := where.open(), where.words)
+    location = locate(place, words)
+    campaign, run = find_run(opened := location.open(), location.words)
     if follow and attempt is None:
         await_attempt(opened, campaign, run, echo_err, time.sleep)
     wanted = Wanted.of(opened, campaign, run, rank=rank, launcher=launcher, generation=attempt)
@@ -213,10 +213,10 @@ def doctor(
 
     if on_node and spec is None:
         raise UserError("--on-node needs a spec", f"`{typed('doctor', SPEC, '--on-node')}`")
-    submission, where = read_submission(spec, sets, place) if spec else (None, locate(place))
+    submission, location = read_submission(spec, sets, place) if spec else (None, locate(place))
     requirements = requirements_of(submission.runs) if submission else []
     with terminated_as_interrupted():
-        checks = look(where, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
+        checks = look(location, requirements, on_node=on_node, wait_s=60 * wait_min, tell=echo_err)
     echo_either(as_json, lambda: doctor_document(checks), lambda page: doctor_page(checks, page))
     return exit_code(checks)
 
@@ -250,51 +250,53 @@ def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
         raise UserError("nothing to diagnose", "`campaign diagnose LOG...`, `campaign diagnose --job ID`, or both")
     if not paths and job and not job.view.terminal:
         raise UserError(f"job {job_id} has not ended: {job.view.state}", "to read its logs so far, name them")
-    found = explain(paths or (files_of(job) if job else []), job)
-    echo_either(as_json, lambda: _document(found), lambda page: "\n".join(_lines(found, page)))
-    return EXIT_OK if found.kind else EXIT_FAILED
+    explained = explain(paths or (files_of(job) if job else []), job)
+    echo_either(as_json, lambda: _document(explained), lambda page: "\n".join(_lines(explained, page)))
+    return EXIT_OK if explained.kind else EXIT_FAILED
 
 
-def _document(found: Explained) -> dict[str, Any]:
-    job = found.job
+def _document(explained: Explained) -> dict[str, Any]:
+    job = explained.job
     return {
-        "class": found.kind and str(found.kind),
-        "sure": str(found.sure),
-        "reason": found.reason,
-        "rule": found.rule,
-        "proof": found.proof and vars(found.proof),
-        "rank": found.rank,
-        "node": found.node,
-        "next": _next(found),
+        "class": explained.kind and str(explained.kind),
+        "sure": str(explained.sure),
+        "reason": explained.reason,
+        "rule": explained.rule,
+        "proof": explained.proof and vars(explained.proof),
+        "rank": explained.rank,
+        "node": explained.node,
+        "next": _next(explained),
         "job": job and {name: getattr(job.view, name) for name in ("job_id", "state", "exit_code", "reason", "nodes")},
-        "files": [vars(file) for file in found.files],
+        "files": [vars(file) for file in explained.files],
     }
 
 
-def _next(found: Explained) -> str:
-    if found.kind is None:
+def _next(explained: Explained) -> str:
+    if explained.kind is None:
         return UNKNOWN
-    return found.kind.policy.by_hand
+    return explained.kind.policy.by_hand
 
 
-def _lines(found: Explained, page: Page) -> Iterator[str]:
-    title = words(str(found.kind)) if found.kind else "unknown"
-    reason = clean(found.reason) or ("" if found.kind else "no log shows the cause")
+def _lines(explained: Explained, page: Page) -> Iterator[str]:
+    title = words(str(explained.kind)) if explained.kind else "unknown"
+    reason = clean(explained.reason) or ("" if explained.kind else "no log shows the cause")
     yield page.paint(f"{title}: {reason}" if reason else title, Style.BOLD)
-    if proof := found.proof:
-        where = source(proof.file, proof.line or 0)
-        where += f", line {proof.line_from_end:,} from its end" if proof.line_from_end else ""
-        yield page.paint(f"proof: {where}{f', rule {found.rule}' if found.rule else ''} ({found.sure})", Style.DIM)
+    if proof := explained.proof:
+        place = source(proof.file, proof.line or 0)
+        place += f", line {proof.line_from_end:,} from its end" if proof.line_from_end else ""
+        yield page.paint(
+            f"proof: {place}{f', rule {explained.rule}' if explained.rule else ''} ({explained.sure})", Style.DIM
+        )
         yield page.paint(f"       {clean(proof.text.splitlines()[0] if proof.text else '')}", Style.DIM)
-    origin = [f"rank {found.rank}"] if found.rank is not None else []
-    origin += [f"node {clean(found.node)}"] if found.node else []
+    origin = [f"rank {explained.rank}"] if explained.rank is not None else []
+    origin += [f"node {clean(explained.node)}"] if explained.node else []
     if origin:
         yield f"from:  {', '.join(origin)}"
-    if found.job:
-        view = found.job.view
+    if explained.job:
+        view = explained.job.view
         yield f"job:   {view.job_id} {view.state} {view.exit_code} {clean(view.nodes)}".rstrip()
-    yield f"next:  {_next(found)}"
-    if partly := sum(file.read_bytes < file.size_bytes for file in found.files):
+    yield f"next:  {_next(explained)}"
+    if partly := sum(file.read_bytes < file.size_bytes for file in explained.files):
         yield page.paint(f"Read only the beginning and the end of {count(partly, 'file')}.", Style.DIM)
 
 
@@ -310,8 +312,8 @@ _INDENT: Final = " " * 9
 def doctor_page(checks: Sequence[Check], page: Page) -> str:
     """All checks, and how many there are: `Doctor: 1 problem, 2 warnings, 1 note, 18 ok`."""
     lines: list[str] = []
-    for where in dict.fromkeys(check.where for check in checks):
-        lines += [page.paint(where, Style.BOLD), *_rows([c for c in checks if c.where == where], page), ""]
+    for place in dict.fromkeys(check.where for check in checks):
+        lines += [page.paint(place, Style.BOLD), *_rows([c for c in checks if c.where == place], page), ""]
     numbers = Counter(check.verdict for check in checks)
     parts = [count(numbers[verdict], verdict) for verdict in (Severity.PROBLEM, Severity.WARNING, Severity.NOTE)]
     summary = ", ".join([*(part for part in parts if not part.startswith("0 ")), f"{numbers[Severity.OK]} ok"])

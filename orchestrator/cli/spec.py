@@ -59,19 +59,19 @@ def read_submission(path: Path, sets: Sequence[str], place: PlaceOptions) -> tup
     from dscampaign.orchestrator.spec.yaml_source import load, written
 
     spec, runs = read_runs(path, sets)
-    given = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
-    where = Location.of(place, given, (spec.name,), path)
+    values = {"dir": spec.dir if "dir" in spec.model_fields_set else None, "store": spec.store}
+    location = Location.of(place, values, (spec.name,), path)
     overridden(sets)
     data = load(path.read_text(encoding="utf-8"), str(path)).data
     text = written(data)  # without comments: they may hold anything
     text = "".join([text, *(f"# --set {override}\n" for override in sets)])
-    return Submission(spec, text, runs, where.settings.dir, path.absolute()), where
+    return Submission(spec, text, runs, location.settings.dir, path.absolute()), location
 
 
-def warn_of_other_store(where: Location) -> None:
+def warn_of_other_store(location: Location) -> None:
     """Warn that the campaign may have been submitted from the spec's own folder: here all of it would run again."""
-    if where.beside_spec:
-        echo_err(f"warning: there is no store at {where.file}; {where.beside_spec}")
+    if location.beside_spec:
+        echo_err(f"warning: there is no store at {location.file}; {location.beside_spec}")
 
 
 SMOKE: Final = "smoke"
@@ -111,7 +111,7 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
     from dscampaign.orchestrator.spec import templates
 
     if list_only:
-        lines = [(one.name, "yes" if SMOKE in one.specs else "", one.summary) for one in templates.templates()]
+        lines = [(item.name, "yes" if SMOKE in item.specs else "", item.summary) for item in templates.templates()]
         echo_page("\n".join(table(page_for(sys.stdout), ("template", "smoke", "about"), lines)))
         return EXIT_OK
     chosen = templates.find(template)
@@ -122,7 +122,7 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
         if scale == SMOKE
         else f"edit it, then `{typed('plan', str(path))}`"
     )
-    echo_err(f"wrote {' and '.join(str(one) for one in written)}; {then}")
+    echo_err(f"wrote {' and '.join(str(item) for item in written)}; {then}")
     return EXIT_OK
 
 
@@ -132,10 +132,10 @@ def _from_sbatch(script: Path, path: Path) -> int:
     from dscampaign.orchestrator.spec.templates import write_new
 
     check_folder_of(path)
-    made = spec_of(script.read_text(encoding="utf-8", errors="replace"), script.stem, os.environ)
-    write_new({path: yaml_of(made, script.name)})
+    draft = spec_of(script.read_text(encoding="utf-8", errors="replace"), script.stem, os.environ)
+    write_new({path: yaml_of(draft, script.name)})
     counts = (
-        f"taken over: {len(made.taken)}, no longer needed: {len(made.needless)}, not understood: {len(made.unclear)}"
+        f"taken over: {len(draft.taken)}, no longer needed: {len(draft.needless)}, not understood: {len(draft.unclear)}"
     )
     echo_err(f"wrote {path} ({counts}); read its comments, then `{typed('validate', str(path))}`")
     return EXIT_OK
@@ -196,10 +196,10 @@ def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, pla
     from .pages.plan import config_page, plan_document, plan_page
 
     with progress_shown(quiet=as_json):
-        submission, where = read_submission(spec, sets, place)
-        warn_of_other_store(where)
+        submission, location = read_submission(spec, sets, place)
+        warn_of_other_store(location)
         preflight = Preflight(submission.runs)
-        planned, page = make_plan(where.open_if_any(), submission), page_for(sys.stdout)
+        planned, page = make_plan(location.open_if_any(), submission), page_for(sys.stdout)
     if planned.trouble:
         echo_err(f"{planned.trouble.message}: resubmissions may be missing")
     if run:
@@ -236,11 +236,11 @@ def render(
     """
     from dscampaign.orchestrator.campaign.standalone import render_reconciler, render_run
 
-    submission, where = read_submission(spec, sets, place)
+    submission, location = read_submission(spec, sets, place)
     if reconciler:
         if output is None or run:
             raise UserError("--reconciler takes no RUN and needs a file: the job resubmits it", "add --output FILE")
-        place_of_store = where.settings.store_without_password
+        place_of_store = location.settings.store_without_password
         _hand_over(render_reconciler(submission, place_of_store, output, RECONCILER_TIME), output)
         return EXIT_OK
     runs = {item.name: item for item in submission.runs}
@@ -261,10 +261,10 @@ def _hand_over(script: str, path: Path | None) -> None:
 
 
 def _chosen(planned: Plan, run: str) -> PlannedRun:
-    known = {item.name: item for item in planned.runs if item.run}
-    if run not in known:
-        raise _no_such_run(run, list(known))
-    return known[run]
+    by_name = {item.name: item for item in planned.runs if item.run}
+    if run not in by_name:
+        raise _no_such_run(run, list(by_name))
+    return by_name[run]
 
 
 def _no_such_run(run: str | None, names: Sequence[str]) -> UserError:

@@ -49,20 +49,20 @@ def run_one_pass(
     reconciler = Reconciler(store, campaign)
     try:
         with terminated_as_interrupted(), progress_shown(quiet=quiet):
-            while isinstance(seen := _pass_or_held(reconciler), Pass) and seen.goes_on:
-                for line in done_lines(seen, read_status(store, campaign)):
+            while isinstance(outcome := _pass_or_held(reconciler), Pass) and outcome.goes_on:
+                for line in done_lines(outcome, read_status(store, campaign)):
                     echo_err(line)
-                del seen
+                del outcome
     except KeyboardInterrupt:
         echo_err(interrupted(status_if_any(store, campaign), campaign.name))
         raise
     finally:
         reconciler.close()
     status = read_status(store, campaign)
-    obstacles = in_the_way(seen) if changed or not isinstance(seen, LeaseHeld) else {}
-    for line in (*done_lines(seen, status), *obstacles.values()):
+    obstacles = in_the_way(outcome) if changed or not isinstance(outcome, LeaseHeld) else {}
+    for line in (*done_lines(outcome, status), *obstacles.values()):
         echo_err(line)
-    return status, isinstance(seen, Pass) and bool(seen.troubles)
+    return status, isinstance(outcome, Pass) and bool(outcome.troubles)
 
 
 def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
@@ -72,11 +72,11 @@ def _pass_or_held(reconciler: Reconciler) -> Pass | Exception:
         return held
 
 
-def done_lines(seen: Pass | Exception, status: CampaignStatus) -> Sequence[str]:
+def done_lines(outcome: Pass | Exception, status: CampaignStatus) -> Sequence[str]:
     """The actions of a pass, given the status after it."""
-    if not isinstance(seen, Pass) or not seen.actions:
+    if not isinstance(outcome, Pass) or not outcome.actions:
         return []
-    return action_lines(seen, {run.run_id: run for run in status.runs}, page_for(sys.stderr))
+    return action_lines(outcome, {run.run_id: run for run in status.runs}, page_for(sys.stderr))
 
 
 def watch_passes(
@@ -94,12 +94,12 @@ def watch_passes(
     reconciler, obstacles = Reconciler(store, campaign), Obstacles()
     with display(sys.stderr) as shown, terminated_as_interrupted():
         try:
-            for seen in reconciler.watch(poll_s=interval_s, sleep=sleep):
-                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(seen))
-                shown.say([*(done_lines(seen, status) if status else ()), *news])
+            for outcome in reconciler.watch(poll_s=interval_s, sleep=sleep):
+                status, news = status_if_any(store, campaign), obstacles.news(in_the_way(outcome))
+                shown.say([*(done_lines(outcome, status) if status else ()), *news])
                 if status:
                     shown.update(status)
-                    if status.settled and isinstance(seen, LeaseHeld | StaleLease):
+                    if status.settled and isinstance(outcome, LeaseHeld | StaleLease):
                         return
         except KeyboardInterrupt:
             reconciler.close()
@@ -235,14 +235,14 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def in_the_way(seen: Pass | Exception) -> dict[str, str]:
+def in_the_way(outcome: Pass | Exception) -> dict[str, str]:
     """Return the obstacles to a pass, in part or as a whole, as lines by the subject of each."""
-    if isinstance(seen, Pass):
-        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in seen.troubles}
-    hint = getattr(seen, "hint", "")
-    if isinstance(seen, AWAY):
+    if isinstance(outcome, Pass):
+        return {t.about: f"{t.message} ({t.hint})" if t.hint else t.message for t in outcome.troubles}
+    hint = getattr(outcome, "hint", "")
+    if isinstance(outcome, AWAY):
         hint += f"; the next try is within {LONGEST_REST_S:.0f} s"
-    return {type(seen).__name__: f"{seen} ({hint})" if hint else str(seen)}
+    return {type(outcome).__name__: f"{outcome} ({hint})" if hint else str(outcome)}
 
 
 STEPS_EVERY_S = 60.0
@@ -342,11 +342,11 @@ def reconcile_all(store: Store, as_json: bool, interval_s: float | None = None, 
 def _one_round(turns: Turns, store: Store) -> bool:
     troubled = False
     for outcome in turns.one_round():
-        seen = outcome.seen
-        if isinstance(seen, LeaseHeld | StaleLease):
+        result = outcome.seen
+        if isinstance(result, LeaseHeld | StaleLease):
             continue
-        obstacles = in_the_way(seen)
-        for line in (*done_lines(seen, read_status(store, outcome.campaign)), *obstacles.values()):
+        obstacles = in_the_way(result)
+        for line in (*done_lines(result, read_status(store, outcome.campaign)), *obstacles.values()):
             echo_err(f"{outcome.campaign.name}: {line}")
         troubled = troubled or bool(obstacles)
     return troubled

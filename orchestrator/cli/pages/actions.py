@@ -114,9 +114,9 @@ def _text(action: Action, micro_batch: int | None, now: RunStatus, page: Page) -
             resumed = f" from step {action.start_step}" if action.start_step else ""
             text = f"{f'job {row.job_id}, ' if row.job_id else ''}attempt {row.generation} {action.state}{resumed}"
         case Adopt():
-            named = action.attempt.job_id
-            why = f"sbatch had named job {named}" if named else "its submission was never confirmed"
-            text = f"job {action.job_id} adopted: {why}"
+            job_id = action.attempt.job_id
+            reason = f"sbatch had named job {job_id}" if job_id else "its submission was never confirmed"
+            text = f"job {action.job_id} adopted: {reason}"
         case Revoke():
             text = f"attempt {action.attempt.generation} {'withdrawn: ' if action.wanted else ''}{action.why}"
     return text
@@ -128,22 +128,22 @@ def _submission(action: Submit, micro_batch: int | None, now: RunStatus, page: P
         return _standing(now.state, now.reason, page)
     if not now.job_id or now.generation < action.generation:
         return ""  # an obstacle, see `in_the_way`; the job may be that of the attempt before
-    again = action.generation > 1
-    reduced = again and action.micro_batch not in (None, micro_batch)
+    is_retry = action.generation > 1
+    reduced = is_retry and action.micro_batch not in (None, micro_batch)
     micro = f" at micro-batch {action.micro_batch}" if reduced else ""
-    why = f": {clean(action.why)}" if again else ""
-    return f"submitted as {_JOB}{micro}, attempt {action.generation}{why}"
+    reason = f": {clean(action.why)}" if is_retry else ""
+    return f"submitted as {_JOB}{micro}, attempt {action.generation}{reason}"
 
 
 def _ending(action: Finish) -> str:
     verdict = action.verdict
     reason = f": {clean(verdict.reason)}" if verdict.reason else ""
-    where = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
-    return f"attempt {action.attempt.generation} ended, {words(verdict.kind)}{reason}{where}"
+    place = f" ({source(verdict.line.file, verdict.line.number)})" if verdict.line else ""
+    return f"attempt {action.attempt.generation} ended, {words(verdict.kind)}{reason}{place}"
 
 
 def _standing(state: RunState, reason: str, page: Page, *, early: bool = False) -> str:
     if state in (RunState.QUEUED, RunState.RUNNING):
         return ""
-    why = f": {clean(reason)}" if reason else ""
-    return page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + why
+    suffix = f": {clean(reason)}" if reason else ""
+    return page.paint(f"{state}{' early' * early}", _STATE_STYLES.get(state, Style.PLAIN)) + suffix

@@ -198,7 +198,7 @@ def _progress(facts: RunDetails) -> str:
 
 def _forwards(events: Sequence[EventRow]) -> dict[str, str]:
     forwards = forwards_document(events).items()
-    return {clean(tool): clean(f"run {found['run_id']}, {found['where']}") for tool, found in forwards}
+    return {clean(tool): clean(f"run {data['run_id']}, {data['where']}") for tool, data in forwards}
 
 
 def _batch(facts: RunDetails) -> str:
@@ -237,13 +237,13 @@ def _attempts(facts: RunDetails, page: Page) -> Iterator[str]:
         yield from (f"   {line}" for line in _verdict(row, facts, page))
 
 
-def _memory_line(row: AttemptRow, seen: MemoryObservation | None) -> str:
+def _memory_line(row: AttemptRow, memory: MemoryObservation | None) -> str:
     """`65.9 of 84.0 GB at the peak, 65.2 predicted (-1.1 %)`; before a peak, the prediction."""
-    measured_gb, predicted_gb = seen.peak_gb if seen else None, row.predicted_gb
-    usable = f" of {seen.usable_gb:.1f}" if seen and seen.usable_gb else ""
-    if seen is None or measured_gb is None:
-        if seen and seen.after_init_gb and seen.per_sample_gb and row.micro_batch:  # predicted by its own ranks
-            predicted_gb = seen.after_init_gb + seen.per_sample_gb * row.micro_batch
+    measured_gb, predicted_gb = memory.peak_gb if memory else None, row.predicted_gb
+    usable = f" of {memory.usable_gb:.1f}" if memory and memory.usable_gb else ""
+    if memory is None or measured_gb is None:
+        if memory and memory.after_init_gb and memory.per_sample_gb and row.micro_batch:  # predicted by its own ranks
+            predicted_gb = memory.after_init_gb + memory.per_sample_gb * row.micro_batch
         return f"{predicted_gb:.1f}{usable} GB predicted" if predicted_gb else ""
     error = ""
     if predicted_gb:
@@ -303,9 +303,11 @@ def _doubt(row: AttemptRow, facts: RunDetails) -> str:
         return ""
     if not place:
         return "unsure: another attempt decides"
-    seen = sum(one.evidence.get("place") == place for one in facts.attempts if one.generation <= row.generation)
-    if seen > 1:
-        return f"same error {seen} times at the same line: a bug in the script"
+    times = sum(
+        attempt.evidence.get("place") == place for attempt in facts.attempts if attempt.generation <= row.generation
+    )
+    if times > 1:
+        return f"same error {times} times at the same line: a bug in the script"
     if row is not facts.attempts[-1] or facts.run.state not in SETTLED_RUN:
         return "the script's own error, once: retried; the same error at the same line is a bug in the script"
     return "the script's own error, once: fix the script, or retry it unchanged if this may be chance"

@@ -76,9 +76,9 @@ def plan_page(plan: Plan, page: Page, *, everything: bool = False) -> str:
 def _table(items: Iterable[PlannedRun], page: Page) -> list[str]:
     """Where runs are charged and queued has columns only if it differs."""
     items = list(items)
-    asked = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
-    header = [*_HEADER[:_LIMIT], *asked, *_HEADER[_LIMIT:]]
-    return table(page, header, _rows(items, asked), f"{_RIGHT[:_LIMIT]}{'-' * len(asked)}{_RIGHT[_LIMIT:]}", _DROPPED)
+    extra = [name for name in _ASKED if len({getattr(i.run.config.slurm, name) for i in items if i.run}) > 1]
+    header = [*_HEADER[:_LIMIT], *extra, *_HEADER[_LIMIT:]]
+    return table(page, header, _rows(items, extra), f"{_RIGHT[:_LIMIT]}{'-' * len(extra)}{_RIGHT[_LIMIT:]}", _DROPPED)
 
 
 def _is_special(item: PlannedRun) -> bool:
@@ -185,12 +185,12 @@ def config_page(item: PlannedRun, page: Page) -> str:
     return f"{page.paint(item.name, Style.BOLD)} · ds_config.json\n{config}"
 
 
-def _rows(items: Iterable[PlannedRun], asked: Sequence[str]) -> list[list[Cell | str]]:
+def _rows(items: Iterable[PlannedRun], extra: Sequence[str]) -> list[list[Cell | str]]:
     """Like repeats of a point share a row, `lr-0.1 × 3`."""
     rows: dict[str, list[Cell | str]] = {}
     repeats: Counter[str] = Counter()
     for item in items:
-        row = _row(item, asked)
+        row = _row(item, extra)
         point = item.run.params if item.run else item.params or item.name
         alike = json.dumps([point, *map(str, row[:1] + row[2:])])
         rows.setdefault(alike, row)
@@ -201,17 +201,17 @@ def _rows(items: Iterable[PlannedRun], asked: Sequence[str]) -> list[list[Cell |
     return list(rows.values())
 
 
-def _row(item: PlannedRun, asked: Sequence[str]) -> list[Cell | str]:
+def _row(item: PlannedRun, extra: Sequence[str]) -> list[Cell | str]:
     sign = Cell(item.sign, _STYLES[item.sign])
-    why = Cell(clean(item.why), Style.DIM)
+    reason = Cell(clean(item.why), Style.DIM)
     if item.run is None:
-        return [sign, item.name, *[""] * (len(_HEADER) + len(asked) - 3), why]
+        return [sign, item.name, *[""] * (len(_HEADER) + len(extra) - 3), reason]
     run = item.run
     steps = f"{run.target_step:,}" if run.target_step else ""
     slurm = run.config.slurm
     plain = slurm.time.isdecimal() or MINUTES_SECONDS.fullmatch(slurm.time)
     limit = "" if run.config.executor != "slurm" else f"{slurm.time_min:,} min" if plain else slurm.time
-    where = [getattr(slurm, name) or "" for name in asked]
+    values = [getattr(slurm, name) or "" for name in extra]
     name = changed_name(item.name, " ".join(item.changes))
     machine = _machine(run)
     return [
@@ -222,10 +222,10 @@ def _row(item: PlannedRun, asked: Sequence[str]) -> list[Cell | str]:
         _states(item),
         _memory(item),
         machine,
-        *where,
+        *values,
         limit,
         steps,
-        why,
+        reason,
     ]
 
 
@@ -265,8 +265,8 @@ def _memory(item: PlannedRun) -> Cell | str:
 
 def _machine(run: Run) -> str:
     gpus = run.config.slurm.gpus if run.config.executor == "slurm" else 0
-    what = count(gpus, "GPU") if gpus else count(run.ranks_per_node, "rank")
-    return f"{count(run.nodes, 'node')} × {what}"
+    devices = count(gpus, "GPU") if gpus else count(run.ranks_per_node, "rank")
+    return f"{count(run.nodes, 'node')} × {devices}"
 
 
 def _document(item: PlannedRun) -> Mapping[str, Any]:

@@ -24,8 +24,8 @@ _ROWS: Final = 12
 
 def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None = None) -> str:
     """For each workload the answer and its conditions, best first; with `configs`, its configuration too."""
-    parts = ["\n".join(_answer(one, results.campaign.name, configs, page)) for one in results.workloads]
-    if any(one.answer.undecided for one in results.workloads):
+    parts = ["\n".join(_answer(workload, results.campaign.name, configs, page)) for workload in results.workloads]
+    if any(workload.answer.undecided for workload in results.workloads):
         command = f"next: {typed('recommend', results.campaign.name, '--by', 'loss')}   (or --by speed)"
         parts.append(page.paint(command, Style.DIM))
     return "\n\n".join(parts)
@@ -34,13 +34,13 @@ def answers_page(results: Results, page: Page, configs: Mapping[str, str] | None
 def comparison_page(compared: ComparedOperands, page: Page, limits: Sequence[Limit] = ()) -> str:
     """Each comparison: the differences, the figures, the verdict; then conditions without a counterpart."""
     alone = [f"Only in {campaign}: {', '.join(names)}." for campaign, names in compared.alone]
-    return "\n\n".join([*("\n".join(_comparison(one, page, limits)) for one in compared.comparisons), *alone])
+    return "\n\n".join([*("\n".join(_comparison(pair, page, limits)) for pair in compared.comparisons), *alone])
 
 
-def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
-    answer, chosen = one.answer, one.answer.chosen
-    if one.workload.name:
-        yield page.paint(clean(one.workload.name), Style.BOLD)
+def _answer(results: WorkloadResults, campaign: str, configs: Mapping[str, str] | None, page: Page) -> Iterator[str]:
+    answer, chosen = results.answer, results.answer.chosen
+    if results.workload.name:
+        yield page.paint(clean(results.workload.name), Style.BOLD)
     yield page.paint(clean(answer.sentence), Style.BOLD)
     yield ""
     score = "" if answer.lead in (Objective.SPEED, Objective.LOSS, Objective.MEMORY) else str(answer.lead)
@@ -49,7 +49,7 @@ def _answer(one: WorkloadResults, campaign: str, configs: Mapping[str, str] | No
     if (hidden := len(answer.rows) - _ROWS) > 0:
         yield page.paint(f"… and {count(hidden, 'more condition')}: `{typed('report', campaign)}`", Style.DIM)
     notes = [clean(reason.text) for reason in (*answer.doubts, *answer.remarks)]
-    notes += [clean(one.basis)] if len(answer.rows) > 1 else []
+    notes += [clean(results.basis)] if len(answer.rows) > 1 else []
     if configs is not None and chosen and (unread := unread_config(chosen)):
         notes.append(unread)
     yield from ("", *notes) if notes else ()
@@ -71,13 +71,13 @@ def unread_config(chosen: Condition) -> str:
 
 
 def _row(row: Row, score: str) -> tuple[str, ...]:
-    one, loss = row.comparison, row.comparison.loss.difference
+    pair, loss = row.comparison, row.comparison.loss.difference
     return (
         clean(row.condition.title),
         row.figure if score else "",
         _speed(row),
         row.condition.text("mem_reserved_gb"),
-        "baseline" if one.is_baseline else difference(loss.value, one.loss, one.loss_unit) if loss else "",
+        "baseline" if pair.is_baseline else difference(loss.value, pair.loss, pair.loss_unit) if loss else "",
         clean(row.why.text) if row.why else words(row.verdict),
     )
 
@@ -88,17 +88,17 @@ def _speed(row: Row) -> str:
     return f"{times(row.beside_best)} ×" if row.beside_best else ""
 
 
-def _comparison(one: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:
-    if one.shared:
-        yield page.paint(clean(one.shared), Style.BOLD)
-    left, right = map(clean, one.titles)
+def _comparison(comparison: Comparison, page: Page, limits: Sequence[Limit]) -> Iterator[str]:
+    if comparison.shared:
+        yield page.paint(clean(comparison.shared), Style.BOLD)
+    left, right = map(clean, comparison.titles)
     if left == right:
         left, right = f"{left} (A)", f"{right} (B)"
-    for name, rows in (("configuration", one.differences), ("figure", figures(one))):
+    for name, rows in (("configuration", comparison.differences), ("figure", figures(comparison))):
         if rows:
             cells = [tuple(map(clean, row)) for row in rows]
             yield from table(page, (name, left, right), cells, "-rr" if name == "figure" else "", capitals=False)
             yield ""
-    yield from verdict(one)
-    for check in checks(one, limits):
+    yield from verdict(comparison)
+    for check in checks(comparison, limits):
         yield page.paint(f"{check.limit.text} {check.outcome}: {check.reason}.", Style.BOLD)

@@ -96,10 +96,10 @@ def doing(run: RunStatus, status: CampaignStatus) -> str:
 def counts_line(page: Page, counts: Mapping[RunState, int] | Mapping[str, int], early: int = 0) -> str:
     """`12 completed (2 early), 8 running, 1 failed`, in the order of a run's life."""
     numbers = {str(state): number for state, number in counts.items() if number}
-    given = ((state, numbers[state]) for state in map(str, _LOOKS) if state in numbers)
+    states = ((state, numbers[state]) for state in map(str, _LOOKS) if state in numbers)
     more = {str(RunState.COMPLETED): page.paint(f" ({early:,} early)", Style.YELLOW)} if early else {}
     return ", ".join(
-        page.paint(f"{number:,} {state}", _LOOKS[state][1]) + more.get(state, "") for state, number in given
+        page.paint(f"{number:,} {state}", _LOOKS[state][1]) + more.get(state, "") for state, number in states
     )
 
 
@@ -169,15 +169,15 @@ def _page(
 def _notes(status: CampaignStatus) -> list[str]:
     """Why runs wait, or how long running ones have been silent: a line for each reason."""
     noted = [(run.name, note) for run in status.runs if (note := _note(run, status.now_s))]
-    return [f"{some([name for name, _ in same], 3)}: {same[0][1]}" for same in alike(noted, lambda one: one[1])]
+    return [f"{some([name for name, _ in same], 3)}: {same[0][1]}" for same in alike(noted, lambda pair: pair[1])]
 
 
 def _sources(status: CampaignStatus) -> list[str]:
     lines = []
     for runs in alike((r for r in status.runs if r.run_id in status.sources), lambda r: status.sources[r.run_id].kind):
         source, names = status.sources[runs[0].run_id], some([run.name for run in runs], 3)
-        known = _SOURCES.get(source.kind)
-        lines += [f"metrics read from {known}: {names}" if known else f"{names}: {clean(source.message)}"]
+        noun = _SOURCES.get(source.kind)
+        lines += [f"metrics read from {noun}: {names}" if noun else f"{names}: {clean(source.message)}"]
     return lines
 
 
@@ -219,7 +219,9 @@ def _changed(runs: Sequence[RunStatus], page: Page) -> list[str]:
 
 
 def _conditions_table(status: CampaignStatus, conditions: Sequence[ConditionStatus], page: Page) -> list[str]:
-    rows = (_condition_row(status.titles.get(one.name, one.name), one, page) for one in conditions)
+    rows = (
+        _condition_row(status.titles.get(condition.name, condition.name), condition, page) for condition in conditions
+    )
     return table(page, _OF_CONDITIONS, rows, "-wrrr")
 
 
