@@ -46,22 +46,22 @@ def running() -> Iterator[None]:
 
 def located(settings: Settings, spec: Path | None) -> None:
     """Remembers the place of the campaign of the running command."""
-    if given := _GIVEN.get():
-        _GIVEN.set(replace(given, settings=settings, spec=(str(spec),) if spec else given.spec))
+    if context := _GIVEN.get():
+        _GIVEN.set(replace(context, settings=settings, spec=(str(spec),) if spec else context.spec))
 
 
 def overridden(sets: Sequence[str]) -> None:
     """Remembers the overrides of the spec of the running command."""
-    if given := _GIVEN.get():
-        _GIVEN.set(replace(given, spec=(*given.spec, *(word for one in sets for word in ("--set", one)))))
+    if context := _GIVEN.get():
+        _GIVEN.set(replace(context, spec=(*context.spec, *(word for text in sets for word in ("--set", text)))))
 
 
 def typed(verb: str, *words: str) -> str:
     """The command as it is typed, with the place of the campaign: `campaign status sweep --dir /shared/campaign`."""
-    given = _GIVEN.get() or _Given()
-    whole = [part for word in words for part in (given.spec if word == SPEC else (word,))]
-    if given.settings and verb not in _WITHOUT_PLACE:
-        whole += _place(given.settings)
+    context = _GIVEN.get() or _Given()
+    whole = [part for word in words for part in (context.spec if word == SPEC else (word,))]
+    if context.settings and verb not in _WITHOUT_PLACE:
+        whole += _place(context.settings)
     return " ".join(["campaign", *verb.split(), *map(shlex.quote, whole)])
 
 

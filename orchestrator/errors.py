@@ -109,9 +109,9 @@ class Problem:
     source_line: str | None = None
 
     def __str__(self) -> str:
-        where = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
         subject = f"{self.field}: " if self.field else ""
-        lines = [f"{where}: error: {subject}{self.message}"]
+        lines = [f"{place}: error: {subject}{self.message}"]
         if self.source_line is not None and len(self.source_line) <= _POINTED:
             lines += [f"    {self.source_line}", f"    {_caret(self.source_line, self.column)}"]
         if self.hint:
@@ -140,24 +140,24 @@ _SHORT: Final = 4
 _Else = TypeVar("_Else", str, str | None)
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: _Else, cutoff: float = _ALIKE) -> str | _Else:
+def did_you_mean(word: str, names: Iterable[str], otherwise: _Else, cutoff: float = _ALIKE) -> str | _Else:
     """A hint with the nearest known name, or else another hint."""
-    near = nearest(word, known, cutoff)
+    near = nearest(word, names, cutoff)
     return f'did you mean "{near}"?' if near else otherwise
 
 
-def nearest(word: str, known: Iterable[str], cutoff: float = _ALIKE) -> str | None:
+def nearest(word: str, names: Iterable[str], cutoff: float = _ALIKE) -> str | None:
     """Return the likely meaning of a misspelt name, in any case; short names are soon alike by chance."""
-    known, least = list(known), max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0)
-    if found := get_close_matches(word, known, 1, least):
-        return found[0]
-    plain = {one.lower(): one for one in known}
-    return next((plain[one] for one in get_close_matches(word.lower(), plain, 1, least)), None)
+    names, least = list(names), max(cutoff, _ALIKE_SHORT if len(word) <= _SHORT else 0)
+    if matches := get_close_matches(word, names, 1, least):
+        return matches[0]
+    plain = {name.lower(): name for name in names}
+    return next((plain[name] for name in get_close_matches(word.lower(), plain, 1, least)), None)
 
 
-def concerns(finding: Finding, told: Iterable[FieldPath]) -> bool:
+def concerns(finding: Finding, fields: Iterable[FieldPath]) -> bool:
     """Return whether a finding is about a field, or a part of it, that another finding is about."""
-    return any(place[: len(known)] == known for known in told for place in finding.places)
+    return any(place[: len(field)] == field for field in fields for place in finding.places)
 
 
 def dotted(place: FieldPath) -> str:

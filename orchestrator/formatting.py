@@ -44,7 +44,7 @@ def printable(text: str, *, colours: bool = False) -> str:
         text: from any source; its line ends and tabs stay.
         colours: keep sequences that only change colours and the like (SGR).
     """
-    return _CONTROL.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", text)
+    return _CONTROL.sub(lambda match: match[0] if colours and _COLOUR.fullmatch(match[0]) else "", text)
 
 
 def clean(text: str) -> str:

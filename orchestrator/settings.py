@@ -92,15 +92,15 @@ def resolve(
     """
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     layers = list(_layers(flags, spec or {}, environ, cwd))
-    found = {name: _first(name, layers) for name in _DEFAULTS}
-    if not found["store"].value:
-        found["store"] = Setting("store", f"sqlite:///{found['dir'].value}/campaign.db", "default: a file in dir")
+    settings = {name: _first(name, layers) for name in _DEFAULTS}
+    if not settings["store"].value:
+        settings["store"] = Setting("store", f"sqlite:///{settings['dir'].value}/campaign.db", "default: a file in dir")
     return Settings(
-        dir=Path(found["dir"].value),
-        store=found["store"].value,
-        ask_above_runs=int(_number(found["ask_above_runs"])),
-        ask_above_gpu_hours=_number(found["ask_above_gpu_hours"]),
-        origins=tuple(found.values()),
+        dir=Path(settings["dir"].value),
+        store=settings["store"].value,
+        ask_above_runs=int(_number(settings["ask_above_runs"])),
+        ask_above_gpu_hours=_number(settings["ask_above_gpu_hours"]),
+        origins=tuple(settings.values()),
     )
 
 
@@ -112,18 +112,18 @@ def filled(text: str, environ: Mapping[str, str]) -> str:
 def _layers(
     flags: Mapping[str, str | None], spec: Mapping[str, str | None], environ: Mapping[str, str], cwd: Path
 ) -> Iterator[_Layer]:
-    given = [_Layer("command line", _given(flags), cwd)]
+    layers = [_Layer("command line", _given(flags), cwd)]
     for name in _DEFAULTS:
         variable = f"CAMPAIGN_{name.upper()}"
-        given.append(_Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd))
-    given.append(_Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd))
-    yield from given
-    needed = _IN_SPEC.difference(*(layer.values for layer in given))
+        layers.append(_Layer(f"environment variable {variable}", _given({name: environ.get(variable)}), cwd))
+    layers.append(_Layer("spec", {k: filled(v, environ) for k, v in _given(spec).items() if k in _IN_SPEC}, cwd))
+    yield from layers
+    missing = _IN_SPEC.difference(*(layer.values for layer in layers))
     for path in _files(environ, cwd):
         try:
             yield _Layer(str(path), _read(path), path.parent)
         except Distrusted as doubt:  # it may name the store, and what a store holds is run
-            if needed:
+            if missing:
                 raise _not_used(path, doubt, cwd) from doubt
     yield _Layer("default", _DEFAULTS, cwd)
 
@@ -155,8 +155,8 @@ def _not_used(path: Path, doubt: Distrusted, cwd: Path) -> UserError:
         ways.insert(0, f"make a {FILE_NAME} of your own in this folder (`touch {FILE_NAME}`)")
     if len(ways) == 1 or doubt.owner is None:
         ways.insert(0, doubt.hint)
-    said = doubt.why if str(path) in doubt.why else f"{path}: {doubt.why}"
-    return UserError(f"{said}, so it is not used", ", or ".join(ways))
+    reason = doubt.why if str(path) in doubt.why else f"{path}: {doubt.why}"
+    return UserError(f"{reason}, so it is not used", ", or ".join(ways))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -74,12 +74,12 @@ def refuse_links_of_others(*places: Path) -> None:
     """Raise UserError for a link of another user, which could lead to a file of this user."""
     for place in places:
         try:
-            found = place.lstat()
+            info = place.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-            said = f"{place} is a link to {place.readlink()} that user {found.st_uid} made"
-            raise UserError(said, "name another place to write to: --output PATH")
+        if stat.S_ISLNK(info.st_mode) and info.st_uid not in (0, os.geteuid()):
+            message = f"{place} is a link to {place.readlink()} that user {info.st_uid} made"
+            raise UserError(message, "name another place to write to: --output PATH")
 
 
 def check_folder_of(path: Path) -> None:

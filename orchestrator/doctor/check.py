@@ -47,21 +47,21 @@ class At:
 
     where: str
 
-    def ok(self, about: str, seen: str) -> Check:
+    def ok(self, about: str, text: str) -> Check:
         """Return a check that asks for nothing."""
-        return Check(about, self.where, Severity.OK, seen)
+        return Check(about, self.where, Severity.OK, text)
 
-    def note(self, about: str, seen: str, then: str = "") -> Check:
+    def note(self, about: str, text: str, then: str = "") -> Check:
         """Return a check worth knowing."""
-        return Check(about, self.where, Severity.NOTE, seen, then)
+        return Check(about, self.where, Severity.NOTE, text, then)
 
-    def warning(self, about: str, seen: str, then: str) -> Check:
+    def warning(self, about: str, text: str, then: str) -> Check:
         """Return a check of a thing that may go badly."""
-        return Check(about, self.where, Severity.WARNING, seen, then)
+        return Check(about, self.where, Severity.WARNING, text, then)
 
-    def problem(self, about: str, seen: str, then: str, *, away: bool = False) -> Check:
+    def problem(self, about: str, text: str, then: str, *, away: bool = False) -> Check:
         """Return a check of a thing that will go badly; `away` if no answer came."""
-        return Check(about, self.where, Severity.PROBLEM, seen, then, away)
+        return Check(about, self.where, Severity.PROBLEM, text, then, away)
 
 
 def exit_code(checks: Iterable[Check]) -> int:

@@ -34,15 +34,15 @@ MUNGE_TOLERATES_S: Final = 300.0
 _SEVERAL_HOSTS: Final = "use PostgreSQL: `--store postgresql://USER@HOST/NAME`, then `campaign db upgrade`"
 
 
-def host_checks(where: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
+def host_checks(location: Location, requirements: Sequence[Requirements], *, shared: bool = False) -> Iterator[Check]:
     """Return verdicts on a campaign's folder and store as this host sees them.
 
     Args:
         shared: a node has proved that it sees the same folder.
     """
     slurm = any(required.config.executor == "slurm" for required in requirements)
-    yield from folder_checks(where.settings.dir, nodes_need_it=slurm and not shared)
-    yield from store_checks(where, slurm=slurm)
+    yield from folder_checks(location.settings.dir, nodes_need_it=slurm and not shared)
+    yield from store_checks(location, slurm=slurm)
 
 
 def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Check]:
@@ -52,25 +52,25 @@ def folder_checks(folder: Path, *, nodes_need_it: bool = False) -> Iterator[Chec
         nodes_need_it: other hosts must see it, and none has been asked.
     """
     at = At("shared folder")
-    there = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
-    path = str(folder) if folder == there else f"{folder}, to be created in {there}"
-    if wrong := storage.trouble(there):
+    nearest = next(path for path in (folder, *folder.parents) if os.path.isdir(path))  # noqa: PTH112 - pathlib would raise
+    path = str(folder) if folder == nearest else f"{folder}, to be created in {nearest}"
+    if wrong := storage.trouble(nearest):
         yield at.problem("folder.writable", f"{path}: {wrong.why}", wrong.hint)
         return
     yield at.ok("folder.writable", path)
-    if doubt := distrust(there):
+    if doubt := distrust(nearest):
         hint = f"{doubt.hint}: nodes run nothing from a folder that others can write to or replace"
         yield at.problem("folder.private", str(doubt), hint)
-    if trouble := _without_links(there):
+    if trouble := _without_links(nearest):
         hint = "claims need hard links: choose a folder on NFS, Lustre, GPFS, BeeGFS or a local disk"
         yield at.problem("folder.links", f"a file cannot be created exactly once: {trouble}", hint)
-    kind = file_system(there)
+    kind = file_system(nearest)
     if nodes_need_it and kind in LOCAL:
         hint = "check with `--on-node`; if the nodes do not see this folder, choose another"
         yield at.warning("folder.file_system", f"{kind}, which other hosts do not see unless it is exported", hint)
     else:
         yield at.ok("folder.file_system", kind or "unknown file system")
-    free_gb = shutil.disk_usage(there).free / GB
+    free_gb = shutil.disk_usage(nearest).free / GB
     if free_gb < LEAST_FREE_GB:
         yield at.warning("folder.space", f"{free_gb:,.0f} GB free", "`campaign gc` deletes files that no result needs")
     else:
@@ -88,7 +88,7 @@ def _without_links(folder: Path) -> str:
     return "" if first and not second else "two processes could both create the same file"
 
 
-def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
+def store_checks(location: Location, *, slurm: bool) -> Iterator[Check]:
     """Return verdicts on the database.
 
     Args:
@@ -96,9 +96,9 @@ def store_checks(where: Location, *, slurm: bool) -> Iterator[Check]:
     """
     from dscampaign.db.errors import StoreError, StoreMissing, StoreUnreachable
 
-    at, settings = At("store"), where.settings
+    at, settings = At("store"), location.settings
     try:
-        store = where.open()
+        store = location.open()
         try:
             yield from _answers(store, settings, at)
         finally:
@@ -119,9 +119,9 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     from dscampaign.db.errors import StoreReadOnly
     from dscampaign.db.schema import HEAD
 
-    seen = f"{settings.store_without_password}, schema {HEAD}"
+    text = f"{settings.store_without_password}, schema {HEAD}"
     if store.is_sqlite:
-        yield at.ok("store.reachable", seen)
+        yield at.ok("store.reachable", text)
         try:
             store.check_writable()
         except StoreReadOnly as exc:
@@ -130,18 +130,18 @@ def _answers(store: Store, settings: Settings, at: At) -> Iterator[Check]:
     offset_s = store_offset_s(store)
     with store.read() as conn:
         server = conn.exec_driver_sql("SHOW server_version").scalar_one()
-    yield at.ok("store.reachable", f"{seen}, PostgreSQL {server}")
+    yield at.ok("store.reachable", f"{text}, PostgreSQL {server}")
     yield clock_check("store.clock", offset_s, offset_s, "the database's clock", "this host's", at)
 
 
 def sqlite_check(kind: str, at: At, *, slurm: bool) -> Check:
     """Return the verdict on the file system of a SQLite file; an unknown one counts as a network's."""
     if kind not in LOCAL:
-        seen = f"SQLite on {kind or 'an unknown file system'}, over a network: corrupted if two hosts open it"
-        return at.warning("store.file_system", seen, f"run every `campaign` on this host, or {_SEVERAL_HOSTS}")
+        text = f"SQLite on {kind or 'an unknown file system'}, over a network: corrupted if two hosts open it"
+        return at.warning("store.file_system", text, f"run every `campaign` on this host, or {_SEVERAL_HOSTS}")
     if slurm:
-        seen = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
-        return at.note("store.file_system", seen, f"for a reconciler as a job, {_SEVERAL_HOSTS}")
+        text = f"SQLite on {kind}: only this host can open it, metrics arrive when the reconciler passes"
+        return at.note("store.file_system", text, f"for a reconciler as a job, {_SEVERAL_HOSTS}")
     return at.ok("store.file_system", f"SQLite on {kind}")
 
 
@@ -150,11 +150,11 @@ def clock_check(about: str, least_s: float, most_s: float, clock: str, other: st
     off_s = 0.0 if least_s <= 0 <= most_s else min(abs(least_s), abs(most_s))
     if off_s <= CLOCKS_AGREE_S:
         return at.ok(about, f"{clock} agrees with {other} within {max(abs(least_s), abs(most_s), 0.1):.1f} s")
-    seen = f"{clock} is {off_s:.0f} s {'ahead of' if least_s > 0 else 'behind'} {other}"
+    text = f"{clock} is {off_s:.0f} s {'ahead of' if least_s > 0 else 'behind'} {other}"
     hint = "synchronize both with NTP (`chronyc tracking`): ages, durations and energy depend on them"
     if off_s > MUNGE_TOLERATES_S:
-        return at.problem(about, seen, f"{hint}; Slurm's authentication fails above {MUNGE_TOLERATES_S:.0f} s")
-    return at.warning(about, seen, hint)
+        return at.problem(about, text, f"{hint}; Slurm's authentication fails above {MUNGE_TOLERATES_S:.0f} s")
+    return at.warning(about, text, hint)
 
 
 _OF_THE_TRAINER: Final = ("deepspeed", "transformers")
@@ -165,16 +165,16 @@ _WRITE: Final = "write the path of an interpreter as `python`"
 _NODES: Final = "`campaign doctor SPEC --on-node` checks a node"
 
 
-def python_checks(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
+def python_checks(host: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
     """Return verdicts on the interpreters as this host sees them; a cluster's nodes may have others."""
-    asked: dict[tuple[str, tuple[str, ...]], Requirements] = {}
+    questions: dict[tuple[str, tuple[str, ...]], Requirements] = {}
     for required in requirements:
         config = required.config
         if config.container:  # only a node can start it
             continue
         own = _OF_THE_TRAINER if config.command is None else _OF_LAUNCHERS.get(config.launcher, ())
-        asked.setdefault((config.python or sys.executable, ("torch", *own)), required)
-    yield from (_python(At(here), python, names, required) for (python, names), required in asked.items())
+        questions.setdefault((config.python or sys.executable, ("torch", *own)), required)
+    yield from (_python(At(host), python, names, required) for (python, names), required in questions.items())
 
 
 def _python(at: At, python: str, names: Sequence[str], required: Requirements) -> Check:
@@ -183,16 +183,16 @@ def _python(at: At, python: str, names: Sequence[str], required: Requirements) -
     try:
         done = answer([python, "-c", _ASK, *names], {**os.environ, **config.env}, _WAIT_S)
     except (OSError, subprocess.TimeoutExpired) as exc:
-        seen = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
-        return at.problem("host.packages", seen, _WRITE) if local else at.note("host.packages", seen, _NODES)
+        text = f"{python} did not answer: {getattr(exc, 'strerror', None) or f'{_WAIT_S:.0f} s passed'}"
+        return at.problem("host.packages", text, _WRITE) if local else at.note("host.packages", text, _NODES)
     if done.returncode:
-        seen = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-        return at.problem("host.packages", seen, _WRITE)
+        text = f"{python} fails: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+        return at.problem("host.packages", text, _WRITE)
     missing = done.stdout.split()
     if not missing:
         return at.ok("host.packages", f"{python} has {', '.join(names)}")
-    seen = f"{python} has no {', no '.join(missing)}"
+    text = f"{python} has no {', no '.join(missing)}"
     hint = f"`{python} -m pip install {' '.join(missing)}`, or name another interpreter as `python`"
     if config.slurm.setup if not local else config.local.setup:
-        return at.note("host.packages", seen, f"unless `setup` provides them; {_NODES}")
-    return at.problem("host.packages", seen, hint) if local else at.warning("host.packages", seen, f"{hint}; {_NODES}")
+        return at.note("host.packages", text, f"unless `setup` provides them; {_NODES}")
+    return at.problem("host.packages", text, hint) if local else at.warning("host.packages", text, f"{hint}; {_NODES}")

@@ -37,8 +37,8 @@ def node_checks(
     at = At(f"node {report.node}")
 
     def of(section: str, about: str, hint: str, verdicts: Callable[[Any], Iterable[Check]]) -> Iterable[Check]:
-        if (seen := getattr(report, section)) is not None:
-            return verdicts(seen)
+        if (content := getattr(report, section)) is not None:
+            return verdicts(content)
         reason = report.troubles.get(section, "not checked: the job ended first")
         return [at.problem(about, reason, "; ".join(filter(None, (hint, left))))]
 
@@ -62,9 +62,9 @@ def node_checks(
         yield from of("nvme", "node.nvme", hint, lambda disk: [_nvme(disk, required, at)])
     devices = gpus if gpus and gpus.devices else None
     hint = "run that Python on the node; `setup` may have to load its modules"
-    yield from of("software", "software.torch", hint, lambda found: software_checks(found, devices, required, at))
+    yield from of("software", "software.torch", hint, lambda software: software_checks(software, devices, required, at))
     hint = "for details, set `NCCL_DEBUG: INFO` in env"
-    yield from of("collective", "node.all_reduce", hint, lambda found: [_collective(found, devices, at)])
+    yield from of("collective", "node.all_reduce", hint, lambda result: [_collective(result, devices, at)])
 
 
 def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
@@ -86,14 +86,14 @@ def _host(host: Host, required: Requirements, at: At) -> Iterator[Check]:
 def _memory(host: Host, required: Requirements, at: At) -> Check:
     limited = host.limit_gb is not None and host.limit_gb < host.memory_gb
     usable_gb = min(host.memory_gb, host.limit_gb or host.memory_gb)
-    seen = f"{usable_gb:,.0f} GB" + (f" of the node's {host.memory_gb:,.0f} GB" if limited else "")
+    text = f"{usable_gb:,.0f} GB" + (f" of the node's {host.memory_gb:,.0f} GB" if limited else "")
     if usable_gb < required.host_gb:
         takes = f"the model needs {required.host_gb:,.0f} GB of a node's memory ({required.named})"
         enough = limited and host.memory_gb >= required.host_gb
         hint = "raise slurm.mem" if enough else "use more nodes or fewer ranks on each, or offload less"
-        return at.problem("node.memory", f"{takes}, the job may use {seen}", hint)
-    needed = f", the model needs {required.host_gb:,.0f} GB" if required.host_gb >= 1 else ""
-    return at.ok("node.memory", f"{seen} of memory{needed}")
+        return at.problem("node.memory", f"{takes}, the job may use {text}", hint)
+    need = f", the model needs {required.host_gb:,.0f} GB" if required.host_gb >= 1 else ""
+    return at.ok("node.memory", f"{text} of memory{need}")
 
 
 def files_check(missing: Sequence[str], at: At) -> Check:
@@ -115,28 +115,28 @@ def _store(report: NodeReport, at: At) -> Iterator[Check]:
 
 def _nvme(disk: Disk, required: Requirements, at: At) -> Check:
     kind = disk.file_system or "unknown file system"
-    seen = f"{disk.path}: {kind}, {disk.free_gb:,.0f} GB free"
+    text = f"{disk.path}: {kind}, {disk.free_gb:,.0f} GB free"
     if disk.free_gb < required.disk_gb:
         hint = "use more nodes, or another nvme_path"
-        return at.problem("node.nvme", f"{seen}, the model's states need {required.disk_gb:,.0f} GB of each node", hint)
+        return at.problem("node.nvme", f"{text}, the model's states need {required.disk_gb:,.0f} GB of each node", hint)
     if disk.file_system not in LOCAL or disk.file_system in ("tmpfs", "ramfs"):
-        return at.warning("node.nvme", f"{seen}; not a local disk", "set train.nvme_path to a disk of the node's own")
-    return at.ok("node.nvme", seen)
+        return at.warning("node.nvme", f"{text}; not a local disk", "set train.nvme_path to a disk of the node's own")
+    return at.ok("node.nvme", text)
 
 
-def _collective(found: Collective, gpus: Gpus | None, at: At) -> Check:
-    seen = f"{found.backend}, {found.ranks} ranks"
-    if not found.correct:
+def _collective(result: Collective, gpus: Gpus | None, at: At) -> Check:
+    text = f"{result.backend}, {result.ranks} ranks"
+    if not result.correct:
         hint = "a GPU, a link or NCCL is broken: `exclude` the node; NCCL_P2P_DISABLE=1 shows whether it is a link"
-        return at.problem("node.all_reduce", f"{seen}: wrong sum", hint)
-    if found.bus_gb_s is None:
-        return at.ok("node.all_reduce", f"{found.backend}, one rank: the launcher works")
-    seen += f": right sum, bus bandwidth {found.bus_gb_s:.3g} GB/s"
+        return at.problem("node.all_reduce", f"{text}: wrong sum", hint)
+    if result.bus_gb_s is None:
+        return at.ok("node.all_reduce", f"{result.backend}, one rank: the launcher works")
+    text += f": right sum, bus bandwidth {result.bus_gb_s:.3g} GB/s"
     nvlink = gpus is not None and all(device.nvlinks for device in gpus.devices)
-    if found.backend == "nccl" and found.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):
+    if result.backend == "nccl" and result.bus_gb_s < (SLOW_NVLINK_GB_S if nvlink else SLOW_PCIE_GB_S):
         hint = "`NCCL_DEBUG=INFO` in env shows which path it takes; look for NCCL_P2P_DISABLE, and for ACS on PCIe"
-        return at.warning("node.all_reduce", f"{seen}, slow for {'NVLink' if nvlink else 'PCIe'}", hint)
-    return at.ok("node.all_reduce", seen)
+        return at.warning("node.all_reduce", f"{text}, slow for {'NVLink' if nvlink else 'PCIe'}", hint)
+    return at.ok("node.all_reduce", text)
 
 
 def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
@@ -147,46 +147,46 @@ def _gpus(gpus: Gpus, required: Requirements, at: At) -> Iterator[Check]:
     yield from _gpu_memory(gpus.devices, required, at)
     yield _ecc(gpus.devices, at)
     if busy := _numbers(gpus.devices, lambda gpu: (gpu.used_gb or 0.0) > BUSY_GB):
-        seen = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
-        yield at.warning("gpu.busy", seen, "`nvidia-smi` on the node shows the processes")
+        text = f"{busy}: {max(gpu.used_gb or 0.0 for gpu in gpus.devices):,.0f} GB in use by other processes"
+        yield at.warning("gpu.busy", text, "`nvidia-smi` on the node shows the processes")
     links = {device.nvlinks for device in gpus.devices if device.nvlinks is not None}
     if len(links) > 1:
-        seen = f"GPUs have {min(links)} to {max(links)} active NVLinks"
-        yield at.warning("gpu.links", seen, "a link is down: `nvidia-smi nvlink -s`, and notify the administrators")
+        text = f"GPUs have {min(links)} to {max(links)} active NVLinks"
+        yield at.warning("gpu.links", text, "a link is down: `nvidia-smi nvlink -s`, and notify the administrators")
 
 
 def _count(gpus: Gpus, required: Requirements, at: At) -> Check:
-    found = len(gpus.devices)
-    if found < required.gpus:
+    gpu_count = len(gpus.devices)
+    if gpu_count < required.gpus:
         promised = "Slurm allocated {} GPUs" if required.config.executor == "slurm" else "{} GPUs requested"
         reason = f" ({'; '.join(gpus.troubles)})" if gpus.troubles else ""
-        seen = f"{promised.format(required.gpus)}, NVML sees {found or 'none'}{reason}"
-        return at.problem("gpu.count", seen, "`nvidia-smi` on the node; `exclude` it and notify the administrators")
+        text = f"{promised.format(required.gpus)}, NVML sees {gpu_count or 'none'}{reason}"
+        return at.problem("gpu.count", text, "`nvidia-smi` on the node; `exclude` it and notify the administrators")
     names = Counter(device.name for device in gpus.devices)
-    seen = ", ".join(f"{number} × {name}" for name, number in names.items())
+    text = ", ".join(f"{number} × {name}" for name, number in names.items())
     if len(names) > 1:
-        return at.warning("gpu.count", f"different GPUs: {seen}", "all ranks wait for the slowest: request equal GPUs")
-    return at.ok("gpu.count", seen)
+        return at.warning("gpu.count", f"different GPUs: {text}", "all ranks wait for the slowest: request equal GPUs")
+    return at.ok("gpu.count", text)
 
 
 def _gpu_memory(devices: Sequence[Device], required: Requirements, at: At) -> Iterator[Check]:
     least = min((device.total_gb for device in devices if device.total_gb), default=None)
     if least and required.on_gpus and required.gpu_gb > least:
-        seen = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
-        yield at.problem("gpu.memory", seen, "`campaign plan` names a ZeRO stage that fits")
+        text = f"{least:,.0f} GB, the model's states alone take {required.gpu_gb:,.0f} GB ({required.named})"
+        yield at.problem("gpu.memory", text, "`campaign plan` names a ZeRO stage that fits")
     elif least:
         yield at.ok("gpu.memory", f"{least:,.0f} GB each")
 
 
 def _ecc(devices: Sequence[Device], at: At) -> Check:
     if errors := _numbers(devices, lambda gpu: bool(gpu.ecc_errors)):
-        seen = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
-        return at.warning("gpu.ecc", seen, "notify the administrators: the GPU needs a reset")
+        text = f"{errors}: {sum(gpu.ecc_errors or 0 for gpu in devices)} uncorrected memory errors"
+        return at.warning("gpu.ecc", text, "notify the administrators: the GPU needs a reset")
     return at.ok("gpu.ecc", "no uncorrected memory errors")
 
 
-def _numbers(devices: Sequence[Device], which: Callable[[Device], bool]) -> str:
-    numbers = [str(device.number) for device in devices if which(device)]
+def _numbers(devices: Sequence[Device], matches: Callable[[Device], bool]) -> str:
+    numbers = [str(device.number) for device in devices if matches(device)]
     return f"GPU {', '.join(numbers)}" if numbers else ""
 
 
@@ -241,14 +241,14 @@ def _deepspeed(software: Software, at: At) -> Check:
     version = _version(software.deepspeed)
     if software.deepspeed_trouble:
         return at.problem("software.deepspeed", f"DeepSpeed does not load: {software.deepspeed_trouble}", _TRAIN)
-    seen = f"DeepSpeed {software.deepspeed} on {software.accelerator}"
+    text = f"DeepSpeed {software.deepspeed} on {software.accelerator}"
     least, most = _WRONG_GRADIENTS
     if least <= version <= most:
-        return at.problem("software.deepspeed", f"{seen} computes wrong ZeRO-2 gradients", _TRAIN)
+        return at.problem("software.deepspeed", f"{text} computes wrong ZeRO-2 gradients", _TRAIN)
     if version < LEAST_DEEPSPEED:
         wanted = ".".join(map(str, LEAST_DEEPSPEED))
-        return at.warning("software.deepspeed", f"{seen} is older than {wanted}, the oldest that was tested", _TRAIN)
-    return at.ok("software.deepspeed", seen)
+        return at.warning("software.deepspeed", f"{text} is older than {wanted}, the oldest that was tested", _TRAIN)
+    return at.ok("software.deepspeed", text)
 
 
 def _ops(software: Software, at: At) -> Check:
@@ -256,10 +256,10 @@ def _ops(software: Software, at: At) -> Check:
     if not missing:
         return at.ok("software.ops", f"DeepSpeed can use {', '.join(software.ops)}")
     need = "a C++ compiler, ninja, and libaio's headers for async_io or CUDA's compiler (nvcc, CUDA_HOME) for fused_*"
-    seen = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
-    return at.problem("software.ops", seen, f"install {need}; for details, run `ds_report` on the node")
+    text = f"DeepSpeed cannot use {', '.join(missing)}, which the spec needs"
+    return at.problem("software.ops", text, f"install {need}; for details, run `ds_report` on the node")
 
 
 def _version(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()

@@ -107,7 +107,7 @@ def _last_line(text: str) -> str:
 
 def _nodes(line: str) -> Nodes:
     partition, state, time, size, count, node_state, gres, memory_mb, cpus, features = line.split("|")
-    given = [re.sub(r"\([^)]*\)", "", gres), f"{memory_mb} MB", f"{cpus} cores", features.removesuffix("(null)")]
+    parts = [re.sub(r"\([^)]*\)", "", gres), f"{memory_mb} MB", f"{cpus} cores", features.removesuffix("(null)")]
     return Nodes(
         partition.removesuffix("*"),
         default=partition.endswith("*"),
@@ -117,7 +117,7 @@ def _nodes(line: str) -> Nodes:
         count=int(count),
         in_service=not node_state.endswith("*") and not node_state.startswith(_OUT_OF_SERVICE),
         memory_mb=int(memory_mb) if memory_mb.isdigit() else 0,
-        has=", ".join(filter(None, given)),
+        has=", ".join(filter(None, parts)),
     )
 
 
@@ -163,8 +163,8 @@ def _accounting_check(cluster: Cluster) -> Check:
     if cluster.accounting == "kept":
         return _AT.ok("slurm.accounting", "sacct responds")
     if cluster.accounting == "none":
-        seen = "no slurmdbd: Slurm forgets an ended job after MinJobAge"
-        return _AT.note("slurm.accounting", seen, "keep a reconciler running: `campaign reconcile --watch`")
+        text = "no slurmdbd: Slurm forgets an ended job after MinJobAge"
+        return _AT.note("slurm.accounting", text, "keep a reconciler running: `campaign reconcile --watch`")
     return _AT.warning(
         "slurm.accounting", cluster.accounting, "ask the site's administrators: it records how jobs ended"
     )
@@ -177,14 +177,14 @@ def _partition(name: str, cluster: Cluster, slurm: SlurmConfig) -> Check:
         return _AT.problem("slurm.partition", f"no partition named {name}", hint)
     state, most_min = partitions[name].state, partitions[name].max_time_min
     if state != "up":
-        seen = f"{name} is {state}: it starts no jobs"
-        return _AT.problem("slurm.partition", seen, "wait, or choose another partition", away=True)
+        text = f"{name} is {state}: it starts no jobs"
+        return _AT.problem("slurm.partition", text, "wait, or choose another partition", away=True)
     if most_min is not None and slurm.time_min > most_min:
-        seen = f"{name} allows {most_min:,} min, slurm.time is {slurm.time_min:,} min: jobs would wait forever"
+        text = f"{name} allows {most_min:,} min, slurm.time is {slurm.time_min:,} min: jobs would wait forever"
         hint = f"write `time: {most_min}`: a run resumes in a new job"
         if slurm.qos:
-            return _AT.warning("slurm.partition", seen, f"{hint}; or ask whether qos {slurm.qos} allows more")
-        return _AT.problem("slurm.partition", seen, hint)
+            return _AT.warning("slurm.partition", text, f"{hint}; or ask whether qos {slurm.qos} allows more")
+        return _AT.problem("slurm.partition", text, hint)
     return _AT.ok("slurm.partition", f"{name} is up")
 
 
@@ -196,8 +196,8 @@ def _nodes_check(nodes: Sequence[Nodes], required: Requirements) -> Check:
         hint = "use more nodes or fewer ranks on each, or offload less"
         return _AT.problem("slurm.nodes", f"{takes}, nodes have {most_gb:,.0f} GB", hint)
     if in_service < required.config.slurm.nodes:
-        seen = f"{required.config.slurm.nodes} requested, but only {in_service} in service"
-        return _AT.warning("slurm.nodes", seen, "`sinfo -R` shows why; jobs wait until they come back")
+        text = f"{required.config.slurm.nodes} requested, but only {in_service} in service"
+        return _AT.warning("slurm.nodes", text, "`sinfo -R` shows why; jobs wait until they come back")
     return _AT.ok("slurm.nodes", _described(nodes))
 
 
@@ -211,8 +211,8 @@ def _described(nodes: Sequence[Nodes]) -> str:
 
 def _submission(forecast: str | Exception, required: Requirements, nodes: Sequence[Nodes]) -> Check:
     if isinstance(forecast, SubmissionRefused) and _NOT_AVAILABLE in str(forecast) and _may_come_back(nodes, required):
-        seen = f"{forecast} while nodes are out of service"
-        return _AT.warning("slurm.submit", seen, "`sinfo -R` shows why; jobs wait until they come back")
+        text = f"{forecast} while nodes are out of service"
+        return _AT.warning("slurm.submit", text, "`sinfo -R` shows why; jobs wait until they come back")
     if isinstance(forecast, SubmissionRefused):
         hint = f"change the `slurm` section ({required.named}); there is {_described(nodes) or 'no such partition'}"
         return _AT.problem("slurm.submit", f"sbatch would refuse: {forecast}", hint)
@@ -227,8 +227,8 @@ def _may_come_back(nodes: Sequence[Nodes], required: Requirements) -> bool:
     for group in nodes:
         in_service[group.has] += group.count if group.in_service else 0
     away = [group for group in nodes if not group.in_service]
-    needed = slurm.nodelist is not None or any(in_service[group.has] < slurm.nodes for group in away)
-    return bool(away) and needed and sum(group.count for group in nodes) >= slurm.nodes
+    is_needed = slurm.nodelist is not None or any(in_service[group.has] < slurm.nodes for group in away)
+    return bool(away) and is_needed and sum(group.count for group in nodes) >= slurm.nodes
 
 
 _T = TypeVar("_T")
@@ -268,12 +268,12 @@ class Preflight:
             return
         if not cluster.nodes:
             return
-        said = [future.result() for future in self._forecasts]
-        wrong = [check for check in slurm_checks(cluster, self._asked, said) if _refuses(check)]
+        forecasts = [future.result() for future in self._forecasts]
+        wrong = [check for check in slurm_checks(cluster, self._asked, forecasts) if _refuses(check)]
         if wrong:
-            seen = "; ".join(dict.fromkeys(check.seen for check in wrong))
+            problems = "; ".join(dict.fromkeys(check.seen for check in wrong))
             hints = dict.fromkeys(check.next for check in wrong if check.next)
-            raise UserError(f"{outcome}: {seen}", "; ".join(hints))
+            raise UserError(f"{outcome}: {problems}", "; ".join(hints))
 
     def _start(self, ask: Callable[[], _T]) -> Future[_T]:
         def briefly() -> _T:
@@ -293,5 +293,5 @@ def _forecast(required: Requirements) -> str | Exception:
 
 
 def _refuses(check: Check) -> bool:
-    known = check.id in ("slurm.partition", "slurm.submit")
-    return known and check.verdict is Severity.PROBLEM and not check.away
+    is_certain = check.id in ("slurm.partition", "slurm.submit")
+    return is_certain and check.verdict is Severity.PROBLEM and not check.away

@@ -77,9 +77,9 @@ class OptionChecks:
 
     def __call__(self, configs: Sequence[RunConfig]) -> list[list[Finding]]:
         """Return the findings of each run."""
-        asked = [_asked(config) for config in configs]
+        requests = [_asked(config) for config in configs]
         groups: dict[_Interpreter, _Parts] = {}
-        for config, questions in zip(configs, asked, strict=True):
+        for config, questions in zip(configs, requests, strict=True):
             for part, text in questions.items():
                 groups.setdefault(_interpreter(config), {}).setdefault(part, {})[text] = None
         answers = {interpreter: self._answers(interpreter, parts) for interpreter, parts in groups.items()}
@@ -90,7 +90,7 @@ class OptionChecks:
                 for item in answers[_interpreter(config)].get((part, text), ())
                 if not (item["ignored"] and config.command and not item["hint"])  # a script may read it itself
             ]
-            for config, questions in zip(configs, asked, strict=True)
+            for config, questions in zip(configs, requests, strict=True)
         ]
 
     def _answers(self, interpreter: _Interpreter, parts: _Parts) -> Mapping[tuple[str, str], Any]:
@@ -159,20 +159,20 @@ def _interpreter(config: RunConfig) -> _Interpreter:
 
 
 def _asked(config: RunConfig) -> _Asked:
-    asked, train = {}, config.train
+    questions, train = {}, config.train
     if config.deepspeed:
-        asked["deepspeed"] = _json([_rendered(config), config.deepspeed])
+        questions["deepspeed"] = _json([_rendered(config), config.deepspeed])
     if config.command is None and isinstance(train.model, Mapping):
-        asked["models"] = _json([train.model, train.seq_len, train.attention])
-    return asked
+        questions["models"] = _json([train.model, train.seq_len, train.attention])
+    return questions
 
 
 def _rendered(config: RunConfig) -> dict[str, Any]:
     """Return the whole configuration without the numbers of `train`: axes vary them, and the spec checks them."""
     rendered = config.rendered_deepspeed()
     params = rendered["optimizer"]["params"]
-    given = config.deepspeed.get("optimizer", {}).get("params", {})
-    kept = {name: value for name, value in params.items() if name in given or name not in _FROM_TRAIN}
+    own = config.deepspeed.get("optimizer", {}).get("params", {})
+    kept = {name: value for name, value in params.items() if name in own or name not in _FROM_TRAIN}
     rendered["optimizer"] = {**rendered["optimizer"], "params": kept}
     del rendered["gradient_clipping"]
     return rendered

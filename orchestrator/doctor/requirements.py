@@ -64,9 +64,9 @@ def requirements_of(runs: Iterable[Run]) -> list[Requirements]:
 
 def _kind(run: Run) -> str:
     config = run.config
-    asked = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
-    asked.append(job_request.container_of(config))
-    return json.dumps(asked, sort_keys=True)
+    fields = [job_request.resources(config), config.python, config.env, run.ranks_per_node, config.train.nvme_path]
+    fields.append(job_request.container_of(config))
+    return json.dumps(fields, sort_keys=True)
 
 
 def _of_like_runs(runs: Sequence[Run]) -> Requirements:
@@ -112,6 +112,6 @@ def _files(config: RunConfig) -> Iterator[str]:
     """Absolute paths: a name without a slash in front stands on the hub."""
     train, data = config.train, config.train.dataset
     programs = [config.container.image] if config.container else [config.python, *(config.command or ())[:1]]
-    named = [train.model, train.tokenizer, *programs]
-    named += [data.path, data.eval_path] if data else []
-    yield from (text for text in named if isinstance(text, str) and Path(text).is_absolute())
+    names = [train.model, train.tokenizer, *programs]
+    names += [data.path, data.eval_path] if data else []
+    yield from (text for text in names if isinstance(text, str) and Path(text).is_absolute())

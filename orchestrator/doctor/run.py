@@ -89,13 +89,13 @@ def examine(required: Requirements, settings: Settings, wait_s: float, tell: Tel
     with _made(settings.dir) as room:
         folder = room / token
         make_private(folder)
-        found = None
+        examined = None
         try:
             _question(required, settings).write(Talk(folder).question)
-            found = _by_job(required, _batch(required, token, folder), wait_s, tell)
-            return found
+            examined = _by_job(required, _batch(required, token, folder), wait_s, tell)
+            return examined
         finally:
-            if found is None or found.folder is None:
+            if examined is None or examined.folder is None:
                 ours.remove(folder)
 
 
@@ -152,18 +152,18 @@ def _by_job(required: Requirements, batch: JobArray, wait_s: float, tell: Tell) 
         return Examined(None, _last(str(exc)), "try again", away=True)
     gpus = f" with {count(required.gpus, 'GPU')}" if required.gpus else ""
     tell(f"job {job_id} is checking a node{gpus}; Ctrl-C cancels it")
-    found = None
+    examined = None
     try:
-        found = _outcome(executor, batch, job_id, wait_s, tell)
-        return found
+        examined = _outcome(executor, batch, job_id, wait_s, tell)
+        return examined
     finally:
-        if found is None or found.shared is None:  # it waits, or runs
+        if examined is None or examined.shared is None:  # it waits, or runs
             with contextlib.suppress(Unreachable):
                 executor.cancel([job_id])
 
 
 def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, tell: Tell) -> Examined:
-    talk, told, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
+    talk, last, over_s, deadline_s = Talk(batch.folder), "", math.inf, time.monotonic() + wait_s
     looks = _looks(executor, batch, job_id)
     while True:
         job = next(looks)  # before the report is read, so that what a job writes last counts
@@ -172,17 +172,17 @@ def _outcome(executor: Executor, batch: JobArray, job_id: str, wait_s: float, te
                 return Examined(report, hint=f"its logs are in {batch.folder}", shared=True, folder=batch.folder)
             return Examined(report, shared=True)
         now_s = time.monotonic()
-        why = "" if job.reason in ("", "None") else f": {job.reason}"
-        progress = f"waits in the queue{why}" if job.pending else f"is {job.state.lower()}"
-        if progress != told and not job.terminal:
+        suffix = "" if job.reason in ("", "None") else f": {job.reason}"
+        progress = f"waits in the queue{suffix}" if job.pending else f"is {job.state.lower()}"
+        if progress != last and not job.terminal:
             tell(f"job {job_id} {progress}")
-            told = progress
+            last = progress
         if job.terminal:
             over_s = min(over_s, now_s)
             if now_s - over_s >= executor.outcome_grace_s:
                 return _ended(job, batch.folder)
         elif job.pending and now_s > deadline_s:
-            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min{why}"
+            reason = f"job {job_id} waited in the queue for {wait_s / 60:.0f} min{suffix}"
             return Examined(None, reason, "try again later, or with a longer --wait", away=True)
         elif now_s > deadline_s + 60 * TIME_MIN + _OVER_S:
             return Examined(None, f"lost contact with job {job_id}", "try again", away=True)
@@ -205,13 +205,13 @@ def _ended(job: JobView, folder: Path) -> Examined:
     report = NodeReport.read(Talk(folder).report)
     how = "" if job.state == "GONE" else f" as {job.state}"
     state = f"job {job.job_id}{f' on {job.nodes}' if job.nodes else ''} ended{how}"
-    found = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
+    examined = Examined(report, state, f"its files are in {folder}", shared=True, folder=folder)
     if report is not None:
-        return replace(found, trouble=f"{state} while checking: {report.running}")
+        return replace(examined, trouble=f"{state} while checking: {report.running}")
     if log := _log_tail(folder):
-        return replace(found, trouble=f"{state}: {log}")
+        return replace(examined, trouble=f"{state}: {log}")
     hint = f"is {folder} the same folder on the nodes? Choose a folder that all of them see"
-    return replace(found, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
+    return replace(examined, trouble=f"{state}, and it left no file that this host can see", hint=hint, shared=False)
 
 
 def _complete(talk: Talk) -> NodeReport | None:
@@ -233,12 +233,12 @@ def _last(text: str) -> str:
 
 
 def doctor(
-    where: Location, requirements: Sequence[Requirements], *, on_node: bool, wait_s: float, tell: Tell
+    location: Location, requirements: Sequence[Requirements], *, on_node: bool, wait_s: float, tell: Tell
 ) -> list[Check]:
     """Return all verdicts.
 
     Args:
-        where: the campaign's folder and store.
+        location: the campaign's folder and store.
         requirements: of a spec; empty without one.
         on_node: also check a node, for the requirement that asks for the most.
         wait_s: how long its job may wait in the queue.
@@ -250,9 +250,9 @@ def doctor(
     checks = list(slurm_checks(cluster, by_slurm, _forecasts(cluster, by_slurm))) if cluster else []
     checks += _files(f"host {host}", requirements)
     checks += python_checks(f"host {host}", requirements)
-    examined = _examined(where, requirements, cluster, wait_s, tell) if on_node and requirements else None
+    examined = _examined(location, requirements, cluster, wait_s, tell) if on_node and requirements else None
     shared = examined is not None and examined.shared is True
-    first = list(host_checks(where, requirements, shared=shared))
+    first = list(host_checks(location, requirements, shared=shared))
     return [*first, *checks, *(_of_node(examined, requirements, host) if examined else [])]
 
 
@@ -263,25 +263,25 @@ def _forecasts(cluster: Cluster, requirements: Sequence[Requirements]) -> list[s
         return [forecast(required, Path(folder)) for required in requirements]
 
 
-def _files(here: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
-    named = sorted({path for required in requirements for path in required.files})
-    missing = missing_files(named)
+def _files(host: str, requirements: Sequence[Requirements]) -> Iterator[Check]:
+    paths = sorted({path for required in requirements for path in required.files})
+    missing = missing_files(paths)
     local = any(required.config.executor == "local" for required in requirements)
     if missing and not local:
-        yield At(here).note("host.files", f"not here: {', '.join(missing)}", "check the nodes with `--on-node`")
-    elif named:
-        yield replace(files_check(missing, At(here)), id="host.files")
+        yield At(host).note("host.files", f"not here: {', '.join(missing)}", "check the nodes with `--on-node`")
+    elif paths:
+        yield replace(files_check(missing, At(host)), id="host.files")
 
 
 def _examined(
-    where: Location, requirements: Sequence[Requirements], cluster: Cluster | None, wait_s: float, tell: Tell
+    location: Location, requirements: Sequence[Requirements], cluster: Cluster | None, wait_s: float, tell: Tell
 ) -> Examined:
     if cluster is not None and cluster.trouble:
         return Examined(None, "no node was checked: Slurm does not respond", "try again", away=True)
     try:
-        return examine(requirements[0], where.settings, wait_s, tell)
+        return examine(requirements[0], location.settings, wait_s, tell)
     except OSError as exc:
-        return Examined(None, f"{exc.filename or where.settings.dir}: {exc.strerror or exc}", "see folder.writable")
+        return Examined(None, f"{exc.filename or location.settings.dir}: {exc.strerror or exc}", "see folder.writable")
 
 
 def _of_node(examined: Examined, requirements: Sequence[Requirements], host: str) -> Iterator[Check]:
