@@ -78,9 +78,9 @@ def _launched(words: Sequence[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     nodes, around = _nodes(data), data.get("ranks_per_node")
     ranks = line.ranks_per_node(nodes) or around
     both = {"launcher": (own, launcher), "nodes": (line.sizes.get("nodes"), nodes), "ranks_per_node": (ranks, around)}
-    for name, (given, field) in both.items():
-        if given is not None and field not in (None, given):
-            raise Hint(f"starts with {name} {given}, but the spec's is {field}", "leave it out of the command")
+    for name, (from_line, field) in both.items():
+        if from_line is not None and field not in (None, from_line):
+            raise Hint(f"starts with {name} {from_line}, but the spec's is {field}", "leave it out of the command")
     options = data.get("launcher_options") or ()
     fields = {"command": list(line.script), "launcher": launcher, "python": data.get("python") or line.python}
     fields["launcher_options"] = (*line.options, *options) if isinstance(options, list | tuple) else options

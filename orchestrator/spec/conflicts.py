@@ -83,9 +83,9 @@ def check(config: RunConfig, world_size: int, gpus: int) -> Iterator[Finding]:
 
 def _without_deepspeed(config: RunConfig) -> Iterator[Finding]:
     train, hint = config.train, "leave it out, or remove the engine"
-    given = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
-    given |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
-    for name in (name for name, value in given.items() if value):
+    fields = {"zero_stage": train.zero_stage, "deepcompile": train.deepcompile}
+    fields |= {"offload": train.offload != "none"} if train.engine == "ddp" else {}
+    for name in (name for name, value in fields.items() if value):
         yield _finding(name, f"is a DeepSpeed setting, and engine {train.engine} does not use DeepSpeed", hint)
     if config.deepspeed:
         yield Finding((("deepspeed",), ("train", "engine")), f"has no effect with engine {train.engine}", hint)
@@ -248,30 +248,30 @@ def _unfit_model(field: str, size: int, train: TrainConfig, world_size: int) -> 
 
 
 def _deepspeed(config: RunConfig) -> Iterator[Finding]:
-    given = config.deepspeed
+    own = config.deepspeed
     for key in _BATCH_TRIPLE:
-        if key in given:
+        if key in own:
             yield Finding((("deepspeed", key),), "is made from train.global_batch and train.micro_batch", "remove it")
     if config.command is None:
-        yield from _unserved(given)
-    if autos := list(_autos(given, ("deepspeed",))):
+        yield from _unserved(own)
+    if autos := list(_autos(own, ("deepspeed",))):
         yield from autos
         return
     zero = config.rendered_deepspeed()[_ZERO]
-    yield from _offload_sections(zero, section(given, (_ZERO,)))
+    yield from _offload_sections(zero, section(own, (_ZERO,)))
     if config.command is None:
         yield from _autocast(config)
         yield from _optimizer(config)
 
 
-def _unserved(given: Mapping[str, Any]) -> Iterator[Finding]:
-    for key, (why, hint) in UNSERVED.items():
+def _unserved(own: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, (message, hint) in UNSERVED.items():
         *around, name = key.split(".")
-        holder = section(given, tuple(around))
+        holder = section(own, tuple(around))
         off = section(holder, (name,)).get("enabled") is False or holder.get(name) is False
         if name in holder and not off:
-            yield Finding((("deepspeed", *around, name),), why, hint, at_key=True)
-    if "lr" in section(given, ("optimizer", "params")):
+            yield Finding((("deepspeed", *around, name),), message, hint, at_key=True)
+    if "lr" in section(own, ("optimizer", "params")):
         yield Finding((("deepspeed", "optimizer", "params", "lr"),), "is set by the schedule", "use train.lr")
 
 
@@ -284,26 +284,26 @@ def _autos(value: Any, place: FieldPath) -> Iterator[Finding]:
             yield from _autos(item, (*place, key))
 
 
-def _offload_sections(zero: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[Finding]:
+def _offload_sections(zero: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
     """Find offloading that DeepSpeed would leave out, or do elsewhere; `_offload` checks `train.offload`."""
     for name, stages in _OFFLOADS.items():
-        offload, place = section(given, (name,)), ("deepspeed", _ZERO, name)
+        offload, place = section(own, (name,)), ("deepspeed", _ZERO, name)
         device = offload.get("device", "none")
-        needed = "3" if device == "nvme" else stages
-        if device != "none" and str(zero["stage"]) not in needed:
+        zero_stages = "3" if device == "nvme" else stages
+        if device != "none" and str(zero["stage"]) not in zero_stages:
             places: tuple[FieldPath, ...] = (place, ("train", "zero_stage"))
             message = f"{name} does not work with ZeRO stage {zero['stage']} on device {device}"
-            yield Finding(places, message, f"use stage {needed}")
+            yield Finding(places, message, f"use stage {zero_stages}")
         elif device == "nvme" and not offload.get("nvme_path"):
             yield Finding((place,), "device nvme needs nvme_path", "name a folder on a disk of the node")
 
 
 def _autocast(config: RunConfig) -> Iterator[Finding]:
-    given, precision, place = section(config.deepspeed, ("torch_autocast",)), config.train.precision, "torch_autocast"
-    if given.get("enabled") and precision in ("bf16", "fp16"):
+    own, precision, place = section(config.deepspeed, ("torch_autocast",)), config.train.precision, "torch_autocast"
+    if own.get("enabled") and precision in ("bf16", "fp16"):
         message = f"is for weights in fp32, and train.precision is {precision}"
         yield Finding((("deepspeed", place), ("train", "precision")), message, _LEAVE_OUT)
-    elif given.get("enabled") and given.get("dtype") not in ("bf16", "bfloat16", "torch.bfloat16"):
+    elif own.get("enabled") and own.get("dtype") not in ("bf16", "bfloat16", "torch.bfloat16"):
         hint = "write dtype: bf16, or leave it out and use train.precision: fp16"
         message = "dtype is not bf16: DeepSpeed clips scaled fp16 gradients"
         yield Finding((("deepspeed", place, "dtype"), ("deepspeed", place)), message, hint)

@@ -105,8 +105,8 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     Raises:
         InvalidSpec: With the errors of all points.
     """
-    found, findings = points(spec.matrix, placeholders.used(spec))
-    if (number := len(found) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
+    all_points, findings = points(spec.matrix, placeholders.used(spec))
+    if (number := len(all_points) * (spec.repeats + (spec.screen is not None))) > spec.max_runs:
         message, hint = f"expands to {number} runs, {spec.max_runs} allowed", f"write max_runs: {number} if you mean it"
         raise InvalidSpec([*findings, Finding((("matrix",), ("repeats",)), message, hint)])
     reported = {place for finding in findings for place in finding.places}
@@ -116,14 +116,14 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
     hashes: dict[str, str] = {}
     repeated: list[Finding] = []
     configs: list[tuple[RunConfig, Origins]] = []
-    for point in counted("points read", found):
+    for point in counted("points read", all_points):
         try:
             origins: Origins = {}
             config = _config(base, point, local_gpus, sections, origins)
             point = _as_read(point, config)  # noqa: PLW2901 - the same point
             configs.append((config, origins))
             for stage, repeat, staged in _stages(spec, config):
-                run = _run(staged, point, repeat, stage, local_gpus, taken=runs)
+                run = _run(staged, point, repeat, stage, local_gpus, others=runs)
                 if other := hashes.get(run.config_hash):
                     repeated.append(_duplicate(point, other, stage))
                     break
@@ -135,7 +135,7 @@ def expand(spec: Spec, local_gpus: int = 0, check_options: CheckOptions | None =
         hint = "name axes of the matrix, each with one of its values"
         findings.append(Finding((("baseline",),), "is no point of the matrix", hint))
     findings += [f for f in repeated if not concerns(f, reported)][:_REPEATED]
-    if spec.screen and len(found) == 1:
+    if spec.screen and len(all_points) == 1:
         findings.append(Finding((("screen",),), "has nothing to choose from: there is one point", "give it a matrix"))
     if check_options and not findings:
         wrong = check_options([config for config, _ in configs])
@@ -203,7 +203,7 @@ def _reads_whole(config: RunConfig, setting: AxisSetting) -> bool:
     return isinstance(value, int) and value == setting.value
 
 
-def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, taken: Mapping[str, Run]) -> Run:
+def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus: int, others: Mapping[str, Run]) -> Run:
     if config.command is not None and (findings := list(placeholders.without_text(config, point))):
         raise InvalidSpec(findings)
     if repeat:
@@ -213,7 +213,7 @@ def _run(config: RunConfig, point: Point, repeat: int, stage: Stage, local_gpus:
     nameless = placeholders.fill(config, values)
     digest = _config_hash(nameless, point, local_gpus)
     suffix = SCREENS if stage is Stage.SCREENING else f"-r{repeat}" if repeat else ""
-    name = run_name(point.labels, suffix, digest, taken)
+    name = run_name(point.labels, suffix, digest, others)
     config = placeholders.fill(config, values | {"run": name}) if "run" in placeholders.used(config) else nameless
     ranks = config.ranks(local_gpus)
     world_size = config.nodes * ranks
@@ -261,8 +261,8 @@ def _config_hash(config: RunConfig, point: Point, local_gpus: int) -> str:
         "nodes": config.nodes,
         "ranks_per_node": config.ranks(local_gpus),
     }
-    given = {name: value for name, value in experiment.items() if value}
-    return sha256(dumps(given, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
+    values = {name: value for name, value in experiment.items() if value}
+    return sha256(dumps(values, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 
 
 def _varies(setting: AxisSetting) -> bool:
@@ -291,14 +291,14 @@ def _assign(data: dict[str, Any], path: Path, value: Any) -> bool:
 
 def _at_origin(finding: Finding, origins: Origins) -> Finding:
     subject = finding.places[0]
-    given = tuple(strategies.origin(place, origins) for place in finding.places)
-    varied = (place for place in (given[:1] if finding.at_key else given) if place[0] == "matrix")
+    places = tuple(strategies.origin(place, origins) for place in finding.places)
+    varied = (place for place in (places[:1] if finding.at_key else places) if place[0] == "matrix")
     if (place := next(varied, None)) is None:
-        above = [origin for path, origin in origins.items() if path[: len(given[0])] == given[0]]
+        above = [origin for path, origin in origins.items() if path[: len(places[0])] == places[0]]
         axes = (origin[:-1] if isinstance(origin[-1], int) else origin for origin in above)
-        return replace(finding, places=(*given, *axes))  # if the text has nothing of its own
-    named = place == given[0] or str(subject[-1]) in finding.message
-    message = finding.message if named else f"{dotted(subject)}: {finding.message}"
+        return replace(finding, places=(*places, *axes))  # if the text has nothing of its own
+    is_named = place == places[0] or str(subject[-1]) in finding.message
+    message = finding.message if is_named else f"{dotted(subject)}: {finding.message}"
     value = [origin for path, origin in origins.items() if len(path) > 1 and place[: len(origin)] == origin]
     return replace(finding, places=(place, *value, *finding.places), message=message)
 
@@ -334,7 +334,7 @@ class SharedSections:
         if type(value) is not dict:
             return value
         key = name, repr(value)  # by their text: 1, 1.0 and true are equal, and not the same
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = kind.model_validate(value)
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = kind.model_validate(value)
+        return result

@@ -16,7 +16,7 @@ from dscampaign.jobs.shared.placeholders import AT_LAUNCH
 from .field_types import Hint
 from .launch_line import LaunchLine, launch_line
 from .model import Spec
-from .sbatch_options import MOST_POINTS, Made, count, name_from, number_at_end, options_of, take_container, take_option
+from .sbatch_options import MOST_POINTS, Draft, count, name_from, number_at_end, options_of, take_container, take_option
 from .shell import ASSIGNMENT, HEREDOC, WORD, Statement, Variables, option, statements, words_of
 from .slurm_section import SlurmConfig
 from .texts import findings as secrets_in
@@ -70,33 +70,33 @@ _VALUED: Final = frozenset(
 )
 
 
-def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Made:
+def spec_of(text: str, stem: str, environment: Mapping[str, str]) -> Draft:
     """Return the fields of the spec for a script.
 
     Args:
         stem: name for a job without one.
         environment: the user's variables, to which the launch line may refer.
     """
-    known = {name: environment[name] for name in ("HOME", "USER") if name in environment}
-    made = Made(name_from(stem), Variables(known, taken=_TAKEN), environment)
+    variables = {name: environment[name] for name in ("HOME", "USER") if name in environment}
+    draft = Draft(name_from(stem), Variables(variables, taken=_TAKEN), environment)
     for place, options in options_of(text):
         for name, value in options.items():
-            take_option(made, place, name, value)
-    count(made)
-    _take_all(made, list(statements(text)))
-    if made.line is None:
-        made.unclear.append(("end", "no line starts a training script: its Python script, module or launcher"))
-    elif made.variables.columns and not made.columns:
-        made.unclear.append(("end", "the runs of the array, or loop, do not differ: write an axis, or `repeats`"))
-    return made
+            take_option(draft, place, name, value)
+    count(draft)
+    _take_all(draft, list(statements(text)))
+    if draft.line is None:
+        draft.unclear.append(("end", "no line starts a training script: its Python script, module or launcher"))
+    elif draft.variables.columns and not draft.columns:
+        draft.unclear.append(("end", "the runs of the array, or loop, do not differ: write an axis, or `repeats`"))
+    return draft
 
 
-def _take_all(made: Made, parts: list[Statement]) -> None:
+def _take_all(draft: Draft, parts: list[Statement]) -> None:
     for at, statement in enumerate(parts):
-        _take(made, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
+        _take(draft, statement, rest="\n".join(later.text for later in parts[at + 1 :]))
 
 
-def _take(made: Made, statement: Statement, rest: str) -> None:
+def _take(draft: Draft, statement: Statement, rest: str) -> None:
     place, text = statement.place, statement.text
     try:
         words = words_of(text)
@@ -104,46 +104,48 @@ def _take(made: Made, statement: Statement, rest: str) -> None:
         words = []
     first = words[0] if words else ""
     if statement.block or not words:
-        _take_block(made, statement)
+        _take_block(draft, statement)
     elif first in ("[", "[[", "test"):
-        made.unclear.append((place, f"{text}: a condition"))
-    elif _take_variables(made, statement, rest):
+        draft.unclear.append((place, f"{text}: a condition"))
+    elif _take_variables(draft, statement, rest):
         pass
     elif first in _SETUP and words[1:2] != ["run"]:
-        line = made.variables.filled(text)
-        made.setup.append(_SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(made.folder, m[0])), line))
-        made.taken.append(place)
+        line = draft.variables.filled(text)
+        draft.setup.append(_SOURCED.sub(lambda m: posixpath.normpath(posixpath.join(draft.folder, m[0])), line))
+        draft.taken.append(place)
     elif first == "cd" and words[1:] and words[2:3] in ([], ["||"]):
-        folder = "".join(replace(made.variables, values={**made.environment, **made.variables.values}).words(words[1]))
+        folder = "".join(
+            replace(draft.variables, values={**draft.environment, **draft.variables.values}).words(words[1])
+        )
         if "$" in folder or folder == "-":
-            made.unclear.append((place, f"{text}: only a shell finds the folder"))
+            draft.unclear.append((place, f"{text}: only a shell finds the folder"))
         else:
-            made.folder = posixpath.normpath(posixpath.join(made.folder, folder))
-            made.taken.append(place)
+            draft.folder = posixpath.normpath(posixpath.join(draft.folder, folder))
+            draft.taken.append(place)
     elif reason := _NEEDLESS.get(_SRUN.sub("", text).split()[0]) or (
         words[-1] in ("--version", "-V") and "it only prints a version"
     ):
-        made.needless.append((place, f"{text}: {reason}"))
+        draft.needless.append((place, f"{text}: {reason}"))
     else:
-        _launch(made, place, text)
+        _launch(draft, place, text)
 
 
-def _take_block(made: Made, statement: Statement) -> None:
+def _take_block(draft: Draft, statement: Statement) -> None:
     """Take over a loop that starts the training as axes, and a here-document that is the value of a variable."""
     begin, kind = statement.text.partition("\n")[0], statement.block or "a quote that is not closed"
-    named, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
-    if named and document:
-        made.variables.values[named[1]] = made.variables.filled(document["text"])
-        made.taken.append(statement.place)
+    match, document = re.match(r"read\s[^\n]*?(\w+)\s*<<", statement.text), HEREDOC.search(statement.text)
+    if match and document:
+        draft.variables.values[match[1]] = draft.variables.filled(document["text"])
+        draft.taken.append(statement.place)
         return
     default = _DEFAULT.fullmatch(statement.text)
-    if default and re.fullmatch(r"(\$.*)?", made.variables.values.get(default["name"], "")):
-        _take_all(made, list(statements(default["body"], statement.line)))
-        made.taken.append(statement.place)
+    if default and re.fullmatch(r"(\$.*)?", draft.variables.values.get(default["name"], "")):
+        _take_all(draft, list(statements(default["body"], statement.line)))
+        draft.taken.append(statement.place)
         return
     loop = _FOR.fullmatch(statement.text) or _COUNT.fullmatch(statement.text)
     if loop:
-        trial, values = deepcopy(made), _values_of(made, loop)
+        trial, values = deepcopy(draft), _values_of(draft, loop)
         if values:
             trial.variables.vary(loop["name"], values, loop["name"].lower())
             trial.taken.append(statement.place)
@@ -152,27 +154,27 @@ def _take_block(made: Made, statement: Statement) -> None:
             trial.unclear.append((statement.place, f"{begin}: only a shell finds its values"))
         line = statement.line + statement.text[: loop.start("body")].count("\n")
         _take_all(trial, list(statements(loop["body"], line)))
-        if trial.line is not made.line:
-            vars(made).update(vars(trial))
+        if trial.line is not draft.line:
+            vars(draft).update(vars(trial))
             return
     advice = "; for a loop over values of the training, write an axis in `matrix`" if kind == "`for`" else ""
-    made.unclear.append((statement.place, f"{begin}: {kind}{advice}"))
+    draft.unclear.append((statement.place, f"{begin}: {kind}{advice}"))
 
 
-def _values_of(made: Made, loop: re.Match[str]) -> list[str]:
+def _values_of(draft: Draft, loop: re.Match[str]) -> list[str]:
     """Return the values of a loop's variable; none if only a shell finds them."""
     if "words" not in loop.re.groupindex:
-        end = number_at_end(made.variables.filled(loop["end"])) + bool(loop["with"])
+        end = number_at_end(draft.variables.filled(loop["end"])) + bool(loop["with"])
         return [str(number) for number in range(int(loop["first"]), min(end, MOST_POINTS))]
     spans = (
         _RANGE.sub(lambda m: " ".join(map(str, range(int(m[1] or m[3]), int(m[2] or m[4]) + 1)[:MOST_POINTS])), word)
-        for word in WORD.findall(made.variables.filled(loop["words"]))
+        for word in WORD.findall(draft.variables.filled(loop["words"]))
     )
     values = [value for span in spans for value in words_of(span)]
     return [] if any(re.search(r"[$`*?]", value) for value in values) else values
 
 
-def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
+def _take_variables(draft: Draft, statement: Statement, rest: str) -> bool:
     """Take over variables, exported or not; return whether the statement only sets variables."""
     exported = re.match(r"(?:export|declare\s+-\S+)\s+", statement.text)
     words = WORD.findall(statement.text[exported.end() if exported else 0 :])
@@ -181,47 +183,49 @@ def _take_variables(made: Made, statement: Statement, rest: str) -> bool:
     for word in words:
         name, equals, raw = word.partition("=")
         value = raw if raw.startswith(("(", "$(", "`", '"$(')) else "".join(words_of(raw))
-        if equals or (value := made.variables.values.get(name, "")):
-            one = replace(statement, text=f"export {word}") if len(words) > 1 and exported else statement
-            _assign(made, one, name, value, exported=bool(exported), rest=rest)
+        if equals or (value := draft.variables.values.get(name, "")):
+            export = replace(statement, text=f"export {word}") if len(words) > 1 and exported else statement
+            _assign(draft, export, name, value, exported=bool(exported), rest=rest)
         else:
-            made.unclear.append((statement.place, f"export {name}: the script gives it no value; write it below `env`"))
+            draft.unclear.append(
+                (statement.place, f"export {name}: the script gives it no value; write it below `env`")
+            )
     return True
 
 
-def _assign(made: Made, statement: Statement, name: str, value: str, *, exported: bool, rest: str) -> None:
+def _assign(draft: Draft, statement: Statement, name: str, value: str, *, exported: bool, rest: str) -> None:
     """Take over a variable: an exported one is in `env`, or, if a shell has to expand it, in a line of `setup`."""
-    place, text, variables = statement.place, statement.text, made.variables
+    place, text, variables = statement.place, statement.text, draft.variables
     is_used = re.search(rf"\$\{{?{re.escape(name)}\b", rest) is not None
     of_job = {} if name in variables.values else _of_job(name, value)
     columns = set(variables.columns)
-    known = replace(variables, values=of_job | variables.values)
-    filled = value if f"{name}='{value}'" in text else known.filled(value)
+    scope = replace(variables, values=of_job | variables.values)
+    filled = value if f"{name}='{value}'" in text else scope.filled(value)
     if (new := filled[1:-1]) in variables.columns.keys() - columns and name.lower() not in columns:
         filled = variables.column(name.lower(), variables.columns.pop(new))
     if _RENDEZVOUS.fullmatch(name):
-        made.needless.append((place, f"{text}: {_RANKS}"))
+        draft.needless.append((place, f"{text}: {_RANKS}"))
         if not _COMMAND.search(filled):
             variables.values[name] = filled
         return
     if value.startswith("(") and not _COMMAND.search(filled):
         variables.arrays[name] = words_of(filled[1:].removesuffix(")"))
     elif exported and any(secrets_in({name: value})):
-        made.unclear.append((place, f"{name} {_HIDDEN}"))
+        draft.unclear.append((place, f"{name} {_HIDDEN}"))
         return
     elif "$" in filled or "`" in filled or value.startswith("("):
         is_known = is_used and not _COMMAND.search(filled) and not (exported and of_job)
         variables.values |= {name: filled} if is_known else {}
         if exported and not (is_known and " " in filled):
-            made.setup.append(text if filled == value else _for_setup(variables, of_job, text))
+            draft.setup.append(text if filled == value else _for_setup(variables, of_job, text))
         elif not is_known:
-            made.unclear.append((place, f"{text}: only a shell finds its value"))
+            draft.unclear.append((place, f"{text}: only a shell finds its value"))
             return
     else:
         variables.values[name] = filled
         if exported and not (is_used and " " in filled):
-            made.env[name] = filled
-    made.taken.append(place)
+            draft.env[name] = filled
+    draft.taken.append(place)
 
 
 def _of_job(name: str, value: str) -> dict[str, str]:
@@ -239,56 +243,56 @@ def _for_setup(variables: Variables, of_job: Mapping[str, str], text: str) -> st
 # The launch line
 
 
-def _launch(made: Made, place: str, text: str) -> None:
-    shown = {name: value for name, value in made.environment.items() if not any(secrets_in({name: value}))}
-    values = {name: Variables(shown).filled(value) for name, value in made.variables.values.items()}
-    known = replace(made.variables, values={**shown, **values})
+def _launch(draft: Draft, place: str, text: str) -> None:
+    shown = {name: value for name, value in draft.environment.items() if not any(secrets_in({name: value}))}
+    values = {name: Variables(shown).filled(value) for name, value in draft.variables.values.items()}
+    scope = replace(draft.variables, values={**shown, **values})
     try:
-        words = known.words(text)
-        words = _out_of_container(made, _without_variables(made, place, words))
-        words = _out_of_container(made, _out_of_shell(made, place, words))
+        words = scope.words(text)
+        words = _out_of_container(draft, _without_variables(draft, place, words))
+        words = _out_of_container(draft, _out_of_shell(draft, place, words))
         line = launch_line(words) if words else None
     except (Hint, ValueError, IndexError) as error:
         advice = f"; {error.hint}" if isinstance(error, Hint) else ""
-        made.unclear.append((place, f"{text}: {error}{advice}"))
+        draft.unclear.append((place, f"{text}: {error}{advice}"))
         return
-    if line is None or (made.line and line.launcher == "python"):
+    if line is None or (draft.line and line.launcher == "python"):
         is_script = line is None and words and (words[0].endswith(".sh") or words[0] in ("bash", "sh", "source"))
-        made.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if made.line else _BEFORE}"))
+        draft.unclear.append((place, f"{text}: {_OTHER_FILE if is_script else _AFTER if draft.line else _BEFORE}"))
         return
-    if made.line and made.line.launcher != "python":
-        made.unclear.append((place, f"{text}: a campaign has a single training script"))
+    if draft.line and draft.line.launcher != "python":
+        draft.unclear.append((place, f"{text}: a campaign has a single training script"))
         return
-    if made.line:
-        made.unclear.append((made.at, f"{shlex.join(made.line.script)}: run it before `submit`"))
-    made.at = place
+    if draft.line:
+        draft.unclear.append((draft.at, f"{shlex.join(draft.line.script)}: run it before `submit`"))
+    draft.at = place
     for name, value in line.dropped.items():
         if name.startswith("container_"):
-            take_container(made, name, value)
-    made.line = _in_folder(made, line)
+            take_container(draft, name, value)
+    draft.line = _in_folder(draft, line)
     refused = {name.lstrip("-").replace("-", "_") for name in line.refused}
-    made.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
-    made.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
-    made.taken.append(place)
+    draft.unclear += [(place, f"{name}: {hint}") for name, hint in line.refused.items() if "--container" not in name]
+    draft.unclear += [(place, note) for note in dict.fromkeys(_unfilled((*line.options, *line.script)))]
+    draft.taken.append(place)
     if dropped := [
         f"--{name.replace('_', '-')}"
         for name in line.dropped
         if not re.match("u$|module|container", name) and name not in refused
     ]:
-        made.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
+        draft.needless.append((place, f"{' '.join(dropped)}: the job determines them"))
 
 
-def _in_folder(made: Made, line: LaunchLine) -> LaunchLine:
+def _in_folder(draft: Draft, line: LaunchLine) -> LaunchLine:
     """Return the line with its script's path from the spec's folder."""
-    if made.folder == ".":
+    if draft.folder == ".":
         return line
-    if made.container and made.folder.startswith("/"):
-        made.container.setdefault("workdir", made.folder)
+    if draft.container and draft.folder.startswith("/"):
+        draft.container.setdefault("workdir", draft.folder)
         return line
-    made.fields["workdir"] = made.folder  # in which the lines of `setup` begin, too
-    made.setup = [_SOURCED.sub(lambda match: _from_folder(match[0], made.folder), line) for line in made.setup]
+    draft.fields["workdir"] = draft.folder  # in which the lines of `setup` begin, too
+    draft.setup = [_SOURCED.sub(lambda match: _from_folder(match[0], draft.folder), line) for line in draft.setup]
     script = line.script[0]
-    path = script if script == "-m" else posixpath.normpath(posixpath.join(made.folder, script))
+    path = script if script == "-m" else posixpath.normpath(posixpath.join(draft.folder, script))
     return replace(line, script=(path, *line.script[1:]))
 
 
@@ -310,54 +314,54 @@ def _unfilled(words: Iterable[str]) -> Iterator[str]:
             yield f"{word}: only a shell expands it"
 
 
-def _without_variables(made: Made, place: str, words: list[str]) -> list[str]:
+def _without_variables(draft: Draft, place: str, words: list[str]) -> list[str]:
     while words and (words[0] in ("time", "exec", "nohup", "env") or ASSIGNMENT.fullmatch(words[0])):
         name, _, value = words[0].partition("=")
         if any(secrets_in({name: value})):
-            made.unclear.append((place, f"{name} {_HIDDEN}"))
+            draft.unclear.append((place, f"{name} {_HIDDEN}"))
         elif _RENDEZVOUS.fullmatch(name):
-            made.needless.append((place, f"{words[0]}: {_RANKS}"))
+            draft.needless.append((place, f"{words[0]}: {_RANKS}"))
         elif value:
-            made.env[name] = value
+            draft.env[name] = value
         words = words[1:]
     if words[1:2] == ["run"] and words[0] in ("conda", "mamba", "micromamba", "uv", "poetry"):
         name, value, used = option(words[2:], {"n": "name", "p": "prefix"})
-        named = words[2].startswith("-") and name in ("name", "prefix")
-        made.setup.append(f"conda activate {value}" if named else "source .venv/bin/activate")
-        words = words[2 + (used if named else 0) :]
+        has_name = words[2].startswith("-") and name in ("name", "prefix")
+        draft.setup.append(f"conda activate {value}" if has_name else "source .venv/bin/activate")
+        words = words[2 + (used if has_name else 0) :]
         while words and words[0].startswith("-"):
             words = words[1:]
     return words
 
 
-def _out_of_shell(made: Made, place: str, words: list[str]) -> list[str]:
+def _out_of_shell(draft: Draft, place: str, words: list[str]) -> list[str]:
     """Return the launch line inside `bash -c '...'`, which `srun` may start."""
     for at, word in enumerate(words if words[:1] in (["srun"], ["bash"], ["sh"]) else ()):
         if word in ("bash", "sh") and re.fullmatch(r"-l?c", words[at + 1]):
             *before, last = statements(words[at + 2])
             for statement in before:
-                _take(made, replace(statement, place=place), rest=last.text)
-            return [*words[:at], *_without_variables(made, place, made.variables.words(last.text))]
+                _take(draft, replace(statement, place=place), rest=last.text)
+            return [*words[:at], *_without_variables(draft, place, draft.variables.words(last.text))]
     return words
 
 
-def _out_of_container(made: Made, words: list[str]) -> list[str]:
+def _out_of_container(draft: Draft, words: list[str]) -> list[str]:
     """Return the launch line inside a container, which `srun` may start."""
     at = next((at for at, word in enumerate(words) if PurePosixPath(word).name in _WRAPPERS), None)
     if at is None or not (at == 0 or words[0] == "srun"):
         return words
-    made.container["runtime"] = _WRAPPERS[PurePosixPath(words[at]).name]
+    draft.container["runtime"] = _WRAPPERS[PurePosixPath(words[at]).name]
     inside = words[at + 1 + (words[at + 1] in ("exec", "run")) :]
     while inside[0].startswith("-"):
         name, equals, value = inside[0].partition("=")
         if name in _VALUED and not equals:
             value, inside = inside[1], inside[1:]
         if name in ("-B", "-b", "--bind"):
-            made.mounts += value.split(",")
+            draft.mounts += value.split(",")
         elif name in ("--pwd", "--cwd", "--cd"):
-            made.container["workdir"] = value
+            draft.container["workdir"] = value
         elif name == "--env":
-            made.env |= dict(pair.split("=", 1) for pair in value.split(","))
+            draft.env |= dict(pair.split("=", 1) for pair in value.split(","))
         inside = inside[1:]
-    made.container["image"] = inside[0]
+    draft.container["image"] = inside[0]
     return [*words[:at], *inside[1 + (inside[1:2] == ["--"]) :]]

@@ -10,7 +10,7 @@ from math import prod
 from typing import Final
 
 from .launch_line import LaunchLine
-from .sbatch_options import Made
+from .sbatch_options import Draft
 from .texts import secret_in
 
 _STEPS: Final = re.compile(r"(?<= )--?(?:(?:max|num|train|total)[_-]?)*(?:steps|iters|iterations)[= ](\d+)(?= |$)")
@@ -20,15 +20,15 @@ _PLAIN: Final = re.compile(
 _NUMERAL: Final = re.compile(r"0|[1-9]\d*|true|\d+(?::\d\d)+|\d+-\d\d?(?::\d\d)*")
 
 
-def yaml_of(made: Made, source: str) -> str:
+def yaml_of(draft: Draft, source: str) -> str:
     """Return the text of the spec."""
-    return "\n".join([*_notes(made, source), *_lines(made)]) + "\n"
+    return "\n".join([*_notes(draft, source), *_lines(draft)]) + "\n"
 
 
-def _notes(made: Made, source: str) -> Iterator[str]:
+def _notes(draft: Draft, source: str) -> Iterator[str]:
     yield f"# Made from {source} by `campaign init --from-sbatch`; next: `campaign validate`, `campaign plan`."
-    yield f"# Taken over: lines {_spans(made.taken)}."
-    for head, notes in (("No longer needed", made.needless), ("NOT UNDERSTOOD, please check", made.unclear)):
+    yield f"# Taken over: lines {_spans(draft.taken)}."
+    for head, notes in (("No longer needed", draft.needless), ("NOT UNDERSTOOD, please check", draft.unclear)):
         if notes:
             yield f"# {head}:"
             yield from (f"#   {place}: {_shown(text)}" for place, text in notes)
@@ -47,36 +47,36 @@ def _spans(places: list[str]) -> str:
     return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, lasts, strict=True))
 
 
-def _lines(made: Made) -> Iterator[str]:
-    yield f"name: {_scalar(made.name)}"
-    yield from (f"{name}: {_scalar(value)}" for name, value in made.fields.items())
-    slurm = {name: value if _NUMERAL.fullmatch(value) else _scalar(value) for name, value in made.slurm.items()}
+def _lines(draft: Draft) -> Iterator[str]:
+    yield f"name: {_scalar(draft.name)}"
+    yield from (f"{name}: {_scalar(value)}" for name, value in draft.fields.items())
+    slurm = {name: value if _NUMERAL.fullmatch(value) else _scalar(value) for name, value in draft.slurm.items()}
     yield from _section("slurm", slurm)
-    if made.setup:
-        yield from ("  setup:", *(f"    - {_scalar(line)}" for line in made.setup))
-    yield from _section("container", {name: _scalar(value) for name, value in made.container.items()})
-    if made.mounts:
-        yield f"  mounts: [{', '.join(map(_scalar, made.mounts))}]"
-    yield from _section("env", {name: _scalar(value) for name, value in made.env.items()})
-    if made.line:
-        yield from _command(made, made.line)
-    if made.columns:
-        yield from _matrix(made.columns)
+    if draft.setup:
+        yield from ("  setup:", *(f"    - {_scalar(line)}" for line in draft.setup))
+    yield from _section("container", {name: _scalar(value) for name, value in draft.container.items()})
+    if draft.mounts:
+        yield f"  mounts: [{', '.join(map(_scalar, draft.mounts))}]"
+    yield from _section("env", {name: _scalar(value) for name, value in draft.env.items()})
+    if draft.line:
+        yield from _command(draft, draft.line)
+    if draft.columns:
+        yield from _matrix(draft.columns)
 
 
 def _section(name: str, fields: Mapping[str, str]) -> list[str]:
     return [f"{name}:", *(f"  {key}: {value}" for key, value in fields.items())] if fields else []
 
 
-def _command(made: Made, line: LaunchLine) -> Iterator[str]:
+def _command(draft: Draft, line: LaunchLine) -> Iterator[str]:
     yield f"launcher: {line.launcher}"
     if line.options:
         yield f"launcher_options: [{', '.join(map(_scalar, line.options))}]"
     if line.python:
         yield f"python: {_scalar(line.python)}"
-    world = line.sizes.get("world", 0) // int(made.sizes["nodes"])
-    ranks = line.sizes.get("ranks") or world or (int(made.sizes["ranks"]) if line.launcher == "srun" else 0)
-    if ranks and ranks != int(made.sizes["gpus"]):
+    world = line.sizes.get("world", 0) // int(draft.sizes["nodes"])
+    ranks = line.sizes.get("ranks") or world or (int(draft.sizes["ranks"]) if line.launcher == "srun" else 0)
+    if ranks and ranks != int(draft.sizes["gpus"]):
         yield f"ranks_per_node: {ranks}"
     text = _joined(line.script)
     if steps := _STEPS.search(text):

@@ -100,8 +100,8 @@ def runs_of_text(
 
 def settings_of(overrides: Iterable[str]) -> dict[tuple[str, ...], Any]:
     """Return the fields that values from the command line set, of a spec that was read with them."""
-    named = (text.partition("=") for text in overrides)
-    return {_field(key) or (key,): parse_value(value, key) for key, _, value in named}
+    pairs = (text.partition("=") for text in overrides)
+    return {_field(key) or (key,): parse_value(value, key) for key, _, value in pairs}
 
 
 def with_inputs_of(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _read(path: Path) -> str:
 
 
 def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
-    data, given, problems = deepcopy(source.data), dict[FieldPath, str](), list[Problem]()
+    data, texts, problems = deepcopy(source.data), dict[FieldPath, str](), list[Problem]()
     for text in overrides:
         key, equals, value = text.partition("=")
         path = _field(key)
@@ -150,12 +150,12 @@ def _overridden(source: YamlDocument, overrides: Iterable[str]) -> YamlDocument:
         elif not _put(data, path, parse_value(value, key)):
             error = key, "is below a field that is not a mapping", f"set {'.'.join(path[:-1])} as a whole"
         else:
-            given[path] = text
+            texts[path] = text
             continue
         problems.append(Problem(f"--set {text}", 0, 0, *error))
     if problems:
         raise SpecError(problems)
-    return replace(source, data=data, overridden=given)
+    return replace(source, data=data, overridden=texts)
 
 
 def _put(data: Any, path: tuple[str, ...], value: Any) -> bool:
@@ -288,13 +288,13 @@ class _Prepared:
     def _input(self, text: str, field: tuple[str, ...], place: FieldPath) -> str:
         """Return an absolute path for a file beside the spec; a name on the hub stays."""
         try:
-            path = self.folder / (known := expanded(name_of_input(text)))
+            path = self.folder / (location := expanded(name_of_input(text)))
         except Hint:
             return text  # the model has the error
         # A node of a cluster may have the file of an absolute path, though this machine does not.
-        elsewhere = known.is_absolute() and not self.local and field != ("container", "image")
+        elsewhere = location.is_absolute() and not self.local and field != ("container", "image")
         if self.image and field == ("python",):
-            return str(known)
+            return str(location)
         if place == ("workdir",) and path.is_file():
             self.findings.append(Finding((place,), f"is not a folder: {path}", "name its folder"))
         if field == ("python",) and (program := path / "bin/python").exists():

@@ -153,12 +153,12 @@ def _usable(matrix: Mapping[str, Any]) -> tuple[dict[str, dict[int, Any]], list[
     usable, findings = dict[str, dict[int, Any]](), list[Finding]()
     if set(matrix) == {"exclude"}:
         return {}, [Finding((("matrix", "exclude"),), "there is nothing to exclude from", "add an axis")]
-    for name, given in matrix.items():
+    for name, value in matrix.items():
         place, is_axis = ("matrix", name), name not in ("include", "exclude")
-        values = given if isinstance(given, list) else [given] if isinstance(given, Scalar) else []
-        if not isinstance(given, list):
-            inner = [key for key in given if field_path(f"{name}.{key}")] if isinstance(given, dict) else []
-            hint = f"write {name}.{inner[0]}" if inner and is_axis else f"write {written([given], flow=True)}"
+        values = value if isinstance(value, list) else [value] if isinstance(value, Scalar) else []
+        if not isinstance(value, list):
+            inner = [key for key in value if field_path(f"{name}.{key}")] if isinstance(value, dict) else []
+            hint = f"write {name}.{inner[0]}" if inner and is_axis else f"write {written([value], flow=True)}"
             findings.append(Finding((place,), "expected a list of values", hint))
         elif not values:
             findings.append(Finding((place,), "has no values", "give at least one, or remove it"))
@@ -267,18 +267,18 @@ def _exclude_findings(grid: Sequence[Point], entries: Mapping[int, Mapping[str, 
             yield Finding((("matrix", "exclude", index),), "excludes nothing", hint)
 
 
-def _key_findings(found: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
+def _key_findings(points: Sequence[Point], placeholders: Mapping[str, FieldPath]) -> Iterator[Finding]:
     """Find keys that are not fields that can vary; each once, at its first place."""
-    settings = [s for point in found for s in point.settings]
+    settings = [s for point in points for s in point.settings]
     for key, place in {s.key: s.place for s in reversed(settings)}.items():
-        where = place[:-1] if isinstance(place[-1], int) else place
+        key_place = place[:-1] if isinstance(place[-1], int) else place
         if key.partition(".")[0] in _FIXED:
-            yield Finding((where,), "cannot vary within a campaign", "write a second spec", at_key=True)
+            yield Finding((key_place,), "cannot vary within a campaign", "write a second spec", at_key=True)
         elif field_path(key) is None and fields_ending_in(key):
-            yield Finding((where,), "means more than one field", near_field(key), at_key=True)
+            yield Finding((key_place,), "means more than one field", near_field(key), at_key=True)
         elif field_path(key) is None and short_name(key) not in placeholders:
             path = field_path(meant(key, _names()) or "")
-            places = (where, *(p for p in (path,) if p))
+            places = (key_place, *(p for p in (path,) if p))
             unknown = "is neither a field nor a {placeholder} in `command` or `env`"
             hint = f"name a field (train.lr), or use {{{short_name(key)}}} in `command`"
             yield Finding(places, unknown, hint_for(key, _names(), hint), at_key=True)
@@ -314,8 +314,8 @@ def _is_field(path: Path) -> bool:
     if any(path[: len(prefix)] == prefix for prefix in _OPEN):
         return True
     if path[0] in _SECTIONS and len(path) <= 2:
-        known = _SECTIONS[path[0]]
-        return len(path) == 1 or path[1].replace("-", "_") in known.model_fields or known is SlurmConfig
+        model = _SECTIONS[path[0]]
+        return len(path) == 1 or path[1].replace("-", "_") in model.model_fields or model is SlurmConfig
     return len(path) == 1 and path[0] in RunConfig.model_fields and path[0] not in _FIXED
 
 
@@ -332,7 +332,7 @@ def _leaves() -> dict[str, tuple[Path, ...]]:
 
 
 def run_name(
-    labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, taken: Container[str] = frozenset()
+    labels: Sequence[tuple[str, Scalar | None]], suffix: str, config_hash: str, others: Container[str] = frozenset()
 ) -> str:
     """The name of a run, such as `zero_stage-2_precision-bf16` and `...-r1` for its first further repeat.
 
@@ -340,11 +340,11 @@ def run_name(
         labels: Names and values that separate its point from others; an empty name stands for a value alone.
         suffix: Text that separates it from other runs of the point, such as `-r1`.
         config_hash: Digest of its experiment, which settles a clash.
-        taken: Names of other runs.
+        others: Names of other runs.
     """
     words = [f"{_safe(key)}-{value_slug(value)}" if key else value_slug(value) for key, value in labels]
     name = _fit("_".join(words) or "run", _MAX_NAME - len(suffix)) + suffix
-    return name if name not in taken else f"{name[: _MAX_NAME - 9]}-{config_hash[:8]}"
+    return name if name not in others else f"{name[: _MAX_NAME - 9]}-{config_hash[:8]}"
 
 
 def value_slug(value: Scalar | None) -> str:

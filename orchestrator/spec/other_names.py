@@ -86,16 +86,16 @@ def our_name(name: str) -> str:
     return FIELD.get(name.replace("-", "_"), name)
 
 
-def meant(name: str, known: Iterable[str]) -> str | None:
+def meant(name: str, names: Iterable[str]) -> str | None:
     """Return our field for an unknown name, dotted as it is: another tool's name, or a misspelling."""
-    known, plain = list(known), name.replace("-", "_")
+    names, plain = list(names), name.replace("-", "_")
     head, dot, last = plain.rpartition(".")
     ours = f"{head}{dot}{our_name(last)}" if dot or plain not in _AT_TOP else _AT_TOP[plain]
-    return ours if ours != plain and ours in known else nearest(plain, known)
+    return ours if ours != plain and ours in names else nearest(plain, names)
 
 
-def hint_for(name: str, known: Iterable[str], otherwise: _Else) -> str | _Else:
+def hint_for(name: str, names: Iterable[str], otherwise: _Else) -> str | _Else:
     """Return a hint for an unknown field: the field that it means, or else another hint."""
-    ours = meant(name, known)
+    ours = meant(name, names)
     other = _NOT_HERE.get(name.replace("-", "_").rpartition(".")[2])
     return other or (f'did you mean "{ours}"?' if ours else otherwise)

@@ -61,10 +61,10 @@ def fill(config: RunConfig, values: Mapping[str, object]) -> RunConfig:
 def without_text(config: RunConfig, point: Point) -> Iterator[Finding]:
     """Find values of placeholders that have neither text nor a label: a list, a mapping, a null that is no option's."""
     places, params = used(config), point.params
-    needed = {short_name(name) for name in (*needed_in(_words(config)), *names_in("".join(config.env.values())))}
+    mandatory = {short_name(name) for name in (*needed_in(_words(config)), *names_in("".join(config.env.values())))}
     for setting in point.settings:
         name, digest = short_name(setting.key), as_scalar(setting.value)
-        fits = isinstance(setting.value, Scalar) or (setting.value is None and name not in needed)
+        fits = isinstance(setting.value, Scalar) or (setting.value is None and name not in mandatory)
         if name in places and not fits and params.get(name, digest) == digest:
             hint = "write a single value, quoted if it is text"
             yield Finding((setting.place,), f"is no text for {{{name}}} in `command` or `env`", hint)

@@ -23,7 +23,7 @@ MOST_POINTS: Final = 100_000
 
 
 @dataclass
-class Made:
+class Draft:
     """The fields of a spec made from a script.
 
     Attributes:
@@ -81,32 +81,32 @@ def options_of(text: str) -> Iterator[tuple[str, dict[str, str]]]:
             break  # sbatch reads none below the first command
 
 
-def take_option(made: Made, place: str, name: str, value: str) -> None:
+def take_option(draft: Draft, place: str, name: str, value: str) -> None:
     """Take over an option, or note the reason against it."""
     text = f"--{name.replace('_', '-')}{f'={value}' if value else ''}"
     if name == "array" and (tasks := _tasks(value)):
-        made.variables.vary("SLURM_ARRAY_TASK_ID", tasks, "task")
-        made.slurm["array_parallelism"] = value.partition("%")[2]
+        draft.variables.vary("SLURM_ARRAY_TASK_ID", tasks, "task")
+        draft.slurm["array_parallelism"] = value.partition("%")[2]
     elif name == "signal":
-        made.slurm["signal_delay_s"] = value.partition("@")[2]
+        draft.slurm["signal_delay_s"] = value.partition("@")[2]
     elif name in _SIZES:
-        made.sizes[name] = value
+        draft.sizes[name] = value
     elif name == "job_name":
-        made.name = name_from(value)
+        draft.name = name_from(value)
     elif name == "chdir":
-        made.folder = value
+        draft.folder = value
     elif name.startswith("container_"):
-        take_container(made, name, value)
+        take_container(draft, name, value)
     elif name in _FIELDS:
-        made.slurm[name] = value or "true"
+        draft.slurm[name] = value or "true"
     elif name in OWNED_OPTIONS and name not in ("array", *_NOTED):
-        made.needless.append((place, f"{text}: {OWNED_OPTIONS[name]}"))
+        draft.needless.append((place, f"{text}: {OWNED_OPTIONS[name]}"))
         return
     else:
-        made.unclear.append((place, text + (f": {OWNED_OPTIONS[name]}" if name in OWNED_OPTIONS else "")))
+        draft.unclear.append((place, text + (f": {OWNED_OPTIONS[name]}" if name in OWNED_OPTIONS else "")))
         return
-    made.slurm = {key: value for key, value in made.slurm.items() if value}
-    made.taken.append(place)
+    draft.slurm = {key: value for key, value in draft.slurm.items() if value}
+    draft.taken.append(place)
 
 
 def _tasks(text: str) -> list[str]:
@@ -116,17 +116,17 @@ def _tasks(text: str) -> list[str]:
     return [str(task) for tasks in ranges for task in tasks][:MOST_POINTS]
 
 
-def take_container(made: Made, name: str, value: str) -> None:
+def take_container(draft: Draft, name: str, value: str) -> None:
     """Take over an option of pyxis."""
-    made.container.setdefault("runtime", "pyxis")
+    draft.container.setdefault("runtime", "pyxis")
     key = name.removeprefix("container_")
     if key == "mounts":
-        here = made.environment.get("PWD", ".")
-        made.mounts += [re.sub(r"^\.(?=[:/])", here, mount) for mount in made.variables.filled(value).split(",")]
+        folder = draft.environment.get("PWD", ".")
+        draft.mounts += [re.sub(r"^\.(?=[:/])", folder, mount) for mount in draft.variables.filled(value).split(",")]
     elif key in ("image", "workdir", "writable"):
-        made.container[key] = made.variables.filled(value) or "true"
+        draft.container[key] = draft.variables.filled(value) or "true"
     else:
-        made.unclear.append((made.at or "options", f"--container-{key.replace('_', '-')}"))
+        draft.unclear.append((draft.at or "options", f"--container-{key.replace('_', '-')}"))
 
 
 def number_at_end(text: str) -> int:
@@ -134,31 +134,31 @@ def number_at_end(text: str) -> int:
     return int(match[0]) if (match := re.search(r"\d+$", text)) else 0
 
 
-def count(made: Made) -> None:
+def count(draft: Draft) -> None:
     """Turn tasks, GPUs and cores into numbers of a node, and define Slurm's variables."""
-    sizes = {name: number_at_end(value) for name, value in made.sizes.items()}
-    if "nodes" not in made.slurm and sizes.get("ntasks") and sizes.get("ntasks_per_node"):
-        made.slurm["nodes"] = str(-(-sizes["ntasks"] // sizes["ntasks_per_node"]))
-    nodes = number_at_end(made.slurm.get("nodes", "")) or 1
+    sizes = {name: number_at_end(value) for name, value in draft.sizes.items()}
+    if "nodes" not in draft.slurm and sizes.get("ntasks") and sizes.get("ntasks_per_node"):
+        draft.slurm["nodes"] = str(-(-sizes["ntasks"] // sizes["ntasks_per_node"]))
+    nodes = number_at_end(draft.slurm.get("nodes", "")) or 1
     tasks = sizes.get("ntasks_per_node") or -(-sizes.get("ntasks", 1) // nodes) or 1
-    if not {"gres", "gpus_per_node"} & made.slurm.keys():
-        asked = made.sizes.get("gpus") or made.sizes.get("gpus_per_task") or ""
+    if not {"gres", "gpus_per_node"} & draft.slurm.keys():
+        request = draft.sizes.get("gpus") or draft.sizes.get("gpus_per_task") or ""
         gpus = sizes.get("gpus", 0) // nodes or sizes.get("gpus_per_task", 0) * tasks
-        made.slurm["gpus_per_node"] = re.sub(r"[^:]*$", str(gpus), asked, count=1)
+        draft.slurm["gpus_per_node"] = re.sub(r"[^:]*$", str(gpus), request, count=1)
         if not gpus:
-            made.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
+            draft.unclear.append(("options", "none asks for GPUs: set slurm.gpus_per_node if a node has some"))
     if cores := sizes.get("cpus_per_task"):
-        made.slurm["cpus_per_task"] = str(cores * tasks)
-    gpus = gpus_of_node(str(number_at_end(made.slurm.get("gpus_per_node", ""))), made.slurm.get("gres"))
-    made.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
-    made.variables.values |= {
+        draft.slurm["cpus_per_task"] = str(cores * tasks)
+    gpus = gpus_of_node(str(number_at_end(draft.slurm.get("gpus_per_node", ""))), draft.slurm.get("gres"))
+    draft.sizes = {"nodes": str(nodes), "ranks": str(tasks), "gpus": str(gpus)}
+    draft.variables.values |= {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes)),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(tasks * nodes)),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID"), "{run}"),
         **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), str(gpus)),
         "SLURM_NTASKS_PER_NODE": str(tasks),
         "SLURM_CPUS_PER_TASK": str(cores or 1),
-        "SLURM_JOB_NAME": made.name,
+        "SLURM_JOB_NAME": draft.name,
         "SLURM_LOCALID": "{local_rank}",
         **dict.fromkeys(("SLURM_SUBMIT_DIR", "PWD"), "."),
     }

@@ -129,9 +129,9 @@ class ScreenConfig(SpecSection):
 
 def share_of(keep: str) -> float:
     """The part by which the rule `within 10%` lets a figure be worse than the best, such as 0.1."""
-    found = _WITHIN.fullmatch(keep)
-    assert found is not None
-    return float(found[1]) / 100
+    match = _WITHIN.fullmatch(keep)
+    assert match is not None
+    return float(match[1]) / 100
 
 
 _METRIC_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,99}")
@@ -307,8 +307,8 @@ class ForwardConfig(SpecSection):
 
     def options(self) -> dict[str, dict[str, Any]]:
         """The tools that are named, each with the options that are given."""
-        given = self.model_dump(mode="json", exclude_none=True)
-        return {tool: given[tool] for tool in TOOLS if tool in given}
+        fields = self.model_dump(mode="json", exclude_none=True)
+        return {tool: fields[tool] for tool in TOOLS if tool in fields}
 
 
 def _as_mapping(value: Any) -> Any:

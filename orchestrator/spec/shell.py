@@ -158,8 +158,8 @@ class Variables:
             _number(_PLACEHOLDER.sub(lambda match: row.get(match[1], match[0]), text))  # noqa: B023 - called at once
             for row in (dict(zip(used, values, strict=True)) for values in rows)
         ]
-        known = [result(number) for number in numbers if number is not None]
-        return self.column(name, known) if known and len(known) == len(numbers) else otherwise
+        terms = [result(number) for number in numbers if number is not None]
+        return self.column(name, terms) if terms and len(terms) == len(numbers) else otherwise
 
 
 def _number(text: str) -> int | None:
@@ -246,13 +246,13 @@ def _block(text: str) -> str:
 @lru_cache(maxsize=64)  # the runs of a campaign share their lines
 def whole_lines(lines: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
     """Join the lines that bash reads together; return each text with the number of its first line."""
-    result, begun = list[tuple[int, str]](), 0
+    result, start = list[tuple[int, str]](), 0
     for end, line in enumerate(lines, 1):
-        text = "\n".join(lines[begun:end])
+        text = "\n".join(lines[start:end])
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         if end == len(lines) or not (goes_on or _is_open(text)):
-            result.append((begun + 1, text))
-            begun = end
+            result.append((start + 1, text))
+            start = end
     return tuple(result)
 
 

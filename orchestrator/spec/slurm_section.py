@@ -187,8 +187,8 @@ class SlurmConfig(SpecSection):
     @property
     def gpu_type(self) -> str | None:
         """The kind of GPU that is asked for by name; None for any."""
-        found = _TYPE.match(self.gpus_per_node) if self.gres is None else _GRES_TYPE.search(self.gres)
-        return found[1] if found else None
+        match = _TYPE.match(self.gpus_per_node) if self.gres is None else _GRES_TYPE.search(self.gres)
+        return match[1] if match else None
 
     @property
     def time_min(self) -> int:

@@ -17,7 +17,7 @@ _TIME_FORMS = (
 
 def slurm_minutes(text: str) -> int:
     """Return the minutes of a Slurm time, rounded up; 0 for other text."""
-    match = next((found for form in _TIME_FORMS if (found := form.fullmatch(text))), None)
+    match = next((candidate for form in _TIME_FORMS if (candidate := form.fullmatch(text))), None)
     parts = {unit: int(value or 0) for unit, value in match.groupdict().items()} if match else {}
     minutes = parts.get("days", 0) * 1440 + parts.get("hours", 0) * 60 + parts.get("minutes", 0)
     return minutes + ceil(parts.get("seconds", 0) / 60)

@@ -96,8 +96,8 @@ def origin(place: FieldPath, origins: Origins) -> FieldPath:
 
 def name_of(train: TrainConfig) -> str | None:
     """Return the name of a configuration's strategy, None for none."""
-    given = train.model_dump(include={"engine", "zero_stage", "offload"})
-    return next((name for name, fields in STRATEGIES.items() if fields == given), None)
+    values = train.model_dump(include={"engine", "zero_stage", "offload"})
+    return next((name for name, fields in STRATEGIES.items() if fields == values), None)
 
 
 def section(value: Any, path: tuple[str, ...]) -> Mapping[str, Any]:
@@ -127,11 +127,11 @@ def _moved(deepspeed: Mapping[str, Any], train: Mapping[str, Any], *, built_in: 
 def _moved_offload(deepspeed: Mapping[str, Any]) -> Iterator[_Moved]:
     """Yield offload, if `train` has a name for it."""
     sections = {place: section(deepspeed, place) for place in _OFFLOADS}
-    given = [place for place, offload in sections.items() if isinstance(offload.get("device"), str)]
+    places = [place for place, offload in sections.items() if isinstance(offload.get("device"), str)]
     devices = tuple(str(offload.get("device", "none")) for offload in sections.values())
     disks = {place: o["nvme_path"] for place, o in sections.items() if isinstance(o.get("nvme_path"), str)}
-    if given and devices in _OFFLOAD_NAMES and len(set(disks.values())) <= 1:
-        yield [(*place, "device") for place in given], "offload", _OFFLOAD_NAMES[devices]
+    if places and devices in _OFFLOAD_NAMES and len(set(disks.values())) <= 1:
+        yield [(*place, "device") for place in places], "offload", _OFFLOAD_NAMES[devices]
         if disks and devices == ("nvme", "nvme"):
             yield [(*place, "nvme_path") for place in disks], "nvme_path", next(iter(disks.values()))
 

@@ -40,21 +40,21 @@ class Template:
 
 def templates() -> list[Template]:
     """Return all templates, by name."""
-    found: dict[str, dict[str, Traversable]] = {}
+    by_name: dict[str, dict[str, Traversable]] = {}
     for item in _FOLDER.iterdir():
         if item.name.endswith(".yaml"):
             name, _, scale = item.name.removesuffix(".yaml").partition(".")
-            found.setdefault(name, {})[scale or FULL] = item
-    return [Template(name, found[name]) for name in sorted(found)]
+            by_name.setdefault(name, {})[scale or FULL] = item
+    return [Template(name, by_name[name]) for name in sorted(by_name)]
 
 
 def find(name: str) -> Template:
     """Return the template of a name, or raise a UserError."""
-    known = {template.name: template for template in templates()}
-    if name not in known:
-        hint = f"{did_you_mean(name, known, '')} one of: {', '.join(known)}"
+    by_name = {template.name: template for template in templates()}
+    if name not in by_name:
+        hint = f"{did_you_mean(name, by_name, '')} one of: {', '.join(by_name)}"
         raise UserError(f"no template named {name}", hint.lstrip())
-    return known[name]
+    return by_name[name]
 
 
 def write(template: Template, scale: str, path: Path) -> list[Path]:
@@ -83,6 +83,6 @@ def write_new(texts: Mapping[Path, str]) -> None:
             with file.open("x", encoding="utf-8") as new:
                 new.write(text)
         except OSError as error:
-            there = isinstance(error, FileExistsError)
-            message = f"{file} already exists" if there else f"cannot write {file}: {error.strerror}"
+            exists = isinstance(error, FileExistsError)
+            message = f"{file} already exists" if exists else f"cannot write {file}: {error.strerror}"
             raise UserError(message, "name another file: `campaign init other.yaml`") from error

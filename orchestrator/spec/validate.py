@@ -32,33 +32,33 @@ def check(config: RunConfig, world_size: int, local_gpus: int = 0) -> list[Findi
     Args:
         local_gpus: GPUs of this machine, which count for `executor: local`.
     """
-    found = [*_train(config), *_batch(config, world_size), *_slurm(config)]
+    findings = [*_train(config), *_batch(config, world_size), *_slurm(config)]
     if config.executor == "local":
-        found += _local(config, world_size, local_gpus)
-        found += conflicts.check(config, world_size, local_gpus)
+        findings += _local(config, world_size, local_gpus)
+        findings += conflicts.check(config, world_size, local_gpus)
     else:
-        found += [*_gpus(config), *conflicts.check(config, world_size, config.slurm.gpus)]
-    found += _of_command(config) if config.command is not None else _of_training(config)
-    return found
+        findings += [*_gpus(config), *conflicts.check(config, world_size, config.slurm.gpus)]
+    findings += _of_command(config) if config.command is not None else _of_training(config)
+    return findings
 
 
 def remarks(spec: Spec) -> list[str]:
     """Return remarks on valid, but hardly intended fields: an unused section, seeds as an axis."""
     unused = "slurm" if spec.executor == "local" else "local"
     absent = unused not in spec.model_fields_set or not getattr(spec, unused).model_fields_set
-    found = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
+    notes = [] if absent else [f"`{unused}:` is not used with `executor: {spec.executor}`"]
     times = [spec.slurm.time]
     for name, values in spec.matrix.items():
         last, listed = name.rpartition(".")[2], values if isinstance(values, list) else []
         times += [value for value in listed if isinstance(value, str)] if name in ("time", "slurm.time") else []
         if last in ("seed", "random_seed") and len(listed) > 1:
             advice = f"for repeats of each point, write `repeats: {len(listed)}` instead"
-            found.append(f"axis {name}: each seed is compared as a condition of its own; {advice}")
+            notes.append(f"axis {name}: each seed is compared as a condition of its own; {advice}")
     for time in dict.fromkeys(times) if spec.executor == "slurm" else ():
         if match := MINUTES_SECONDS.fullmatch(time):
             minutes = match["minutes"]
-            found.append(f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"')
-    return [*found, *conflicts.remarks(spec)]
+            notes.append(f'slurm.time "{time}" is {minutes} minutes for Slurm; {minutes} hours are "{time}:00"')
+    return [*notes, *conflicts.remarks(spec)]
 
 
 def _of_command(config: RunConfig) -> Iterator[Finding]:
@@ -165,7 +165,7 @@ def misspelt_name(name: str) -> str | None:
     if find_shape(name) or Path(name).is_dir():
         return None
     plain = name.lower()
-    return next((known for known in SHAPES if plain in (known.lower(), known.lower().partition("/")[2])), None)
+    return next((model for model in SHAPES if plain in (model.lower(), model.lower().partition("/")[2])), None)
 
 
 def _model(train: TrainConfig) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ def validation_findings(error: ValidationError, data: Mapping[str, Any]) -> list
     for finding in (_finding(detail, data) for detail in error.errors(include_url=False)):
         place = finding.places[0]
         old = merged.setdefault(place, finding)
-        if old is not finding and all(one.message.startswith(_EXPECTED) for one in (old, finding)):
+        if old is not finding and all(other.message.startswith(_EXPECTED) for other in (old, finding)):
             # A field that takes text or a mapping has an error for each.
             merged[place] = replace(old, message=f"{old.message} or {finding.message.removeprefix(_EXPECTED)}")
     return list(merged.values())

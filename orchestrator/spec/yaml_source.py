@@ -62,14 +62,14 @@ class YamlDocument:
 
     def problem(self, finding: Finding) -> Problem:
         """Return a finding with its line: at the first of its places that the text, or `--set`, has."""
-        given = {p: text for p in finding.places for path, text in self.overridden.items() if p[: len(path)] == path}
-        in_text = (p for p in finding.places if p in given or len(self._in_text(p)) == len(p))
+        texts = {p: text for p in finding.places for path, text in self.overridden.items() if p[: len(path)] == path}
+        in_text = (p for p in finding.places if p in texts or len(self._in_text(p)) == len(p))
         if (place := next(in_text, None)) is None:  # an override may have made its section incomplete
             place = finding.places[0]
             beside = [text for path, text in self.overridden.items() if path[:-1] == place[:-1]]
-            given = dict.fromkeys([place] if beside else [], "".join(beside[:1]))
-        if place in given:
-            return Problem(f"--set {given[place]}", 0, 0, dotted(place), finding.message, finding.hint)
+            texts = dict.fromkeys([place] if beside else [], "".join(beside[:1]))
+        if place in texts:
+            return Problem(f"--set {texts[place]}", 0, 0, dotted(place), finding.message, finding.hint)
         position = self.position(place, at_key=finding.at_key)
         return self.problem_at(position, place, finding.message, finding.hint)
 
@@ -140,11 +140,11 @@ class _Resolver(VersionedResolver):
 
 def _syntax_problem(document: YamlDocument, error: MarkedYAMLError) -> Problem:
     """Return the parser's message at its line; the hint is the line at which the construct began."""
-    mark, begun = error.problem_mark, error.context_mark
+    mark, start = error.problem_mark, error.context_mark
     at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     line = document.lines[at[0] - 1] if 0 < at[0] <= len(document.lines) else ""
     message = f"not valid YAML: {error.problem}"
-    hint = f"{error.context} that begins in line {begun.line + 1}" if error.context and begun else None
+    hint = f"{error.context} that begins in line {start.line + 1}" if error.context and start else None
     if isinstance(error, DuplicateKeyError):
         key = line[at[1] - 1 :].partition(":")[0]
         message, hint = f"the key {key} is given twice", "remove one of them"
