@@ -49,7 +49,7 @@ from dscampaign.orchestrator.spec.sections import (
     TensorBoardConfig,
     WandbConfig,
 )
-from dscampaign.orchestrator.spec.slurm_section import OWNED_OPTIONS, SlurmConfig
+from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next mark. -->\n"
 END: Final = "<!-- end -->\n"
@@ -155,11 +155,9 @@ def documented(ctx: click.Context) -> Iterator[click.Context]:
 
 def _section(ctx: click.Context, common: list[str]) -> Iterator[str]:
     prose, _, examples = (ctx.command.help or "").partition("\b\nExamples:\n")
-    yield f"## {ctx.command_path}"
+    yield f"## {' '.join([ctx.command_path, *_arguments(ctx)])}"
     yield ""
     yield prose.strip()
-    yield ""
-    yield f"    {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}"
     if options := [option for option in _documented_options(ctx) if option not in common]:
         yield ""
         yield from options
@@ -168,6 +166,10 @@ def _section(ctx: click.Context, common: list[str]) -> Iterator[str]:
         yield "```sh"
         yield from (line.strip() for line in examples.strip().splitlines())
         yield "```"
+
+
+def _arguments(ctx: click.Context) -> list[str]:
+    return [word for word in ctx.command.collect_usage_pieces(ctx) if word != "[OPTIONS]"]
 
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
@@ -195,7 +197,7 @@ def reference() -> str:
     parts = [*_table("Top level", Spec, [*_TOP_ORDER, *RunConfig.model_fields])]
     for name, model in _SECTIONS.items():
         parts += _table(f"`{name}`", model, list(model.model_fields))
-    return "\n".join([*parts, *_options()])
+    return "\n".join(parts)
 
 
 def _table(title: str, model: type[BaseModel], names: list[str]) -> Iterator[str]:
@@ -223,17 +225,9 @@ def _meaning(field: FieldInfo) -> str:
     return " ".join((field.description or "").split()).replace("|", "\\|")
 
 
-def _options() -> Iterator[str]:
-    yield "### Options of sbatch that are refused\n\n| options | why |\n|---|---|"
-    for why in dict.fromkeys(OWNED_OPTIONS.values()):
-        names = ", ".join(f"`{name}`" for name, reason in OWNED_OPTIONS.items() if reason == why)
-        yield f"| {names} | {why} |"
-    yield ""
-
-
 def failure_table() -> str:
     """The failure classes and what follows each."""
-    lines = ["| class | how it shows | what follows | counts against | against the node |", "|---|---|---|---|---|"]
+    lines = ["| class | signs | next | counts against | [node](#bad-nodes) |", "|---|---|---|---|---|"]
     for kind in FailureClass:
         policy = kind.policy
         lines.append(f"| `{kind}` | {policy.shows} | {policy.follows} | {_budgets(policy)} | {_strike(policy)} |")

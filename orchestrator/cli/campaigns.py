@@ -50,7 +50,6 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
     Shows owner, device-hours, last activity and runs by state, the most recently active campaign first.
 
     Examples:
-      campaign list
       campaign list --store postgresql://me@db/campaigns
     """
     from dscampaign.orchestrator.campaign.status import overview_document, read_overview
@@ -72,7 +71,6 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
     interrupted, the same command finishes it.
 
     Examples:
-      campaign rm sweep
       campaign rm sweep --yes
     """
     from dscampaign.orchestrator.campaign.removal import removal_of, remove
@@ -113,7 +111,6 @@ def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     your own files, symbolic links and mounts.
 
     Examples:
-      campaign gc --dry-run
       campaign gc sweep --yes
     """
     from dscampaign.orchestrator.campaign.retention import collect, find_garbage
@@ -187,7 +184,6 @@ def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, pl
 
     Examples:
       campaign share sweep --group vision
-      campaign share sweep --checkpoints
       campaign share sweep --stop
     """
     from dscampaign.orchestrator.campaign.selection import open_campaign

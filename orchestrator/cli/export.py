@@ -57,7 +57,6 @@ def export(name: str | None, form: str | None, what: str, output: Path | None, p
     Examples:
       campaign export sweep --output steps.csv
       campaign export sweep --what runs -o json | jq '.rows[].loss'
-      campaign export sweep --what gpus --output power.csv
       campaign export sweep --output steps.parquet
     """
     from dscampaign.orchestrator.campaign.selection import open_campaign
@@ -135,7 +134,6 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
     condition.
 
     Examples:
-      campaign promote sweep --steps 20000
       campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml
     """
     with needs_the_extra(), progress_shown():
@@ -211,7 +209,6 @@ def weights(
     the training stack on this machine, but no GPU.
 
     Examples:
-      campaign weights sweep zero_stage-3 ./model
       campaign weights sweep zero_stage-3 ./best --best
       campaign weights sweep zero_stage-3 ./model-fp32 --step 5000 --dtype fp32
     """

@@ -128,7 +128,6 @@ def recommend(
 
     Examples:
       campaign recommend sweep --by loss
-      campaign recommend sweep --config
     """
     with needs_the_extra(), progress_shown(quiet=as_json):
         from dscampaign.orchestrator.report.page.data import recommendation_document

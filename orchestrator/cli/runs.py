@@ -218,7 +218,6 @@ def retry(
     option chooses them, runs that are no longer in the spec only if RUN does.
 
     Examples:
-      campaign retry sweep
       campaign retry sweep 'zero_stage-3*' --state cancelled
       campaign retry sweep --all
     """

@@ -102,7 +102,6 @@ def explain(words: Sequence[str], settings: bool, place: PlaceOptions, as_json: 
     Of a run: its configuration, and of each attempt the end, the log line that proves it, and what to do.
 
     Examples:
-      campaign explain sweep
       campaign explain sweep zero_stage-3
       campaign explain --config
     """
@@ -149,7 +148,6 @@ def logs(
     bars in their last state and removes escape sequences except colours.
 
     Examples:
-      campaign logs sweep zero_stage-2 -f
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
     """
     from dscampaign.orchestrator.campaign.logs import Wanted, await_attempt, follow_log, newest_log, print_log
@@ -201,7 +199,6 @@ def doctor(
     problem is that Slurm or the store did not respond.
 
     Examples:
-      campaign doctor
       campaign doctor campaign.yaml --on-node
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
     """

@@ -102,7 +102,6 @@ def init(path: Path, template: str, scale: str, script: Path | None, list_only: 
     Never overwrites a file. Comments in a spec from an sbatch script account for each of its lines.
 
     Examples:
-      campaign init --from five-strategies sweep.yaml
       campaign init --from five-strategies --scale smoke
       campaign init --from-sbatch train.sbatch
     """
@@ -151,7 +150,6 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
     Reports all errors at once, each with its line; with --json as a list.
 
     Examples:
-      campaign validate campaign.yaml
       campaign validate campaign.yaml --set train.steps=10
     """
     from dscampaign.orchestrator.spec.validate import remarks

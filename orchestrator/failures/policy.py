@@ -119,7 +119,7 @@ class FailureClass(StrEnum):
 
     COMPLETED = Policy(
         "completed",
-        shows="every rank exited with 0 and the target step was reached, or only the clean-up after it failed",
+        shows="the target step was reached and every rank exited with 0, or only the clean-up failed",
         follows="done",
         by_hand="Nothing: it completed.",
         attempt=AttemptState.COMPLETED,
@@ -128,8 +128,8 @@ class FailureClass(StrEnum):
     )
     COMPLETED_EARLY = Policy(
         COMPLETED_EARLY,
-        shows="every rank of your own script exited with 0 by itself, before the target step",
-        follows="done, but marked everywhere and left out of comparisons; `campaign retry` runs it again if named",
+        shows="every rank of your own script exited with 0 before the target step",
+        follows="done, but marked and left out of comparisons; `campaign retry` runs it again if named",
         by_hand="It ended without an error, but before its last step: check whether that is intended.",
         attempt=AttemptState.COMPLETED,
         run=RunState.COMPLETED,
@@ -137,8 +137,8 @@ class FailureClass(StrEnum):
     )
     STOPPED = Policy(
         "stopped",
-        shows="the ranks were asked to stop, saved a checkpoint, and exited with 0 or 85",
-        follows="resumes from the checkpoint",
+        shows="the ranks saved on a request to stop, and exited with 0 or 85",
+        follows="resumes",
         by_hand="Start it again: it continues from its checkpoint.",
         must_save=True,
         failure=False,
@@ -153,7 +153,7 @@ class FailureClass(StrEnum):
     TIME_LIMIT = Policy(
         "time_limit",
         shows="Slurm: TIMEOUT, DEADLINE, and no rank reported an error before the signal",
-        follows="resumes; counts as a crash if no step was made",
+        follows="resumes",
         by_hand="Submit it again with more `--time`, or resume from the newest checkpoint.",
         budgets=(Budget.CRASH,),
         progress_is_free=True,
@@ -162,7 +162,7 @@ class FailureClass(StrEnum):
     OOM = Policy(
         "oom",
         shows="the memory of a device ran out, or the host's if the ranks train on the CPU",
-        follows="a smaller micro-batch with more accumulation; the global batch stays the same ([below](#memory))",
+        follows="a smaller micro-batch at [the same global batch](#memory)",
         by_hand="Use a smaller micro-batch with more gradient accumulation; unchanged, it fails again.",
         retry=RetryMode.SMALLER,
         budgets=(Budget.OOM,),
@@ -170,7 +170,7 @@ class FailureClass(StrEnum):
     FOREIGN_OOM = Policy(
         "foreign_oom",
         shows="the same, but it would have fitted without other processes that hold over a tenth of the GPU",
-        follows="resumes elsewhere, same configuration; the node is [excluded](#bad-nodes) for two hours",
+        follows="resumes elsewhere",
         by_hand="Start it again on another node: other processes hold memory of this node's GPUs.",
         budgets=(Budget.INFRA,),
         strike=Strike(1.0, hours=2.0),  # another process goes away sooner than a broken GPU is mended
@@ -204,7 +204,7 @@ class FailureClass(StrEnum):
     GPU = Policy(
         "gpu",
         shows="an Xid of the hardware, an uncorrectable error, a lost or missing GPU, a driver that does not respond",
-        follows="resumes elsewhere; the node is [excluded](#bad-nodes)",
+        follows="resumes elsewhere",
         by_hand="Start it again without this node (`sbatch --exclude`), and report the GPU to the administrators.",
         budgets=(Budget.INFRA,),
         strike=BAD,
@@ -213,7 +213,7 @@ class FailureClass(StrEnum):
         "gpu_fault",
         shows="an error of bad hardware or of the script's kernels: an illegal memory access, an ambiguous Xid, a"
         " segmentation fault without message",
-        follows="one retry on another node; after that, it counts as a crash of the script",
+        follows="one retry on another node; after that as `crash`",
         by_hand="Try once more on another node. If it ends in the same way, a kernel of the script is at fault:"
         " look for it with CUDA_LAUNCH_BLOCKING=1.",
         budgets=(Budget.INFRA, Budget.CRASH),
@@ -231,8 +231,7 @@ class FailureClass(StrEnum):
     STORAGE = Policy(
         "storage",
         shows="an error of the file system: no space, quota, stale handle, input/output error, read-only",
-        follows="waits until the campaign's folder is writable and has room for a checkpoint; until then no run of"
-        " the campaign starts",
+        follows="resumes once the campaign's folder is writable and has room for a checkpoint",
         by_hand="Make room, or wait until the file system answers; then start it again.",
         budgets=(Budget.INFRA,),
         awaits_storage=True,
@@ -264,7 +263,7 @@ class FailureClass(StrEnum):
         "deterministic",
         shows="an error in the program's text, its arguments or its configuration; any other mistake before the first"
         " step that several ranks, on all nodes, show",
-        follows="fails at once, with a hint",
+        follows="fails at once",
         by_hand="Fix it first: started again unchanged, it fails in the same way.",
         run=RunState.FAILED,
     )
@@ -278,14 +277,14 @@ class FailureClass(StrEnum):
     PRUNED = Policy(
         "pruned",
         shows="the spec's `prune` section: steps that take too long, or losses that are not finite",
-        follows="the reconciler ends it; it fails",
+        follows="fails",
         by_hand="Nothing: its campaign ended it.",
         run=RunState.FAILED,
     )
     REFUSED = Policy(
         "refused",
         shows="`sbatch` rejects it for good, or its `slurm.deadline` passed in the queue",
-        follows="fails, with the reason",
+        follows="fails",
         by_hand="Change the refused request, then submit it again.",
         run=RunState.FAILED,
     )
