@@ -66,9 +66,9 @@ def list_campaigns(place: PlaceOptions, as_json: bool) -> int:
 def rm(name: str, yes: bool, place: PlaceOptions) -> int:
     """Remove a campaign.
 
-    Deletes its files, with checkpoints and logs, and its records in the store, after it listed them and asked. Other
-    files, symbolic links and mounts stay. The campaign must be settled, or its folder deleted and no job left. If it is
-    interrupted, the same command finishes it.
+    Lists its files, asks, and deletes them and its records in the store. Other files, symbolic links and mounts stay.
+    The campaign must be settled, or its folder deleted and no job left. If it is interrupted, the same command finishes
+    it.
 
     Examples:
       campaign rm sweep --yes
@@ -106,9 +106,8 @@ def rm(name: str, yes: bool, place: PlaceOptions) -> int:
 def gc(name: str | None, dry_run: bool, yes: bool, place: PlaceOptions) -> int:
     """Delete files that no result needs, of a campaign or of all.
 
-    Deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are an hour old, half-written
-    checkpoints and copies of code that no attempt ran, after it listed them and asked. Never touches unsettled runs,
-    your own files, symbolic links and mounts.
+    Lists and, after confirmation, deletes checkpoints of settled runs beyond train.keep_checkpoints and, once they are
+    an hour old, half-written checkpoints and copies of code that no attempt ran.
 
     Examples:
       campaign gc sweep --yes
@@ -177,10 +176,8 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
 def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> int:
     """Let a group read a campaign.
 
-    The group can then use `status`, `explain`, `logs`, `report`, `recommend` and `compare`. It reads the folders of
-    runs, now and later, and a SQLite store with everything in it; it reads neither job files nor, without
-    --checkpoints, checkpoints, and writes nothing. Refuses if other files lie in `dir`: this campaign needs a `dir` of
-    its own.
+    It can read the folders of runs, now and later, and a SQLite store with everything in it; neither job files nor,
+    without --checkpoints, checkpoints. Refuses if other files lie in `dir`: this campaign needs a `dir` of its own.
 
     Examples:
       campaign share sweep --group vision
@@ -260,11 +257,9 @@ def prune(
 ) -> int:
     """Thin the metrics of runs that ended long ago, of a campaign or of all.
 
-    Keeps one step in N of each run, and one sample in N of each GPU. Held-out losses, values that are not finite, the
-    first and last step of each attempt, the lowest loss and the peaks of memory stay. Shows the number of rows, and
-    asks. If it is interrupted, the same command finishes it.
-
-    SQLite reuses the space; `VACUUM` returns it to the disk, while the store is not in use.
+    Keeps one step in N of each run, and one sample in N of each GPU, beside what figures need. If it is interrupted,
+    the same command finishes it. SQLite reuses the space; `VACUUM` returns it to the disk, while the store is not in
+    use.
 
     Examples:
       campaign db prune sweep --keep-every 10 --dry-run

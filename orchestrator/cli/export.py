@@ -130,8 +130,7 @@ def promote(name: str | None, steps: int, condition: str | None, output: Path | 
     """Write the spec of one longer run of the recommended condition.
 
     It is the campaign's spec without comments, matrix, repeats and screening, with the settings of that condition and a
-    new name. Notes list the settings that depend on the number of steps. Without a proven recommendation, name a
-    condition.
+    new name. Without a proven recommendation, name a condition.
 
     Examples:
       campaign promote sweep --steps 20000 --condition zero_stage-3 --output long.yaml

@@ -63,8 +63,8 @@ def report(
 ) -> int:
     """Write a report of the results, with tables and figures.
 
-    report.html is self-contained and opens offline; the folder also holds Markdown, JSON, CSV and SVG. With --watch,
-    each file is replaced whole, and Ctrl-C leaves the last report. Metrics are as recent as the reconciler's last pass.
+    report.html opens offline; the folder also holds Markdown, JSON, CSV and SVG. With --watch, each file is replaced
+    whole. Metrics are as recent as the reconciler's last pass.
 
     Examples:
       campaign report sweep --watch --interval 60
@@ -156,13 +156,12 @@ def recommend(
 def compare(words: Sequence[str], fail_if: str | None, place: PlaceOptions, as_json: bool) -> int:
     """Compare two runs, two conditions, or two campaigns.
 
-    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. Of two campaigns,
-    compares the conditions with the same parameters. CAMPAIGN/NAME is a condition or run of another campaign. If A and
-    B are parts of titles, such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
+    A condition is a run with its repeats, named after the first of them; that run alone is NAME-r0. CAMPAIGN/NAME is a
+    condition or run of another campaign. Of two campaigns, compares the conditions with the same parameters. If A and B
+    are parts of titles, such as "deepspeed 0.19.8", compares all conditions that differ in these parts only.
 
-    With --fail-if, B may be slower than A by a part of the step time, and its loss higher by a number. A limit fails if
-    the whole interval is above it (exit code 1), and passes if none of the interval is (0). Otherwise the repeats do
-    not decide (4).
+    With --fail-if, a limit fails if the whole interval is above it (exit code 1), and passes if none of the interval is
+    (0). Otherwise the repeats do not decide (4).
 
     Examples:
       campaign compare zero_stage-1 zero_stage-2

@@ -65,8 +65,8 @@ def submit(
 ) -> int:
     """Submit the runs of a spec that are not in the store yet.
 
-    Shows the plan, asks for confirmation if it is large, and submits new runs: submitting a spec again is safe. A
-    finished run with more steps in the spec continues from its last checkpoint if its learning rate is constant.
+    Shows the plan, asks for confirmation if it is large, and submits new runs: submitting again is safe. A finished run
+    with more steps in the spec continues from its last checkpoint if its learning rate is constant.
 
     Examples:
       campaign submit campaign.yaml --yes --watch
@@ -140,9 +140,8 @@ def reconcile(
 ) -> int:
     """Drive a campaign to completion, or with --all-campaigns every campaign of the store.
 
-    Records the ends of jobs, retries failed runs and resumes interrupted runs, in one pass, or with --watch until every
-    run is settled. Stop and restart it at any time. Exit code 0: every run completed or was cancelled. 1: settled, but
-    some runs failed or are held. 8: not settled.
+    Records the ends of jobs, retries failed runs and resumes interrupted runs. Stop and restart it at any time. Exit
+    code 0: every run completed or was cancelled. 1: settled, but some runs failed or are held. 8: not settled.
 
     Examples:
       campaign reconcile sweep --watch
@@ -173,8 +172,7 @@ def reconcile(
 def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
-    Cancelled runs keep their metrics; `campaign retry` resumes them. RUN may be a pattern. Runs that waited for room
-    may start.
+    Cancelled runs keep their metrics; `campaign retry` resumes them. Runs that waited for room may start.
 
     Examples:
       campaign cancel sweep 'zero_stage-3*' --state queued
@@ -214,8 +212,8 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    failed and held runs. RUN may be a pattern. Runs that were screened or completed early are retried only if RUN or an
-    option chooses them, runs that are no longer in the spec only if RUN does.
+    failed and held runs. Runs that were screened or completed early need RUN
+    or an option, runs that are no longer in the spec RUN.
 
     Examples:
       campaign retry sweep 'zero_stage-3*' --state cancelled

@@ -57,9 +57,8 @@ def status(
 ) -> int:
     """Show the status of a campaign.
 
-    RUN may be a pattern. Loss and speed are those of the last step that the reconciler has read; a completed run has
-    its final loss and speed. If runs do not fit on the screen, or all have ended, shows conditions (all repeats of a
-    point) with medians, the worst first.
+    Loss and speed are those of the last step that the reconciler has read, or final. If runs do not fit on the screen,
+    or all have ended, shows conditions (all repeats of a point) with medians, the worst first.
 
     Examples:
       campaign status sweep --watch
@@ -144,8 +143,7 @@ def logs(
 ) -> int:
     """Show the output of a rank of a run.
 
-    Until the rank prints something, shows the output of the launcher or of the batch job. On a terminal, shows progress
-    bars in their last state and removes escape sequences except colours.
+    Until the rank prints something, shows the output of the launcher or of the batch job.
 
     Examples:
       campaign logs sweep zero_stage-2 --rank 3 --attempt 1 -n 50
@@ -191,12 +189,11 @@ def doctor(
 ) -> int:
     """Check whether machine, cluster and store are ready.
 
-    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job checks a node of its
-    partition: driver, GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce,
-    clocks, and the database.
+    With SPEC, also checks that the cluster has what the spec asks for. With --on-node, a job checks a node: driver,
+    GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, clocks, and the
+    database.
 
-    Each check is ok, a note, a warning or a problem, with what to do next. Exit code 1: there is a problem. 3: the only
-    problem is that Slurm or the store did not respond.
+    Exit code 1: there is a problem. 3: the only problem is that Slurm or the store did not respond.
 
     Examples:
       campaign doctor campaign.yaml --on-node
@@ -229,9 +226,8 @@ def diagnose(paths: Sequence[Path], job_id: str | None, as_json: bool) -> int:
     """Diagnose why a job ended, whoever started it.
 
     PATH is a log (of Slurm, a launcher or a rank), a folder of logs, or the folder of an attempt; all are of one job.
-    Needs no spec and no store, and writes nothing.
-
-    Prints the failure class, the line that proves it, and what to do next. Exit code 1: nothing shows why it ended.
+    Prints the failure class, the line that proves it, and what to do next. Needs no spec and no store. Exit code 1:
+    nothing shows why it ended.
 
     Examples:
       campaign diagnose slurm-4711.out

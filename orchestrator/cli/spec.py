@@ -181,8 +181,8 @@ def validate(spec: Path, sets: Sequence[str], as_json: bool) -> int:
 def plan(spec: Path, run: str | None, sets: Sequence[str], everything: bool, place: PlaceOptions, as_json: bool) -> int:
     """Show the effect of submitting a spec.
 
-    Changes nothing. Lists each run with its batch arithmetic, the parameters of its model, and the memory of weights,
-    gradients and optimizer states on a GPU; of more than 60 runs a few. With RUN, shows its DeepSpeed configuration.
+    Changes nothing. Lists each run with its batches, parameters, and the memory of weights, gradients and optimizer
+    states on a GPU; of more than 60 runs a few. With RUN, shows its DeepSpeed configuration.
 
     Examples:
       campaign plan campaign.yaml zero_stage-2
@@ -225,8 +225,7 @@ def render(
 ) -> int:
     """Write a batch script for a run, or for the reconciler.
 
-    The script of a run is self-contained: it needs neither the store nor the reconciler, and writes to a folder of its
-    own.
+    The script of a run needs neither the store nor the reconciler, and writes to a folder of its own.
 
     Examples:
       campaign render campaign.yaml zero_stage-2 --output run.sbatch && sbatch run.sbatch
