@@ -83,8 +83,8 @@ def rank_seconds(
     run, attempt = schema.run.c, schema.attempt.c
     conditions = [] if campaign_id is None else [run.campaign_id == campaign_id]
     slurm = (run.config["slurm", name].as_string().label(name) for name in ("gpus_per_node", "gres"))
-    columns = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
-    used = select(*columns, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *conditions)
+    fields = [run.campaign_id, *slurm, run.config["ranks_per_node"].as_integer().label("ranks_per_node")]
+    used = select(*fields, attempt.gpu_seconds).join(schema.attempt).where(attempt.gpu_seconds > 0, *conditions)
     usage = used.subquery().c
     alike = (usage.campaign_id, usage.gpus_per_node, usage.gres, usage.ranks_per_node)
     seconds: dict[int, dict[Asked, float]] = defaultdict(lambda: defaultdict(float))
@@ -92,7 +92,7 @@ def rank_seconds(
         seconds[owner][Asked(gpus, gres, ranks)] += used_s
     unended = and_(attempt.state.in_(list(ACTIVE_ATTEMPT)), attempt.gpu_seconds == 0, *conditions)
     began = (
-        select(*columns, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
+        select(*fields, attempt.world_size, attempt.started_s, attempt.created_s).join(schema.attempt).where(unended)
     )
     for owner, gpus, gres, ranks, *times in conn.execute(began):
         world_size, started_s, created_s = times
@@ -135,22 +135,22 @@ def metrics_sources(conn: Connection, campaign_id: int) -> dict[int, MetricsSour
     """
     event, attempt = schema.events.c, schema.attempt.c
     query = select(event.attempt_id, event.message, event.data["source"].as_string())
-    by_attempt: dict[int, MetricsSource] = {}
+    sources: dict[int, MetricsSource] = {}
     condition = and_(event.campaign_id == campaign_id, event.kind == METRICS_SOURCE)
     for attempt_id, message, kind in conn.execute(query.where(condition).order_by(event.id)):
-        if kind or attempt_id not in by_attempt:  # a word about a pattern says nothing of the source
-            by_attempt[attempt_id] = MetricsSource(kind or "", message)
-    if not by_attempt:
+        if kind or attempt_id not in sources:  # a word about a pattern says nothing of the source
+            sources[attempt_id] = MetricsSource(kind or "", message)
+    if not sources:
         return {}
-    silent = [attempt_id for attempt_id, source in by_attempt.items() if source.kind == "none"]
+    silent = [attempt_id for attempt_id, source in sources.items() if source.kind == "none"]
     waits = and_(attempt.id.in_(silent), attempt.last_step.is_(None), attempt.state == AttemptState.RUNNING)
     began = select(attempt.run_id, attempt.id, waits).join(schema.run, attempt.run_id == schema.run.c.id)
     began = began.where(schema.run.c.campaign_id == campaign_id, or_(attempt.last_step.is_not(None), waits))
     newest = {row[0]: row[1:] for row in conn.execute(began.order_by(attempt.generation))}
     by_run = {
-        run_id: (by_attempt[attempt_id], waiting)
+        run_id: (sources[attempt_id], waiting)
         for run_id, (attempt_id, waiting) in newest.items()
-        if attempt_id in by_attempt
+        if attempt_id in sources
     }
     return {run_id: source for run_id, (source, waiting) in by_run.items() if waiting or source.kind not in _NOT_READ}
 

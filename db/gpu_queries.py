@@ -252,13 +252,13 @@ def _covered(conn: Connection, attempt_id: int, counters: Mapping[_Place, _Count
 
 
 def _ends(
-    conn: Connection, attempt_id: int, counts: ColumnElement[bool], timed_steps: ColumnElement[bool] | None = None
+    conn: Connection, attempt_id: int, counts: ColumnElement[bool], timed: ColumnElement[bool] | None = None
 ) -> tuple[tuple[int, float], tuple[int, float]] | None:
-    """`counts` selects the steps that may be ends, `timed_steps` those that include the warm-up (default: the same)."""
+    """`counts` selects the steps that may be ends, `timed` those that include the warm-up (default: the same)."""
     row = step_metric.c
     mine = row.attempt_id == attempt_id
     bounds = conn.execute(
-        select(func.min(row.step), func.max(row.step)).where(mine, counts if timed_steps is None else timed_steps)
+        select(func.min(row.step), func.max(row.step)).where(mine, counts if timed is None else timed)
     )
     lowest, highest = bounds.one()
     if lowest is None:

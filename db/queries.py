@@ -355,10 +355,8 @@ def events_of_kind(conn: Connection, run_id: int, kind: str) -> list[EventRow]:
 
 def newest_event_s(conn: Connection, campaign_id: int, kind: str) -> float | None:
     """Return the time of the newest event of a kind in a campaign, None for never."""
-    event = schema.events.c
-    return conn.execute(
-        select(func.max(event.ts_s)).where(event.campaign_id == campaign_id, event.kind == kind)
-    ).scalar()
+    row = schema.events.c
+    return conn.execute(select(func.max(row.ts_s)).where(row.campaign_id == campaign_id, row.kind == kind)).scalar()
 
 
 def forwards(conn: Connection, campaign_id: int) -> dict[int, dict[str, dict[str, Any]]]:

@@ -307,15 +307,13 @@ def _take_gpus(line: bytes, batch: GpuBatch) -> str | None:
 
 def _take_devices(row: dict[str, Any], batch: GpuBatch) -> str | None:
     devices = row["devices"]
-    if not (
-        isinstance(devices, list) and all(isinstance(device, dict) and _is_gpu(device.get("gpu")) for device in devices)
-    ):
+    if not (isinstance(devices, list) and all(isinstance(gpu, dict) and _is_gpu(gpu.get("gpu")) for gpu in devices)):
         return "not a list of GPUs"
-    for device in devices:
-        fields = {"node": row.get("node"), **device}
+    for gpu in devices:
+        fields = {"node": row.get("node"), **gpu}
         texts = {name: text if isinstance(text := fields.get(name), str) else "" for name in _TEXTS}
         figures = {name: fields[name] if _is_number(fields.get(name)) else None for name in _DEVICE_FIGURES}
-        batch.devices.setdefault(device["gpu"], {**texts, **figures})
+        batch.devices.setdefault(gpu["gpu"], {**texts, **figures})
     return None
 
 

@@ -233,14 +233,12 @@ def _begin_again(store: Store, spool: Spool[Any], source: Source, size: int) -> 
     # Then wait until the file is still shorter than it was `STALE_S` ago. SQLite has one reader, which saw all of it.
     row, attempt = schema.events.c, schema.attempt.c
     with store.write() as conn:
-        newest = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
-        if newest is None:
+        last = conn.execute(_told(spool, source).order_by(row.id.desc()).limit(1)).first()
+        if last is None:
             message = f"the spool has {size} bytes, {source.offset} were read before; it is read again"
             source.tell(conn, spool.truncated_kind, message, {"size": size, "offset": source.offset})
         state = conn.execute(select(attempt.state).where(attempt.id == source.attempt_id)).scalar()
-        recent = (
-            newest is None or 0 <= database_now(conn) - newest.ts_s < STALE_S or size >= newest.data.get("offset", 0)
-        )
+        recent = last is None or 0 <= database_now(conn) - last.ts_s < STALE_S or size >= last.data.get("offset", 0)
         if recent and size < source.offset and state in ACTIVE_ATTEMPT and not store.is_sqlite:
             return IngestResult(0, source.offset, 0, 0, caught_up=True)
         stale = not spool.move(conn, source, 0)
