@@ -172,7 +172,7 @@ def reconcile(
 def cancel(words: Sequence[str], everything: bool, chosen: Selection, place: PlaceOptions, as_json: bool) -> int:
     """Cancel runs and their jobs.
 
-    Cancelled runs keep their metrics; `campaign retry` resumes them. Runs that waited for room may start.
+    RUN may be a pattern. Cancelled runs keep their metrics; `campaign retry` resumes them.
 
     Examples:
       campaign cancel sweep 'zero_stage-3*' --state queued
@@ -212,8 +212,8 @@ def retry(
     """Retry failed, held or cancelled runs.
 
     Each resumes from its last checkpoint, with fresh retry budgets and its script as it is now. Without RUN, retries
-    failed and held runs. Runs that were screened or completed early need RUN
-    or an option, runs that are no longer in the spec RUN.
+    failed and held runs. RUN may be a pattern. Runs that were screened or completed early need RUN or an option, runs
+    that are no longer in the spec RUN.
 
     Examples:
       campaign retry sweep 'zero_stage-3*' --state cancelled
