@@ -160,6 +160,8 @@ class NewAttempt:
     spool_path: str
     retry_epoch: int = 0
     array_index: int | None = None
+    task: int | None = None
+    position: int | None = None
     start_step: int | None = None
     state: AttemptState = AttemptState.INTENT
     changes: str = ""
@@ -177,7 +179,8 @@ class AttemptRow:
     of the configuration that make it fit into memory; `memory_key` leads to like attempts in the memory ledger, and
     `predicted_gb` is the peak that was predicted from them. `code` is the code that it ran, if known: a hash, "live",
     or the version of this program with the hash of its trainer. `phase` is its last known activity, "" before it began,
-    since `phase_since_s`; `node_list` is in Slurm's syntax, such as `n[1-4]`.
+    since `phase_since_s`; `node_list` is in Slurm's syntax, such as `n[1-4]`. `array_index` is its place among the
+    payloads of its array. In a job that runs several attempts in turn, `task` is the job's, `position` its place there.
     """
 
     id: int
@@ -213,6 +216,13 @@ class AttemptRow:
     phase: str = ""
     phase_since_s: float | None = None
     node_list: str = ""
+    task: int | None = None
+    position: int | None = None
+
+    @property
+    def job_key(self) -> tuple[str, int]:
+        """The job array and its task that run it."""
+        return self.token, (self.array_index or 0) if self.task is None else self.task
 
 
 @dataclass(frozen=True)

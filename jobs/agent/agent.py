@@ -30,7 +30,7 @@ from dscampaign.jobs.shared.payload import SETUP_PYTHON, Payload
 from dscampaign.jobs.shared.sharing import checkpoints_shared, open_to_readers
 
 from . import evidence
-from .evidence import RESTORED, NodeOutcome, RankEnd
+from .evidence import EXIT_NOT_MINE, RESTORED, NodeOutcome, RankEnd
 from .launch import Launcher
 from .node import Node, RendezvousTimeout, Start
 from .node_facts import NodeFacts
@@ -43,7 +43,6 @@ from .telemetry import Telemetry
 from .watch import Watch
 
 EXIT_FAILED = 1
-EXIT_NOT_MINE = 75
 HEARTBEAT_S = 10.0
 JOIN_TIMEOUT_S = 600.0
 """Other nodes wait for node 0 for so long without a sign of life."""
@@ -85,7 +84,8 @@ class Agent:
         self._last_beat_s = 0.0
         self._ends: dict[int, RankEnd] = {}
         self._folder = SharedFolder(self.run_paths.campaign_marker)
-        self._watch = Watch(payload, node, self._folder, self.progress, self._beat)
+        asked = closed if payload.task is not None else None  # of a job of its own, Slurm's signal says so
+        self._watch = Watch(payload, node, self._folder, self.progress, self._beat, asked)
         gpus, visible = payload.gpus_per_node, node.visible_devices
         self._facts = NodeFacts(gpus, visible)
         used = 0 if payload.env.get("DS_ACCELERATOR") == "cpu" else gpus

@@ -54,6 +54,9 @@ Plain text is ten times as fast as a pattern, and the logs of a long run are sea
 """
 
 
+EXIT_NOT_MINE: Final = 75
+"""How an agent ends whose attempt is another job's, or over."""
+
 REFUSED: Final = "[campaign:not-trusted]"
 """Marks the line of an agent that refuses to run; it can leave no outcome in a folder that others can write to."""
 

@@ -46,6 +46,9 @@ _Records = dict[int, RankEnd | None]
 class Watch:
     """The reasons to end this node's ranks, and the requests to stop.
 
+    Args:
+        closed: returns whether the attempt is to end while its job goes on with others; None if it has the job alone.
+
     Attributes:
         stop_asked: whether the ranks are asked to save and leave.
         ending_s: time of the first request to the ranks to end, None if never.
@@ -53,9 +56,16 @@ class Watch:
     """
 
     def __init__(
-        self, payload: Payload, node: Node, folder: SharedFolder, progress: RankWatch, beat: Callable[[], None]
+        self,
+        payload: Payload,
+        node: Node,
+        folder: SharedFolder,
+        progress: RankWatch,
+        beat: Callable[[], None],
+        closed: Callable[[], bool] | None = None,
     ) -> None:
         self._payload, self._node, self._folder, self._progress, self._beat = payload, node, folder, progress, beat
+        self._closed = closed
         self._paths = self._running = AttemptPaths(Path(payload.attempt_dir))
         self._run_paths = RunPaths(Path(payload.run_dir))
         self.stop_asked = self._term_asked = False
@@ -93,13 +103,18 @@ class Watch:
 
     def over(self) -> str:
         """Return why the attempt is over for all nodes; "" if it is not."""
-        if self._term_asked:
+        if self._term_asked or self._is_closed():
             return "signal"
         if superseded(self._run_paths, self._payload.generation):
             return "superseded"
         if self._lasting(RESTORED, self._folder.is_restored(), PEER_GRACE_S):
             return RESTORED
         return "peer" if self._lasting("peer", self._peer_failed(), PEER_GRACE_S) else ""
+
+    def _is_closed(self) -> bool:
+        with contextlib.suppress(OSError):  # unknown while the shared folder is away
+            return self._closed is not None and self._closed()
+        return False
 
     def first_pid(self) -> int | None:
         """Return the process of the first rank, None while it is not known."""

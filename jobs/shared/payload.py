@@ -49,6 +49,7 @@ class Payload(Document):
             ``micro_batch`` on; "" if it is given.
         retry_epoch, changes: the attempt's fields in the store, for a store that has lost it.
         recorded_s: when the attempt's campaign was recorded, 0 if unknown: a new store records it anew.
+        task, position: its place in a job that runs several attempts in turn; None if it has the job for itself.
         container: in which the ranks run, see `jobs.agent.container`; None for none.
     """
 
@@ -96,6 +97,8 @@ class Payload(Document):
     launcher: str = "deepspeed"
     launcher_options: tuple[str, ...] = ()
     container: Mapping[str, Any] | None = None
+    task: int | None = None
+    position: int | None = None
 
     @property
     def world_size(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -139,20 +139,27 @@ class Plan:
         """The runs of which an attempt would be submitted."""
         return [item.run for item in self.runs if item.run and item.starts]
 
+    @cached_property
+    def jobs(self) -> list[list[list[Run]]]:
+        """The runs of each job that would be submitted, by resource shape."""
+        starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
+        shapes, alike = job_request.Shapes(), defaultdict[str, list[Run]](list)
+        for run, scale in starting:
+            alike[shapes.of(run.config, mem_scale=scale)[0]].append(run)
+        most = job_request.runs_per_job
+        return [job_request.shared_jobs(runs, most(runs[0].config), lambda run: run) for runs in alike.values()]
+
     @property
     def arrays(self) -> int:
-        """Job arrays that would be submitted: one for each resource shape, or several where it has very many runs."""
-        starting = ((item.run, item.mem_scale) for item in self.runs if item.run and item.starts)
-        shapes = job_request.Shapes()
-        sizes = Counter(shapes.of(run.config, mem_scale=scale)[0] for run, scale in starting)
-        return sum(ceil(size / ARRAY_LIMIT) for size in sizes.values())
+        """Job arrays that would be submitted: one for each resource shape, or several where it has very many jobs."""
+        return sum(ceil(len(jobs) / ARRAY_LIMIT) for jobs in self.jobs)
 
     @property
     def gpu_hours(self) -> float | None:
-        """The maximum that one attempt of each can use within its time limit; None without Slurm."""
+        """The maximum that the jobs can use within their time limits; None without Slurm."""
         if self.executor != "slurm":
             return None
-        return sum(map(most_gpu_hours, self.starting))
+        return sum(most_gpu_hours(job[0]) for jobs in self.jobs for job in jobs)
 
     @property
     def all_gpu_hours(self) -> float:

@@ -104,8 +104,10 @@ class JobArray:
     """Attempts with equal resources, submitted as one job array; ``folder`` holds their payloads.
 
     Attributes:
+        size: how many jobs.
         program: the module that runs on each node, with the folder as its argument.
         workdir: folder in which it and the spec's `setup` start; None for that of this process.
+        shared: whether a job runs several attempts in turn, see `jobs.agent.shared_job`.
     """
 
     token: str
@@ -115,6 +117,7 @@ class JobArray:
     resources: Mapping[str, Any] = field(default_factory=dict)
     program: str = "dscampaign.jobs.agent"
     workdir: str | None = None
+    shared: bool = False
 
 
 def owner(folder: Path | None) -> int:

@@ -8,12 +8,13 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dscampaign import __version__, jobs
 from dscampaign.db.records import AttemptRow, RunRow
@@ -29,6 +30,8 @@ from dscampaign.orchestrator.spec.model import RunConfig
 from dscampaign.orchestrator.spec.slurm_section import SlurmConfig
 
 from .local import local_gpus
+
+_T = TypeVar("_T")
 
 TOKEN_LENGTH, SUFFIX_LENGTH = 64, 10
 """Characters of a token in the store, and of its unique part."""
@@ -210,7 +213,7 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
         return {"setup": list(config.local.setup)}
     slurm = config.slurm
     passed = {name.replace("_", "-"): value for name, value in slurm.passed_options.items()}
-    options = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation"}) | {
+    options = slurm.model_dump(include=set(SlurmConfig.model_fields) - {"reservation", "runs_per_job"}) | {
         "gpus_per_node": slurm.gpus_per_node if slurm.gres is None and slurm.gpus else None,
         "mem": f"{ceil(slurm.mem_mb * mem_scale)}M" if slurm.mem_mb and mem_scale != 1.0 else slurm.mem,
         "exclude": ",".join(filter(None, (slurm.exclude, *exclude))) or None,
@@ -218,6 +221,35 @@ def resources(config: RunConfig, *, mem_scale: float = 1.0, exclude: Sequence[st
         "additional_parameters": passed | ({"reservation": slurm.reservation} if slurm.reservation else {}),
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+def runs_per_job(config: RunConfig) -> int:
+    """Return how many runs a job runs in turn."""
+    return config.slurm.runs_per_job if config.executor == "slurm" else 1
+
+
+def shared_jobs(items: Sequence[_T], most: int, run_of: Callable[[_T], RunRow | Run]) -> list[list[_T]]:
+    """Return what each job of so many runs runs, in its order.
+
+    All runs of a repeat go into one job if they fit: the drift of a machine, and its faults, then affect all conditions
+    alike. Their order rotates by repeat, so that none is always the first.
+    """
+    if most == 1:
+        return [[item] for item in items]
+    blocks: dict[tuple[str, int], list[_T]] = defaultdict(list)
+    for item in items:
+        blocks[run_of(item).stage, run_of(item).repeat].append(item)
+    jobs: list[list[_T]] = []
+    for (_, repeat), block in blocks.items():
+        first = repeat % len(block)
+        rotated = [*block[first:], *block[:first]]
+        for start in range(0, len(rotated), most):
+            part = rotated[start : start + most]
+            if jobs and len(jobs[-1]) + len(part) <= most:
+                jobs[-1] += part
+            else:
+                jobs.append(part)
+    return jobs
 
 
 def new_token(campaign: str, runs: Sequence[str]) -> str:
@@ -244,6 +276,7 @@ class Shapes:
         same = config.executor, id(config.slurm), id(config.local), mem_scale, exclude
         if same not in self._known:
             request = resources(config, mem_scale=mem_scale, exclude=exclude)
-            self._known[same] = json.dumps(request, sort_keys=True), request, config  # which keeps its sections' ids
+            key = json.dumps([request, runs_per_job(config)], sort_keys=True)
+            self._known[same] = key, request, config  # which keeps its sections' ids
         key, request, _ = self._known[same]
         return key, request

@@ -44,6 +44,11 @@ def will_not_start(reason: str) -> bool:
     return reason.startswith(NEVER_STARTS) or _PER_JOB_LIMIT.match(reason) is not None
 
 
+def waits_for_turn(job_id: str, position: int | None) -> tuple[str, Cause | None]:
+    """Return the reason of a run whose job runs others before it."""
+    return f"waiting: place {(position or 0) + 1} in job {job_id}, which runs several in turn", None
+
+
 @lru_cache(maxsize=1000)
 def waits_because(reason: str) -> tuple[str, Cause | None]:
     """Return `waiting: no free nodes yet (Resources)`, and its cause; "" if Slurm gives no reason."""

@@ -34,6 +34,7 @@ from .setup_lines import guarded
 from .slurm_commands import ask, own_cluster, run_sbatch
 
 SCRIPT = "submission.sh"
+SHARED_JOB = "dscampaign.jobs.agent.shared_job"
 
 _NO_ARRAYS = "this cluster takes no job arrays, which campaign needs (MaxArraySize in slurm.conf, above 1)"
 
@@ -144,6 +145,8 @@ def _job_array(batch: JobArray) -> Any:
         @property
         def _submitit_command_str(self) -> str:
             line = [*own_python(), batch.program, str(batch.folder)]
+            if batch.shared:
+                line = [*own_python(), SHARED_JOB, str(batch.folder), str(batch.resources["signal_delay_s"])]
             return " ".join(shlex.quote(word) for word in line)
 
         def command(self) -> list[str]:
@@ -178,6 +181,7 @@ def _parameters(batch: JobArray) -> dict[str, Any]:
         "additional_parameters": additional,
         # an agent whose peer failed still has evidence to write
         "srun_args": ["--kill-on-bad-exit=0", "--export=ALL", *of_tasks],
+        "use_srun": not batch.shared,  # else it starts a step for each attempt
     }
 
 

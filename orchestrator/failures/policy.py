@@ -297,6 +297,14 @@ class FailureClass(StrEnum):
         run=RunState.CANCELLED,
         may_hide_hang=True,
     )
+    RETURNED = Policy(
+        "returned",
+        shows="its job, which runs several (`slurm.runs_per_job`), ended or had no time left before its turn",
+        follows="goes into another job; counts against nothing",
+        by_hand="Submit it again.",
+        attempt=AttemptState.CANCELLED,
+        failure=False,
+    )
 
     def __new__(cls, policy: Policy | str) -> Self:
         """A class with its row.

@@ -11,7 +11,7 @@ from dscampaign.db.errors import StaleLease, StoreUnreachable
 from dscampaign.db.states import ACTIVE_ATTEMPT, RunState
 from dscampaign.files.atomic_files import write_atomically
 from dscampaign.files.private_files import make_below
-from dscampaign.jobs.shared.job_array import close_tasks
+from dscampaign.jobs.shared.job_array import close_tasks, is_closed
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors import storage
@@ -44,8 +44,10 @@ def act(actions: Sequence[Action], writer: FencedWriter, executor: Executor, pat
         return failures.troubles
     record(failures.unaffected(actions), writer, failures)
     actions = failures.unaffected(actions)
-    _cancel([a for a in actions if isinstance(a, CancelJob)], executor, failures)
-    _write_to_jobs([a for a in actions if isinstance(a, Resize | Revoke)], writer, paths, failures)
+    cancels = [a for a in actions if isinstance(a, CancelJob)]
+    _cancel([a for a in cancels if not a.closes], executor, failures)
+    closing = [a for a in cancels if a.closes]
+    _write_to_jobs([*closing, *(a for a in actions if isinstance(a, Resize | Revoke))], writer, paths, failures)
     submit([a for a in actions if isinstance(a, Submit)], writer, executor, paths, failures)
     failures.aside += [a for a in actions if isinstance(a, SetAside)]
     lasting = (set_aside(each, writer) for each in failures.aside)
@@ -64,20 +66,25 @@ def _unwritable(actions: Sequence[Action], trouble: Unreachable) -> list[Note]:
 def _cancel(actions: Sequence[CancelJob], executor: Executor, failures: Failures) -> None:
     try:
         if actions:
-            executor.cancel([action.job_id for action in actions])
+            executor.cancel(list(dict.fromkeys(action.job_id for action in actions)))
     except Unreachable as exc:
         failures.troubles.append(exc)
 
 
 def _write_to_jobs(
-    actions: Sequence[Resize | Revoke], writer: FencedWriter, paths: CampaignPaths, failures: Failures
+    actions: Sequence[CancelJob | Resize | Revoke], writer: FencedWriter, paths: CampaignPaths, failures: Failures
 ) -> None:
     for action in actions:
         try:
-            if isinstance(action, Resize):
-                _resize(action, writer)
-            else:
-                _revoke(action, writer)
+            match action:
+                case Resize():
+                    _resize(action, writer)
+                case Revoke():
+                    _revoke(action, writer)
+                case CancelJob(row):
+                    batch, index = paths.batch(row.token), row.array_index or 0
+                    if not is_closed(batch, index):  # its agents look
+                        close_tasks(batch, [index])
         except (StaleLease, StoreUnreachable):
             raise
         except Exception as exc:  # noqa: BLE001 - it concerns this run alone
@@ -112,7 +119,8 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
         if action.refused:
             writer.end_refused(conn, row, action.refused)
         elif action.wanted:
-            writer.end_unrun(conn, row, FailureClass.LOST, action.why, action.rule)
+            kind = FailureClass.RETURNED if action.returned else FailureClass.LOST
+            writer.end_unrun(conn, row, kind, action.why, action.rule)
         else:
             writer.end_unrun(conn, row, FailureClass.CANCELLED, action.why)
             queries.update_run(conn, row.run_id, state=RunState.CANCELLED, reason="")

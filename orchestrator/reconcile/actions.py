@@ -83,16 +83,24 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Takes the claim of an attempt without a job, so that no late job can run it; `wanted`: its run still is."""
+    """Takes the claim of an attempt that has not begun, so that no late job can run it.
+
+    Attributes:
+        wanted: whether its run still is.
+        returned: why it goes into another job, if it shared its job; "" if it has no job.
+    """
 
     attempt: AttemptRow
     wanted: bool = True
+    returned: str = ""
 
     @property
     def why(self) -> str:
         """Why it is over. A job that had a number was in the queue."""
         if not self.wanted:
             return "cancelled before it began"
+        if self.returned:
+            return self.returned
         if job := self.attempt.job_id:
             return f"job {job} disappeared from the queue before it began"
         message = self._unclear.get("said")
@@ -149,10 +157,16 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class CancelJob:
-    """Cancels an attempt's job."""
+    """Cancels an attempt's job; in one that it shares only its own part, unless `whole`."""
 
     attempt: AttemptRow
     job_id: str
+    whole: bool = False
+
+    @property
+    def closes(self) -> bool:
+        """Whether the job goes on with other attempts."""
+        return self.attempt.task is not None and not self.whole
 
 
 @dataclass(frozen=True, slots=True)

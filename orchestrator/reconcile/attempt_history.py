@@ -104,11 +104,13 @@ def attempt_history(ended: Sequence[EndedAttempt], run: RunRow) -> list[EndedAtt
 def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether it is of the present configuration and, unless it succeeded, of the time since `campaign retry`.
 
+    One that its job gave back is as if it had not been.
+
     A success counts no more once the built-in training has more steps.
     """
     success = attempt.kind is FailureClass.COMPLETED and not has_more_steps(attempt, run)
     fresh = attempt.row.retry_epoch == run.retry_epoch or success
-    return fresh and attempt.row.config_hash == run.config_hash
+    return fresh and attempt.kind is not FailureClass.RETURNED and attempt.row.config_hash == run.config_hash
 
 
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:

@@ -9,7 +9,7 @@ from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import AttemptState, RunState
 from dscampaign.jobs.agent.evidence import NO_WORKDIR
 from dscampaign.orchestrator.executors.base import JobView
-from dscampaign.orchestrator.executors.pending_reason import waits_because
+from dscampaign.orchestrator.executors.pending_reason import waits_because, waits_for_turn
 from dscampaign.orchestrator.failures.evidence import Ended
 from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.failures.verdict import Verdict
@@ -76,8 +76,9 @@ def transitions(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iter
     if job is None:
         yield from _observe_absent(view, attempt, snapshot)
     elif job.terminal:
-        if attempt.complete or not _may_still_arrive(view, attempt, snapshot):
-            yield _finish(view, attempt, snapshot)
+        returned = attempt.share is not None and bool(attempt.share.returned)
+        if attempt.complete or returned or not _may_still_arrive(view, attempt, snapshot):
+            yield _return(view, attempt, snapshot) or _finish(view, attempt, snapshot)
     else:
         yield from _observe_live(view, attempt, job, snapshot)
 
@@ -110,6 +111,8 @@ def follow_attempt(
         yield from set_run(view, state, f"job {job.job_id} is completed; {why}: waiting until {until}")
     elif not snapshot.is_desired(view):
         yield from set_run(view, state, f"job {job.job_id} has not ended yet")
+    elif job.pending and attempt.share and attempt.share.runs:
+        yield from set_run(view, state, *waits_for_turn(job.job_id, attempt.row.position))
     else:
         yield from set_run(view, state, *waits_because("" if running else job.reason))
 
@@ -151,7 +154,32 @@ def _observe_live(view: RunView, attempt: AttemptView, job: JobView, snapshot: S
     elif not attempt.claimed:
         yield from _resize(view, row, snapshot)
     if job.job_id and (ends or _is_replaced(view, attempt) or not snapshot.is_desired(view)):
-        yield CancelJob(row, job.job_id)
+        yield _cancel(view, attempt, job, snapshot)
+
+
+def _cancel(view: RunView, attempt: AttemptView, job: JobView, snapshot: Snapshot) -> CancelJob | Revoke:
+    row, share = attempt.row, attempt.share
+    if share is None or attempt.claimed or not job.pending:
+        return CancelJob(row, job.job_id)
+    if not share.runs and not snapshot.is_wanted_by_others(row):
+        return CancelJob(row, job.job_id, whole=True)
+    return Revoke(row, wanted=snapshot.is_desired(view), returned=_REPLACED)
+
+
+def _return(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Revoke | None:
+    """Give an attempt whose job is over before its turn to another job; None if its end is to be judged.
+
+    A job that began none of its attempts is judged by the first.
+    """
+    row, job, share = attempt.row, attempt.job, attempt.share
+    if share is None or attempt.claimed or attempt.outcomes or attempt.unreadable:
+        return None
+    if not share.returned:
+        by_user = job is not None and job.state == "CANCELLED" and not _not_the_user(attempt, snapshot.user)
+        if by_user or (job is not None and job.never_began) or not (share.began or row.position):
+            return None
+    why = share.returned or f"job {row.job_id} ended before its turn"
+    return Revoke(row, wanted=snapshot.is_desired(view), returned=why)
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
@@ -194,7 +222,7 @@ def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> 
     elif seeks or attempt.complete:
         absence = _absence(attempt, snapshot)
         if snapshot.now_s >= _deadline_s(attempt, snapshot):
-            yield _finish(view, attempt, snapshot) if begun else Revoke(row)
+            yield _finish(view, attempt, snapshot) if begun else _return(view, attempt, snapshot) or Revoke(row)
         elif absence != Absence.of(row):
             yield NoteAbsence(row, absence)
 
@@ -331,7 +359,7 @@ def _not_the_user(attempt: AttemptView, user: int) -> str:
         return (
             f"the job was cancelled by {'root' if job.cancelled_by == ROOT else f'user {job.cancelled_by}'}, not by you"
         )
-    began = attempt.claimed or attempt.outcomes
+    began = attempt.claimed or attempt.outcomes or (attempt.share and attempt.share.began)
     return "" if began or job.cancelled_in_queue or user != ROOT else "Slurm ended the job before an agent had begun"
 
 

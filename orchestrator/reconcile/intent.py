@@ -29,16 +29,28 @@ class Element(NamedTuple):
 
 
 def write_intent(
-    group: Sequence[Submit], token: str, writer: FencedWriter, paths: CampaignPaths, origin: Origin
+    jobs: Sequence[Sequence[Submit]],
+    token: str,
+    writer: FencedWriter,
+    paths: CampaignPaths,
+    origin: Origin,
+    *,
+    shared: bool,
 ) -> list[Element]:
-    """Record the attempts about to be submitted, so that the next pass knows which jobs to look for.
+    """Record the attempts about to be submitted, job by job, so that the next pass knows which jobs to look for.
 
-    Leaves out runs that the user has changed since the decision: the next pass decides again.
+    Leaves out runs that the user has changed since the decision: the next pass decides again. `shared`: whether a job
+    runs its attempts in turn.
     """
     with writer.write() as conn:
-        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for action in group])
-        group = [action for action in group if now.get(action.run.id) == queries.RunMark.of(action.run)]
-        ids = queries.insert_attempts(conn, [_new_attempt(a, i, token, paths) for i, a in enumerate(group)])
+        now = queries.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
+        asked = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
+        places = [(task, n) for task, job in enumerate(filter(None, asked)) for n in range(len(job))]
+        group = [action for job in asked for action in job]
+        new = [_new_attempt(action, index, token, paths) for index, action in enumerate(group)]
+        if shared:
+            new = [replace(one, task=task, position=n) for one, (task, n) in zip(new, places, strict=True)]
+        ids = queries.insert_attempts(conn, new)
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
         rows = queries.attempts_of(conn, ids)
         saved = queries.saved_steps(
@@ -114,4 +126,5 @@ def _payload(
         python=origin.interpreter,
         code=row.code,
     )
-    return replace(made, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)
+    made = replace(made, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)
+    return replace(made, task=row.task, position=row.position)

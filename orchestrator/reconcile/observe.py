@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StoreError
@@ -24,6 +25,7 @@ from dscampaign.jobs.shared import checkpoint, spool_steps
 from dscampaign.jobs.shared.code_copy import CopyPaths
 from dscampaign.jobs.shared.divergence import diverged
 from dscampaign.jobs.shared.identity import Identity
+from dscampaign.jobs.shared.job_record import JobRecord, job_record, run_log
 from dscampaign.jobs.shared.layout import CampaignPaths
 from dscampaign.jobs.shared.state_layout import arrangement
 from dscampaign.orchestrator.commands import counted
@@ -45,6 +47,7 @@ from .environment import require_same_cluster
 from .health import LINES, hopeless
 from .origin import Origin
 from .set_aside import in_words, may_pass
+from .shared_jobs import own_part, share_of
 from .snapshot import Absence, AttemptView, BrokenRun, RunView, Snapshot, sort_out
 from .stored import Stored, waits_for_storage
 
@@ -100,7 +103,7 @@ def observe(
         trouble = exc
     else:
         known = listing.jobs.keys() | listing.rivals.keys()
-        missing = {row.token for row in active if (row.token, row.array_index or 0) not in known}
+        missing = {row.token for row in active if row.job_key not in known}
         require_same_cluster(missing, paths, executor)
     folder = _Folder(paths)
     news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
@@ -139,20 +142,21 @@ def list_jobs(
     """Return the executor's jobs of these attempts. Raises Unreachable."""
     expected: dict[str, set[int]] = defaultdict(set)
     for row in active:
-        expected[row.token].add(row.array_index or 0)
+        token, task = row.job_key
+        expected[token].add(task)
     return executor.list_jobs(expected, min((row.created_s for row in active), default=0.0), waited)
 
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
     now_s, heard_s = stored.now_s, stored.heard_s or 0.0
     for one in stored.waiting:
-        yield WaitedJob(one.token, one.array_index, one.job_id, _ago_s(max(heard_s, one.created_s), now_s))
+        yield WaitedJob(*one.job_key, one.job_id, _ago_s(max(heard_s, one.created_s), now_s))
     for row in stored.active:
         if row.state is AttemptState.QUEUED and row.job_id:
             absence = Absence.of(row)
             ago_s = math.inf if absence else _ago_s(max(heard_s, row.created_s), now_s)
             missed_s = now_s - absence.since_s if absence and absence.listed_all else 0.0
-            yield WaitedJob(row.token, row.array_index or 0, row.job_id, ago_s, missed_s)
+            yield WaitedJob(*row.job_key, row.job_id, ago_s, missed_s)
 
 
 def _ago_s(seen_s: float, now_s: float) -> float:
@@ -166,6 +170,7 @@ class _Folder:
     def __init__(self, paths: CampaignPaths) -> None:
         self.paths, self.runs = paths, run_folders(paths)
         self._names: dict[str, list[str]] = {}
+        self._records: dict[Path, JobRecord] = {}
 
     def has(self, run: RunRow) -> bool:
         """Return whether it has a folder of that run."""
@@ -173,8 +178,15 @@ class _Folder:
 
     def set_up(self, row: AttemptRow) -> SetUpFailure | None:
         """Return the line of `setup` that ended the attempt's job."""
-        record = record_of(self.paths.batch(row.token), row.array_index or 0)
+        record = record_of(self.paths.batch(row.token), row.job_key[1])
         return None if record.name not in self._listed(row.token) or planted(record) else SetUpFailure.read(record)
+
+    def job_record(self, row: AttemptRow, job_id: str) -> JobRecord:
+        """Return the record of a job that runs several attempts."""
+        path = job_record(self.paths.batch(row.token), job_id)
+        if path not in self._records:
+            self._records[path] = (None if planted(path) else JobRecord.read(path)) or JobRecord()
+        return self._records[path]
 
     def _listed(self, token: str) -> list[str]:
         batch = self.paths.batch(token)
@@ -184,8 +196,11 @@ class _Folder:
 
     def agent_lines(self, row: AttemptRow, job: JobView) -> tuple[LogLine, ...]:
         """Return the end of the agents' own logs: why a job failed before an agent wrote an outcome."""
-        batch, own = self.paths.batch(row.token), f"{job.job_id}_"
-        logs = [name for name in self._listed(row.token) if name.startswith(own) and name.endswith("_log.err")]
+        batch, listed = self.paths.batch(row.token), self._listed(row.token)
+        own = f"{job.job_id}_"
+        if row.task is not None and (step := run_log(batch, job.job_id, row.array_index or 0, "err").name) in listed:
+            own = step
+        logs = [name for name in listed if name.startswith(own) and name.endswith("_log.err")]
         return tuple(line for log in (*logs, f"{row.array_index or 0}.log") for line in tail_of(batch / log))
 
 
@@ -221,7 +236,7 @@ def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder,
     rows, paths = stored.attempts.get(run.id, ()), folder.paths
     read_config = partial(stored.configs.of, run)
     if not folder.has(run) and _untouched(run, rows, listing):
-        views = (AttemptView(row, job=listing.jobs[row.token, row.array_index or 0]) for row in rows)
+        views = (AttemptView(row, job=listing.jobs[row.job_key]) for row in rows)
         return RunView(run, tuple(views), read_config)
     over = run.state in SETTLED_RUN and run.state is not RunState.HELD  # then its files do not matter
     attempts = tuple(_attempt_view(row, run, listing, folder) for row in rows)
@@ -275,7 +290,7 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
     """Return whether a run without a folder surely has none: its job, if any, only ever waited."""
     if not rows:
         return run.generation == 0
-    job = listing.jobs.get((rows[0].token, rows[0].array_index or 0))
+    job = listing.jobs.get(rows[0].job_key)
     waited = job is not None and (job.pending or job.cancelled_in_queue)
     return len(rows) == 1 and rows[0].state is AttemptState.QUEUED and waited
 
@@ -304,13 +319,21 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     claim = job_claim(files, row.token) if taken else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
-    if job and claim is not None and job.cancelled_in_queue and job.inferred:
+    record = (
+        None if row.task is None else folder.job_record(row, claimed_by or (job.job_id if job else row.job_id or ""))
+    )
+    if job and (claim is not None or (record and record.begun)) and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
-    if job and job.terminal and taken and claim is None and files.claim.exists():
+    revoked = taken and claim is None and files.claim.exists()
+    if job and job.terminal and revoked and record is None:
         job = None  # the reconciler took the claim first: this job has run nothing
     mine = Identity.of(row)
     outcomes, unreadable = outcomes_in(files, row.nodes, names)
     outcomes = tuple(outcome for outcome in outcomes if mine.owns(vars(outcome)))
+    share = None
+    if record is not None:
+        share = share_of(row, job, record, revoked=revoked)
+        job = job and own_part(row, job, record, claim, outcomes)
     unknown = job is not None and job.terminal and not outcomes
     lines = folder.agent_lines(row, job) if job and unknown else ()
     set_up = folder.set_up(row) if unknown else None
@@ -320,14 +343,13 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     start = Start.read(files.started)
     start = start if start and mine.owns(vars(start)) else None
     return AttemptView(
-        row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted, set_up=set_up
+        row, job, start, outcomes, claimed, lines, heartbeats, unreadable, rivals, restarted, set_up=set_up, share=share
     )
 
 
 def _job(row: AttemptRow, listing: JobListing, claimed_by: str) -> tuple[JobView | None, tuple[str, ...]]:
     """A batch that was submitted twice has two: one claims the attempt, the other finds the claim taken and leaves."""
-    key = row.token, row.array_index or 0
-    jobs = listing.rivals.get(key) or tuple(filter(None, [listing.jobs.get(key)]))
+    jobs = listing.rivals.get(row.job_key) or tuple(filter(None, [listing.jobs.get(row.job_key)]))
     if claimed_by:
         return next((job for job in jobs if job.job_id in ("", claimed_by)), None), ()
     alive = [job for job in jobs if not job.terminal]

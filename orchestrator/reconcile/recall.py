@@ -54,6 +54,8 @@ class _Submitted:
     changes: str = ""
     code: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    task: Number | None = None
+    position: Number | None = None
     recorded_s: float = 0.0
 
 
@@ -194,6 +196,8 @@ class Recollection:
             spool_path=str(self._paths.run(run.name).attempt(said.generation).metrics),
             retry_epoch=said.retry_epoch,
             array_index=task.task,
+            task=said.task,
+            position=said.position,
             changes=said.changes,
             memory_key=key,
             code=Path(said.code).name,

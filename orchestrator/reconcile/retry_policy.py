@@ -60,8 +60,10 @@ class _Next:
 def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     """Start a run that has no attempt yet, or none that counts."""
     why = "its experiment has changed" if view.run.generation else "first attempt"
-    if view.run.retry_epoch:
-        last = latest_of_configuration(view)
+    last = latest_of_configuration(view)
+    if last and last.failure_class == FailureClass.RETURNED:
+        why = str(last.evidence.get("reason", ""))
+    elif view.run.retry_epoch:
         longer = last is not None and has_more_steps(ended_attempt(last), view.run)
         why = "it has more steps now" if longer else "asked for again"
     yield from _submit(view, (), _Next(why), context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from dscampaign.db.open_runs import WaitingAttempt
@@ -16,7 +17,7 @@ from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.shared.user_pattern import UserPattern
 from dscampaign.orchestrator.executors.base import JobListing, JobView
 from dscampaign.orchestrator.executors.job_request import trains_on_cpu
-from dscampaign.orchestrator.executors.pending_reason import waits_because
+from dscampaign.orchestrator.executors.pending_reason import waits_because, waits_for_turn
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 from dscampaign.orchestrator.failures.evidence import Ended, UserRule
 from dscampaign.orchestrator.memory.prediction import Ledger
@@ -51,6 +52,21 @@ class Absence:
 
 
 @dataclass(frozen=True, slots=True)
+class JobShare:
+    """The part of an attempt in a job that runs several in turn.
+
+    Attributes:
+        runs: whether the job has nodes and is not over.
+        began: whether it has begun any of its attempts.
+        returned: why it will not begin this one; "" if it may.
+    """
+
+    runs: bool
+    began: bool
+    returned: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptView:
     """An attempt as the store, its folder and the executor show it.
 
@@ -62,6 +78,7 @@ class AttemptView:
         rivals: ids of several jobs of it, of which one may still claim it; ``job`` is None.
         restarted: whether Slurm started its job again, which found the attempt taken.
         foreign: whether its folder is another submission's, so that no job of this one can begin it.
+        share: of a job that it shares, whose state in ``job`` is that of its own part; else None.
     """
 
     row: AttemptRow
@@ -76,6 +93,7 @@ class AttemptView:
     restarted: bool = False
     foreign: bool = False
     set_up: SetUpFailure | None = None
+    share: JobShare | None = None
 
     @property
     def signs(self) -> tuple[float, ...]:
@@ -205,9 +223,11 @@ class Queue:
     Attributes:
         length: how many there are.
         news: ids of runs with another reason than the store has, by the present reason and its cause.
+        shared: the jobs that run several of them, by array and task.
     """
 
     length: int = 0
+    shared: Collection[tuple[str, int]] = ()
     news: Mapping[tuple[str, Cause | None], Sequence[int]] = field(default_factory=dict)
 
 
@@ -227,19 +247,22 @@ def sort_out(
         folders: names of the runs that have a folder: an agent has made it.
         news: memory keys with new measurements.
     """
-    length, look = 0, []
+    length, look, shared = 0, [], set()
     news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
     for one in waiting:
-        job = listing.jobs.get((one.token, one.array_index))
-        waits = job.pending and job.job_id == one.job_id if job else not listed
+        job = listing.jobs.get(one.job_key)
+        behind = job is not None and one.position is not None and not (job.pending or job.terminal)
+        waits = (job.pending or behind) and job.job_id == one.job_id if job else not listed
         if not waits or one.name in folders or one.memory_key in news:
             look.append(one.run_id)
             continue
         length += 1
-        why = waits_because(job.reason if job else "")
+        if one.position is not None:
+            shared.add(one.job_key)
+        why = waits_for_turn(one.job_id, one.position) if behind else waits_because(job.reason if job else "")
         if why[0] != one.reason:
             news_of[why].append(one.run_id)
-    return Queue(length, news_of), look
+    return Queue(length, shared, news_of), look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,3 +332,19 @@ class Snapshot(StoreState):
     def is_desired(self, view: RunView | BrokenRun) -> bool:
         """Return whether the run is still wanted."""
         return view.run.desired in WANTED and self.campaign.desired not in ("cancelled", REMOVED)
+
+    def is_wanted_by_others(self, row: AttemptRow) -> bool:
+        """Return whether another run still wants a job that it shares."""
+        return bool(self._wanted.get(row.job_key, set()) - {row.run_id})
+
+    @cached_property
+    def _wanted(self) -> Mapping[tuple[str, int], set[int]]:
+        wanted: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for key in self.queue.shared:
+            wanted[key].add(0)  # of some run that waits
+        newest = [(view.run, view.latest.row) for view in self.runs if view.latest and self.is_desired(view)]
+        newest += [(one.run, one.attempt) for one in self.broken if one.attempt and self.is_desired(one)]
+        for run, row in newest:
+            if row.task is not None and row.state not in TERMINAL_ATTEMPT and row.retry_epoch == run.retry_epoch:
+                wanted[row.job_key].add(run.id)
+        return wanted

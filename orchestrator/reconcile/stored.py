@@ -207,7 +207,8 @@ def waits_for_storage(run: RunRow, rows: Sequence[AttemptRow]) -> bool:
     """Return whether a run goes on once its folder can be written."""
     if not rows or run.desired not in WANTED or run.state in SETTLED_RUN - {RunState.HELD}:
         return False
-    return rows[-1].failure_class == FailureClass.STORAGE and rows[-1].state in TERMINAL_ATTEMPT
+    ran = [row for row in rows if row.failure_class != FailureClass.RETURNED]
+    return rows[-1].state in TERMINAL_ATTEMPT and bool(ran) and ran[-1].failure_class == FailureClass.STORAGE
 
 
 def _screenings(

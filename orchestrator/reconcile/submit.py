@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 
 from dscampaign.db import queries
 from dscampaign.db.errors import StaleLease, StaleWrite, StoreError, StoreUnreachable
+from dscampaign.db.records import AttemptRow
 from dscampaign.db.states import RunState
 from dscampaign.files import ours
 from dscampaign.files.atomic_files import write_atomically
@@ -54,6 +55,8 @@ from .set_aside import in_words, may_pass
 from .stored import QUEUE_FULL, QUEUE_FULL_S
 
 WITHDRAWN = "withdrawn"
+_Jobs = Sequence[Sequence[Submit]]
+"""Attempts by the job that runs them."""
 _LIMITED = ("partition", "account", "qos")
 """Slurm limits a user's jobs by these: another shape may have room."""
 
@@ -91,12 +94,12 @@ def submit(
     shapes = _batches(actions, failures)
     target = _Target(writer, executor, paths)
     full: dict[tuple[Any, ...], QueueFull] = {}
-    for resources, group in counted("runs submitted", shapes, lambda shape: len(shape[1])):
+    for resources, jobs in counted("runs submitted", shapes, lambda shape: sum(map(len, shape[1]))):
         queue = tuple(map(resources.get, _LIMITED))
         if queue in full:
             continue
         try:
-            _submit_apart(group, resources, target, failures)
+            _submit_apart(jobs, resources, target, failures)
         except QueueFull as exc:
             full[queue] = exc
             if isinstance(exc, ClusterFull):
@@ -106,10 +109,11 @@ def submit(
     failures.troubles += full.values()
 
 
-def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _Target, failures: Failures) -> None:
+def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failures: Failures) -> None:
     """Submit them together, or one by one if one of them fails for a reason of its own."""
+    group = [action for job in jobs for action in job]
     try:
-        _submit_group(group, resources, target)
+        _submit_jobs(jobs, resources, target)
     except (StaleLease, StoreUnreachable, ImportError):
         raise
     except StaleWrite as exc:
@@ -122,11 +126,11 @@ def _submit_apart(group: Sequence[Submit], resources: dict[str, Any], target: _T
             failures.aside.append(SetAside(group[0].run.id, in_words(exc), RunState.HELD, passing=passing))
             return
         for action in group:
-            _submit_apart([action], resources, target, failures)
+            _submit_apart([[action]], resources, target, failures)
 
 
-def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], list[Submit]]]:
-    """Return the groups that are submitted together, with their resources; set aside runs that have none."""
+def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], _Jobs]]:
+    """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
     asked: dict[str, dict[str, Any]] = {}
     kinds = job_request.Shapes()
@@ -140,24 +144,29 @@ def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[s
             continue
         shapes[key].append(action)
         asked[key] = resources
+    jobs = {key: _jobs_of(group) for key, group in shapes.items()}
     return [
-        (asked[key], group[start : start + ARRAY_LIMIT])
-        for key, group in shapes.items()
-        for start in range(0, len(group), ARRAY_LIMIT)
+        (asked[key], of_shape[start : start + ARRAY_LIMIT])
+        for key, of_shape in jobs.items()
+        for start in range(0, len(of_shape), ARRAY_LIMIT)
     ]
 
 
-def _submit_group(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
+def _jobs_of(group: Sequence[Submit]) -> _Jobs:
+    return job_request.shared_jobs(group, job_request.runs_per_job(group[0].config), lambda action: action.run)
+
+
+def _submit_jobs(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> None:
     # If the queue was full a while ago, starts with one job and doubles: recording a thousand attempts in every pass
     # and withdrawing them again would be wasted work.
     doubles = _was_full(target.writer)
-    done, most = 0, 1 if doubles else len(group)
-    while part := group[done : done + most]:
+    done, most = 0, 1 if doubles else len(jobs)
+    while part := jobs[done : done + most]:
         try:
             _submit_batch(part, resources, target)
         except ArrayTooLarge as exc:
             if len(part) == 1:
-                raise _full(len(group) - done, target.writer, exc) from exc
+                raise _full(sum(map(len, jobs[done:])), target.writer, exc) from exc
             doubles, most = False, (len(part) + 1) // 2
         else:
             done, most = done + len(part), 2 * most if doubles else most
@@ -186,15 +195,19 @@ def _tell_full(message: str, writer: FencedWriter) -> None:
             queries.add_event(conn, writer.campaign_id, QUEUE_FULL, message)
 
 
-def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _Target) -> None:
+def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> None:
     writer, paths = target.writer, target.paths
     _require_trust(paths)
+    group = [action for job in jobs for action in job]
+    shared = job_request.runs_per_job(group[0].config) > 1
     token = job_request.new_token(paths.campaign, [action.run.name for action in group])
     origin = _origin(writer)
-    rows = write_intent(group, token, writer, paths, origin)
+    rows = write_intent(jobs, token, writer, paths, origin, shared=shared)
     if not rows:
         return
-    batch = JobArray(token, job_name(token), paths.batch(token), len(rows), resources, workdir=origin.workdir or None)
+    size = 1 + max(one.row.job_key[1] for one in rows)
+    folder, workdir = paths.batch(token), origin.workdir or None
+    batch = JobArray(token, job_name(token), folder, size, resources, workdir=workdir, shared=shared)
     try:
         _prepare(rows, batch, target)
         job_ids = _hand_over(batch, target.executor)
@@ -206,7 +219,7 @@ def _submit_batch(group: Sequence[Submit], resources: dict[str, Any], target: _T
             return
         _refuse(rows, writer, str(exc))
     except ArrayTooLarge as exc:
-        if len(rows) == 1 and not exc.for_now:
+        if size == 1 and not exc.for_now:
             _refuse(rows, writer, str(exc))
             return
         ours.remove(batch.folder)  # first: a submission without attempts would be recalled
@@ -341,10 +354,17 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
 
 def _record_job_ids(rows: Sequence[Element], job_ids: Sequence[str], writer: FencedWriter) -> None:
     with writer.write() as conn:
-        queued = set(queries.mark_queued(conn, {one.row.id: job for one, job in zip(rows, job_ids, strict=True)}))
+        jobs = {row.id: job_ids[row.job_key[1]] for row, *_ in rows}
+        queued = set(queries.mark_queued(conn, jobs))
         told = [
-            queries.NewEvent("submitted", f"attempt {row.generation} is job {job_id}", row.run_id, row.id)
-            for (row, *_), job_id in zip(rows, job_ids, strict=True)
+            queries.NewEvent(
+                "submitted", f"attempt {row.generation} is {_place(row, jobs[row.id])}", row.run_id, row.id
+            )
+            for row, *_ in rows
             if row.id in queued
         ]
         queries.add_events(conn, writer.campaign_id, told)
+
+
+def _place(row: AttemptRow, job_id: str) -> str:
+    return f"job {job_id}" if row.position is None else f"place {row.position + 1} in job {job_id}"

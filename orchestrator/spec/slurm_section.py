@@ -155,7 +155,10 @@ class SlurmConfig(SpecSection):
     reservation: Text | None = None
     """Reservation to run in."""
     array_parallelism: Whole = Field(default=64, ge=1)
-    """Attempts of a job array that run at a time, at most."""
+    """Jobs of an array that run at a time, at most."""
+    runs_per_job: Whole = Field(default=1, ge=1, le=1000)
+    """[Runs of one job](cluster.md#several-runs-in-one-job), in turn: all conditions of a repeat if they fit, in an
+    order that rotates by repeat. `time` is then the job's."""
     setup: Lines = ()
     """[Shell lines](cluster.md#setup) to run before the training, such as `module load cuda`: a list or a block of
     text."""

@@ -62,14 +62,19 @@ EFFECTS = [
 """In the order of a pass: the first ones meet a new campaign, and each leaves what the next ones need."""
 
 
+@pytest.mark.parametrize("runs_per_job", [1, pytest.param(3, marks=pytest.mark.nightly)])
 def test_kill_9_of_the_reconciler_at_every_effect(
-    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_per_job: int
 ) -> None:
     """After each kill another process goes on with what is there: no job is submitted twice, no end is overlooked."""
     monkeypatch.setattr(SlurmExecutor, "intent_grace_s", SOON_S)
     trial = begin(
         tmp_path,
-        [case("killed", "6", *(f"exit=3@{step}" for step in (2, 3, 4, 5, 6)))],
+        [
+            case("killed", "6", *(f"exit=3@{step}" for step in (2, 3, 4, 5, 6))),
+            *(case(f"beside-{number}", "3") for number in range(1, runs_per_job)),
+        ],
+        slurm={**SLURM, "runs_per_job": runs_per_job},
         retry={"backoff_s": 0, "crash": 20, "infra": 20},
     )
     url = f"sqlite:///{tmp_path}/campaign.db"
@@ -80,7 +85,7 @@ def test_kill_9_of_the_reconciler_at_every_effect(
     done = trial.watch()
     assert set(done.states().values()) == {RunState.COMPLETED}
     assert broken_promises(trial) == []
-    ran = {attempt.job_id for attempt in done.attempts["case-killed"] if attempt.job_id}
+    ran = {attempt.job_id for attempts in done.attempts.values() for attempt in attempts if attempt.job_id}
     wait_until(lambda: jobs_of(slurm, trial) >= ran, "the accounting")
     assert jobs_of(slurm, trial) == ran
 

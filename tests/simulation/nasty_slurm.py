@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
 from typing import TypeVar
 
+from dscampaign.files.private_files import open_regular
+from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.node import Node
+from dscampaign.jobs.agent.shared_job import Turns
+from dscampaign.jobs.shared.job_array import read_array
+from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.jobs.shared.payload import Payload
 from dscampaign.orchestrator.errors import Unreachable
 from dscampaign.orchestrator.executors.array_tasks import Key, cancelled
@@ -33,6 +40,9 @@ _T = TypeVar("_T")
 MIN_JOB_AGE_S = 300.0
 """After which Slurm without accounting forgets a job that is over."""
 
+BY_ITSELF = ("COMPLETED", "FAILED")
+"""How Slurm calls the end of a job that nobody else ended."""
+
 SUBMISSIONS = (
     "taken",
     "taken, no answer",
@@ -46,19 +56,45 @@ LOOKS = ("good", "stale", "older", "incomplete", "unreachable")
 
 
 @dataclass
+class Part:
+    """One attempt of a job.
+
+    Attributes:
+        index: its place in the payloads of the array.
+        classes: what it may be called in the end.
+        unsaid: how it ended, while its agents have not yet written that down.
+    """
+
+    index: int
+    payload: Payload
+    agents: list[FakeAgent] = field(default_factory=list)
+    classes: set[str] = field(default_factory=set)
+    blind: set[str] = field(default_factory=lambda: set(GUESSES))
+    unsaid: Fate | None = None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The attempt."""
+        return self.payload.run, self.payload.generation
+
+
+@dataclass
 class Job:
     """One element of an array.
 
     Attributes:
+        parts: the attempts that it is to run.
+        part: that which it runs, or the first.
+        turns: what chooses the next, where it runs several.
         visible_s: before, no look shows it.
-        classes: what its attempt may be called in the end.
-        unsaid: how it ended, while its agents have not yet written that down.
     """
 
     token: str
     index: int
     job_id: str
-    payload: Payload
+    parts: list[Part]
+    part: Part
+    folder: Path
     submit_time_s: float
     visible_s: float
     state: str = "PENDING"
@@ -66,11 +102,27 @@ class Job:
     ended_s: float | None = None
     step_out_of_memory: bool = False
     forgotten: bool = False
-    agents: list[FakeAgent] = field(default_factory=list)
     shown: list[JobView] = field(default_factory=list)
-    classes: set[str] = field(default_factory=set)
-    blind: set[str] = field(default_factory=lambda: set(GUESSES))
-    unsaid: Fate | None = None
+    turns: Turns | None = None
+
+    @property
+    def payload(self) -> Payload:
+        """Of the attempt that it runs."""
+        return self.part.payload
+
+    @property
+    def agents(self) -> list[FakeAgent]:
+        """Of the attempt that it runs."""
+        return self.part.agents
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs several in turn."""
+        return self.payload.task is not None
+
+    def of(self, index: int) -> Part:
+        """The attempt with that place."""
+        return next(part for part in self.parts if part.index == index)
 
     @property
     def live(self) -> bool:
@@ -84,8 +136,8 @@ class Job:
 
     @property
     def name(self) -> tuple[str, int]:
-        """The attempt that it is to run."""
-        return self.payload.run, self.payload.generation
+        """The attempt that it runs."""
+        return self.part.name
 
     def becomes(self, state: str, **values: object) -> None:
         """Takes a new state, and remembers how the old one looked."""
@@ -169,7 +221,8 @@ class NastySlurm:
                 [found[key]] = views
             for job, view in zip(jobs, shown, strict=True):
                 if len(views) != 1 or view is None:  # of two, the one that runs it may not be the one that is judged
-                    job.classes |= job.blind | {"lost"}
+                    for part in job.parts:
+                        part.classes |= part.blind | {"lost"}
         if how == "good":
             recent_s = self._clock.slurm_s() - MIN_JOB_AGE_S
             in_queue = [view for view in found.values() if view.ended_s is None or view.ended_s > recent_s]
@@ -198,7 +251,8 @@ class NastySlurm:
             named = [job for job in self.jobs if job.job_id == job_id and not job.forgotten]
             for job in named[-1:]:
                 if job.live:
-                    self.cancelled.add(job.payload.run)
+                    ended = job.turns.record.ended if job.turns else ()
+                    self.cancelled |= {part.payload.run for part in job.parts if part.index not in ended}
                     waits = job.state in LIVE_PENDING
                     with self._effects.elsewhere():  # its agents write how they ended
                         self.end(job, FATES["is cancelled by somebody"])
@@ -231,30 +285,79 @@ class NastySlurm:
 
     def silent(self) -> list[Job]:
         """The jobs that are over and whose agents have not yet said how."""
-        return [job for job in self.jobs if job.unsaid]
+        return [job for job in self.jobs if job.part.unsaid]
 
     def start(self, job: Job) -> None:
         """Its nodes begin: the first one claims the attempt."""
         now_s = self._clock.slurm_s()
         job.becomes("RUNNING", started_s=now_s)
+        if job.shared:
+            attempts = {part.index: vars(part.payload) for part in job.parts}
+            job.turns = Turns(job.folder, job.job_id, attempts, lambda: inf)
+            self._begin_next(job)
+        elif not self._begin(job):
+            job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it
+            job.part.classes.add("lost")
+
+    def _begin(self, job: Job) -> bool:
         nodes = (Node(job.job_id, rank, f"n{rank}", "") for rank in range(job.payload.nodes))
-        job.agents = [FakeAgent(job.payload, node, self._clock.node_s(), job.index) for node in nodes]
+        job.part.agents = [FakeAgent(job.payload, node, self._clock.node_s(), job.part.index) for node in nodes]
         first, *_ = [agent.begin() for agent in job.agents]
         if first:
             self.executions.setdefault(job.name, []).append(job)
+        return first
+
+    def _begin_next(self, job: Job) -> None:
+        """The next of several that nobody has, if there is one."""
+        assert job.turns is not None
+        while (index := job.turns.next()) is not None:
+            job.part = job.of(index)
+            if self._begin(job):
+                return
+            job.turns.ended(index, EXIT_NOT_MINE, 1.0, self._clock.node_s())
+        job.becomes("COMPLETED", ended_s=self._clock.slurm_s())
+        self._leave_rest(job, "COMPLETED")
+
+    def _end_step(self, job: Job, fate: Fate) -> None:
+        """One of several ends by itself: the job goes on."""
+        assert job.turns is not None
+        job.part.classes |= fate.classes
+        job.part.blind = set(fate.blind)
+        if fate.saves and job.agents[0].finished:
+            job.part.classes |= COMPLETES.classes
+        for agent in job.agents:
+            if fate.word:
+                agent.end(fate)
+            else:
+                agent.die()
+        exit_code, oom = 0 if fate.exit == 0 else 1, fate.step_out_of_memory
+        if job.turns.ended(job.part.index, exit_code, 1.0, self._clock.node_s(), out_of_memory=oom):
+            self._begin_next(job)
         else:
-            job.becomes("FAILED", ended_s=now_s)  # as the agent's exit code makes it
-            job.classes.add("lost")
+            job.becomes("FAILED", ended_s=self._clock.slurm_s())
+            self._leave_rest(job, "FAILED")
+
+    def _leave_rest(self, job: Job, state: str) -> None:
+        """What a job that is over has not begun."""
+        for part in job.parts:
+            if part is not job.part or not part.agents:
+                part.classes |= {"returned", *({"cancelled"} if state == "CANCELLED" else ())}
 
     def work(self, job: Job, steps: int = 1) -> None:
         """Its agents look around; its training makes steps, if it may."""
         for _ in range(steps):
             agents = [agent for agent in job.agents if agent.alive]
             if any(agent.superseded for agent in agents):
+                if job.live and job.shared:
+                    self._end_step(job, Fate("", frozenset(), ended_by="superseded"))
+                    return
                 for agent in agents:
                     agent.give_way()
                 if job.live:
                     self._over(job, Fate("FAILED", frozenset()))
+                return
+            if job.live and job.turns and agents and job.turns.is_closed(job.part.index):
+                self._end_step(job, FATES["is cancelled by somebody"])
                 return
             self._check_alone(job)
             for agent in agents:
@@ -268,25 +371,31 @@ class NastySlurm:
         Args:
             late: the agents' word is written only after Slurm has shown the end, see `say`.
         """
+        part = job.part
         if fate.reaches and job.training:
             self.work(job, max(0, (job.payload.target_step or 0) - job.agents[0].step))
-        if fate.reaches and not job.training:
+        if part is not job.part or (fate.reaches and not job.training):
             return  # it had to give way
+        if job.live and job.shared and job.training and fate.state in BY_ITSELF:
+            self._end_step(job, fate)
+            return
         self._over(job, fate)
+        if late and job.turns and job.training:  # the end of the job reaches the step before its agents say so
+            job.turns.ended(job.part.index, 0, 1.0, self._clock.node_s())
         if fate.zombie:
-            job.classes |= COMPLETES.classes
+            job.part.classes |= COMPLETES.classes
         elif not fate.word:
             for agent in job.agents:
                 agent.die()
         elif job.training:
-            job.unsaid = fate
-            job.classes |= GUESSES if late else set()
+            job.part.unsaid = fate
+            job.part.classes |= GUESSES if late else set()
             if not late:
                 self.say(job)
 
     def say(self, job: Job) -> None:
         """The agents of a job that is over write down how it ended."""
-        fate, job.unsaid = job.unsaid, None
+        fate, job.part.unsaid = job.part.unsaid, None
         for agent in job.agents:
             if fate and agent.alive:
                 agent.end(fate)
@@ -297,7 +406,7 @@ class NastySlurm:
         for job in self.jobs:
             if job.live or job.training:
                 self._over(job, VANISHES)
-                job.classes |= COMPLETES.classes if zombies else set()
+                job.part.classes |= COMPLETES.classes if zombies else set()
             job.forgotten = True
             for agent in job.agents:
                 if agent.alive and not zombies:
@@ -309,9 +418,10 @@ class NastySlurm:
             self.start(job)
         for job in list(self.jobs):
             self.say(job)
-            if job.live:
-                self.end(job, COMPLETES)
-            elif job.training:
+            for _ in job.parts:
+                if job.live:
+                    self.end(job, COMPLETES)
+            if not job.live and job.training:
                 self.work(job, (job.payload.target_step or 0) + 1)
                 for agent in job.agents:
                     if agent.alive:
@@ -321,19 +431,29 @@ class NastySlurm:
 
     def _take(self, batch: JobArray, delay_s: float) -> list[str]:
         number, self._next_id = self._next_id, self._next_id + 1
-        for index in range(batch.size):
+        path = payloads_file(batch.folder)
+        of_task: dict[int, list[Part]] = {}
+        for index, _ in enumerate(read_array(open_regular(path), path)):
             payload = submitted_payload(batch.folder, index)
-            times = self._clock.slurm_s(), self._clock.now_s + delay_s
-            self.jobs.append(Job(batch.token, index, f"{number}_{index}", payload, *times))
+            of_task.setdefault(index if payload.task is None else payload.task, []).append(Part(index, payload))
+        assert sorted(of_task) == list(range(batch.size))
+        times = self._clock.slurm_s(), self._clock.now_s + delay_s
+        for task, parts in of_task.items():
+            self.jobs.append(Job(batch.token, task, f"{number}_{task}", parts, parts[0], batch.folder, *times))
         return [f"{number}_{index}" for index in range(batch.size)]
 
     def _over(self, job: Job, fate: Fate) -> None:
         now_s = self._clock.slurm_s()
         job.becomes(fate.state or job.state, ended_s=now_s, step_out_of_memory=fate.step_out_of_memory)
-        job.classes |= fate.classes
-        job.blind = set(fate.blind)
+        job.part.classes |= fate.classes
+        job.part.blind = set(fate.blind)
+        if job.shared:
+            self._leave_rest(job, fate.state)
+            if not job.started_s:
+                for part in job.parts:
+                    part.classes |= fate.classes
         if fate.saves and job.training and job.agents[0].finished:
-            job.classes |= COMPLETES.classes
+            job.part.classes |= COMPLETES.classes
 
     def _shown(self, job: Job, how: str, since_s: float) -> JobView | None:
         if job.ended_s and not self.accounting and self._clock.slurm_s() - job.ended_s > MIN_JOB_AGE_S:

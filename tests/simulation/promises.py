@@ -112,10 +112,11 @@ class Promises:
         known = {(row.token, row.array_index): (runs[row.run_id].name, row.generation) for row in rows}
         named = {run.name for run in runs.values()}
         for job in self.cluster.jobs:
-            if self.forgetful and job.name[0] not in named:
-                continue  # a run that the store has forgotten, too, and the spec no longer names
-            stored = known.get((job.token, job.index))
-            assert stored == job.name, f"job {job.job_id} runs {job.name}, the store has {stored}"
+            for part in job.parts:
+                if self.forgetful and part.name[0] not in named:
+                    continue  # a run that the store has forgotten, too, and the spec no longer names
+                stored = known.get((job.token, part.index))
+                assert stored == part.name, f"job {job.job_id} runs {part.name}, the store has {stored}"
 
     def _check_cancelled(self, runs: Mapping[int, RunRow], rows: Sequence[AttemptRow]) -> None:
         """A run that its user has cancelled gets no further attempt, until the user wants it again."""
@@ -143,8 +144,9 @@ class Promises:
 
     def _allowed(self, run: RunRow, row: AttemptRow) -> set[str]:
         """What the attempt may be called."""
-        jobs = self.cluster.named(row.token, row.array_index or 0)
-        ran = [job for job in jobs if job in self.cluster.executions.get(job.name, ())]
+        jobs = self.cluster.named(*row.job_key)
+        executed = self.cluster.executions.get((run.name, row.generation), ())
+        ran = [job for job in jobs if job in executed]
         wish = {"cancelled"} if run.name in self.unwanted else set()
         if row.token in self.cluster.refused:
             # taken back meanwhile by another leader, or cancelled where the one that was refused died before it said so
@@ -152,14 +154,20 @@ class Promises:
         if row.evidence.get("reason") == "cancelled before it began":
             assert not ran, f"{run.name}: attempt {row.generation} was cancelled in the queue, and run"
             return wish
+        if row.failure_class == "returned":
+            assert row.position is not None
+            assert not ran, f"{run.name}: attempt {row.generation} was given back, and run"
+            return {"returned"}
         if not jobs:
             return {"lost"}
         reason = str(row.evidence.get("reason"))
         if "led to no job" in reason or "disappeared from the queue" in reason:
             assert not ran, f"{run.name}: attempt {row.generation} was taken back, and run"
             return {"lost"}
-        classes = set().union(*(job.classes for job in ran or jobs))
-        if any(job.state == "COMPLETED" and job.classes >= GUESSES and job.agents[0].finished for job in ran):
+        parts = [job.of(row.array_index or 0) for job in ran]
+        classes = set().union(*(job.of(row.array_index or 0).classes for job in ran or jobs))
+        done = any(part.classes >= GUESSES and part.agents[0].finished for part in parts)
+        if done and any(job.shared or job.state == "COMPLETED" for job in ran):
             classes.add("completed")  # judged before its outcome came: Slurm and the steps agree
         return classes | wish | ({"hang"} if "hang" in row.evidence else set())
 
@@ -224,7 +232,7 @@ def _deserved(run: RunRow, rows: Sequence[AttemptRow]) -> set[RunState]:
         return {RunState.COMPLETED}
     if run.desired not in WANTED:
         return {RunState.CANCELLED, RunState.FAILED}
-    counted = [row for row in mine if row.retry_epoch == run.retry_epoch]
+    counted = [row for row in mine if row.retry_epoch == run.retry_epoch and row.failure_class != "returned"]
     if not counted:
         return set()
     return _used_up(counted, run_config(run).retry) | _ENDED.get(str(counted[-1].failure_class), set())

@@ -55,6 +55,7 @@ ACCIDENTS = ("death", "death here", "sleep", "error", "cancel", "jobs start", "j
 TIMES_S = (15, 61, 130, 601, 3700)
 CURABLE = [name for name in FATES if not FATES[name].classes & {"deterministic", "diverged", "cancelled"}]
 ENDINGS = st.sampled_from([*CURABLE, *CURABLE, *FATES])
+RUNS_PER_JOB = (1, 1, 2, 3)
 WISHES = 3
 """Changes of mind of the user in one history; each may end runs, and more would leave little to see."""
 
@@ -69,6 +70,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(
         builtin=st.booleans(),
         nodes=st.sampled_from([1, 1, 2]),
+        runs_per_job=st.sampled_from(RUNS_PER_JOB),
         accounting=st.booleans(),
         error_s=st.sampled_from([0.0, 0.0, 3600.0, -3600.0]),
         nodes_error_s=st.sampled_from([0.0, 0.0, -700.0, 2 * DAY_S, -2 * DAY_S]),
@@ -78,11 +80,11 @@ class Machine(RuleBasedStateMachine):
         backoff_s=st.sampled_from([0, 30]),
     )
     def begin(
-        self, builtin: bool, nodes: int, accounting: bool, error_s: float, nodes_error_s: float, crash: int,
-        infra: int, oom: int, backoff_s: int,
+        self, builtin: bool, nodes: int, runs_per_job: int, accounting: bool, error_s: float, nodes_error_s: float,
+        crash: int, infra: int, oom: int, backoff_s: int,
     ) -> None:  # fmt: skip
         retry = {"crash": crash, "infra": infra, "oom": oom, "host_oom": oom, "backoff_s": backoff_s}
-        spec = make_spec(builtin=builtin, nodes=nodes, retry=retry)
+        spec = make_spec(builtin=builtin, nodes=nodes, runs_per_job=runs_per_job, retry=retry)
         clocks = {"error_s": error_s, "nodes_error_s": nodes_error_s}
         self.world = World(self.store, self.clock, spec, accounting=accounting, **clocks)
         self.cluster = self.world.cluster
@@ -315,7 +317,7 @@ def here(store: Store, clock: Clock) -> Iterator[Machine]:
     Here.store, Here.clock = store, clock
     made = Here()
     quiet = {"accounting": False, "error_s": 0.0, "nodes_error_s": 0.0, "builtin": False, "backoff_s": 30}
-    made.begin(crash=0, infra=1, oom=0, nodes=2, **quiet)
+    made.begin(crash=0, infra=1, oom=0, nodes=2, runs_per_job=1, **quiet)
     yield made
     made.world.close()
 

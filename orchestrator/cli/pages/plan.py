@@ -93,6 +93,8 @@ def summary(plan: Plan, page: Page) -> str:
         most = max((run.config.local.parallel for run in plan.starting), default=1)
         parts += [f"on this machine, {most} at a time"] if start else []
     elif start:
+        jobs = sum(map(len, plan.jobs))
+        parts += [count(jobs, "job")] if jobs < start else []
         parts += [count(plan.arrays, "sbatch array"), f"up to {rough(plan.gpu_hours or 0.0)} GPU-hours"]
     return f"{page.paint('Plan:', Style.BOLD)} {' · '.join(parts)}"
 

@@ -105,8 +105,14 @@ def _rounds_differ(compared: Sequence[BaselineComparison]) -> bool:
 def ran_in_rounds(conditions: Sequence[Condition]) -> bool:
     """Return whether the repeats of conditions ran round by round.
 
-    All runs of a round start before any of the next, and one of them ends before: else they ran side by side.
+    All runs of a round start before any of the next, and one of them ends before: else they ran side by side. Runs that
+    one job ran in turn are a round of their own.
     """
+    jobs: dict[int, set[str]] = {}
+    for run in (run for one in conditions for run in one.counted):
+        jobs.setdefault(run.repeat, set()).add(run.shared_job)
+    if len(jobs) >= LEAST_REPEATS and all(len(of_round) == 1 and all(of_round) for of_round in jobs.values()):
+        return True
     rounds: dict[int, list[tuple[float, float]]] = {}
     for number, span_s in (item for one in conditions for item in one.spans_s.items()):
         rounds.setdefault(number, []).append(span_s)

@@ -14,6 +14,7 @@ from dscampaign.db.records import STEPS_BEYOND, STEPS_RESTARTED, SUBMITTING, Cam
 from dscampaign.db.series import extra_highest, run_series
 from dscampaign.db.store import Store
 from dscampaign.orchestrator.commands import counted
+from dscampaign.orchestrator.failures.policy import FailureClass
 from dscampaign.orchestrator.reconcile.lease import looked_s
 
 from .run import MeasuredRun, RunData, measured_run
@@ -30,8 +31,8 @@ def read_runs(store: Store, campaign: CampaignRow) -> list[MeasuredRun]:
     measured = []
     with store.read() as conn:
         until_s = looked_s(conn, store.now(conn), campaign.id)
-        by_run = groupby(queries.attempts(conn, campaign.id), lambda attempt: attempt.run_id)
-        attempts = {run_id: list(own) for run_id, own in by_run}
+        ran = (row for row in queries.attempts(conn, campaign.id) if row.failure_class != FailureClass.RETURNED)
+        attempts = {run_id: list(own) for run_id, own in groupby(ran, lambda attempt: attempt.run_id)}
         events = queries.events(conn, campaign.id)
         said = _said(events)
         not_taken: dict[int | None, dict[str, str]] = defaultdict(dict)

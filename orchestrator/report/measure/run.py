@@ -128,6 +128,7 @@ class MeasuredRun:
         generation: of the newest attempt with the present configuration; 0 before the first.
         mixed: its steps are of attempts with different micro-batches or changes.
         alike: a retry changed all completed runs of its workload alike, so they compare.
+        shared_job: the job with several runs in which all its attempts ran; "" if there is no such job.
     """
 
     name: str
@@ -170,6 +171,7 @@ class MeasuredRun:
     generation: int
     mixed: bool
     alike: bool = False
+    shared_job: str = ""
 
     @property
     def completed(self) -> bool:
@@ -282,9 +284,15 @@ def measured_run(data: RunData) -> MeasuredRun:
         forwarded=data.forwarded,
         span_s=_span_s(mine),
         generation=newest.generation if newest else 0,
+        shared_job=_shared_job(mine),
         mixed=len({(one.micro_batch, one.changes) for one in mine if one.generation in made}) > 1,
         **_batch(run.config, mine),
     )
+
+
+def _shared_job(attempts: Sequence[AttemptRow]) -> str:
+    jobs = {attempt.job_id or "" if attempt.task is not None else "" for attempt in attempts}
+    return jobs.pop() if len(jobs) == 1 else ""
 
 
 def _span_s(attempts: Sequence[AttemptRow]) -> tuple[float, float] | None:

@@ -1,6 +1,6 @@
 """A training that computes nothing, and in which everything goes wrong that it is told to.
 
-    train.py STEPS [--step-s S] [--every K] [--rank R] [--deaf] [--exit-on-stop N] [FAULT@STEP[xTIMES]]...
+    train.py STEPS [--step-s S] [--every K] [--rank R] [--deaf] [--watched] [--exit-on-stop N] [FAULT@STEP[xTIMES]]...
 
 Every process writes each step that it executes into a ledger that outlives all attempts, before it reports it: the
 ledger tells what was executed, whatever the program under test believes. It lies in `LEDGER_DIR`, away from the folder
@@ -86,6 +86,8 @@ def main() -> None:
     options = _options()
     ledger = Ledger()
     faults = [Fault.parse(text) for text in options.faults] if options.rank in (RANK, -1) else []
+    if options.watched:
+        report.phase("train")
     first = _resume()
     ledger.write("start", first)
     for step in range(first + 1, options.steps + 1):
@@ -105,6 +107,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
+    parser.add_argument("--watched", action="store_true", help="names its phase, so that a hang is noticed")
     parser.add_argument("--step-s", type=float, default=0.1)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--rank", type=int, default=0, help="the rank with the faults; -1: all")

@@ -17,8 +17,7 @@ import pytest
 from dscampaign.files.atomic_files import create_exclusively, read_json, write_atomically
 from dscampaign.jobs import report
 from dscampaign.jobs.agent import agent, gpus, shared_folder, watch
-from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
-from dscampaign.jobs.agent.evidence import NodeOutcome
+from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE, NodeOutcome
 from dscampaign.jobs.agent.node import Node, Start
 from dscampaign.jobs.agent.progress import Heartbeat
 from dscampaign.jobs.guard import start_time

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from dscampaign.jobs.agent.agent import EXIT_NOT_MINE
-from dscampaign.jobs.agent.evidence import LogLine, RankEnd
+from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE, LogLine, RankEnd
 from dscampaign.orchestrator.executors.setup_lines import SetUpFailure
 from dscampaign.tests.support.policy_world import job, log_lines, outcome, rank_error
 from dscampaign.tests.support.verdicts import KILLED, NCCL, judge, meaning, raised

@@ -50,7 +50,7 @@ MISJUDGED = {
 }
 """Known to be taken for something else."""
 
-NEVER_CLASSIFIED = {FailureClass.LOST, FailureClass.PRUNED, FailureClass.REFUSED}
+NEVER_CLASSIFIED = {FailureClass.LOST, FailureClass.PRUNED, FailureClass.REFUSED, FailureClass.RETURNED}
 """Of attempts that never ran: decided where they are submitted."""
 
 ORDERLY = frozenset({FailureClass.COMPLETED, FailureClass.COMPLETED_EARLY, FailureClass.STOPPED})

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dscampaign.files.private_files import make_private
-from dscampaign.jobs.agent.agent import EXIT_NOT_MINE, Agent
+from dscampaign.jobs.agent.agent import Agent
+from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE
 from dscampaign.jobs.agent.node import Node
 from dscampaign.jobs.shared.job_array import close_tasks, is_closed, make_closed
 from dscampaign.jobs.shared.layout import closed_file

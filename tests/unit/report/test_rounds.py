@@ -35,6 +35,9 @@ def test_pairs_of_a_round_find_what_drift_hides(planted: Plant) -> None:
     assert fast.times_without_rounds
     assert (fast.times_baseline.low or 0) > 1.2
     assert (fast.times_without_rounds.low or 2) < 1.0
+    conditions = conditions_of([replace(run, shared_job=f"7_{run.repeat}") for run in runs])  # jobs side by side
+    _, fast = compare_to_baseline(conditions, conditions[0])
+    assert (fast.order, fast.rounds) == (Standing.FASTER, (0, 1, 2))
     conditions = conditions_of(runs)  # side by side
     _, fast = compare_to_baseline(conditions, conditions[0])
     assert (fast.order, fast.rounds, fast.times_without_rounds) == (Standing.NOT_PROVEN, (), None)

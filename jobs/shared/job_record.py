@@ -1,0 +1,49 @@
+"""The account that a job of several attempts keeps: which it has begun, how its part of each ended, what it gave back.
+
+Attempts are named by their places in the payloads of the job array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .documents import Document, Number, Time, Whole
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """The end of an attempt's step, in a job that went on; `closed`: the attempt was to end."""
+
+    exit: Number
+    ended_s: Time
+    out_of_memory: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class JobRecord(Document):
+    """What a job did until now.
+
+    Attributes:
+        begun: attempts whose agents it started.
+        ended: those of them that ended; the job's own end is that of any other.
+        returned: attempts that it will not begin.
+        why: the reason.
+    """
+
+    begun: tuple[Whole, ...] = ()
+    ended: Mapping[int, StepEnd] = field(default_factory=dict)
+    returned: tuple[Whole, ...] = ()
+    why: str = ""
+
+
+def job_record(batch: Path, job_id: str) -> Path:
+    """Return the path of a job's record."""
+    return batch / f"job-{job_id}.json"
+
+
+def run_log(batch: Path, job_id: str, index: int, stream: str) -> Path:
+    """Return the path of what the agents of an attempt print (`out`, `err`)."""
+    return batch / f"{job_id}_run{index}_log.{stream}"
