@@ -55,7 +55,7 @@ BEGIN: Final = "<!-- Made by `python scripts/write_docs.py`, down to the next ma
 END: Final = "<!-- end -->\n"
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
-_COMMON: Final = 5
+_COMMON: Final = 3
 """Commands that share an option: it is described once."""
 
 _PACKAGES: Final = [
@@ -129,7 +129,7 @@ def command_line() -> str:
         verbs = list(documented(ctx))
         count = Counter(option for verb in verbs for option in _documented_options(verb))
         common = [option for option, commands in count.most_common() if commands >= _COMMON]
-        lines += ["", "## Common options", "", "Most commands have these; `campaign COMMAND --help` lists all.", ""]
+        lines += ["", "## Common options", "", "Several commands have these; `campaign COMMAND --help` lists all.", ""]
         lines += common
         for verb in verbs:
             lines += ["", *_section(verb, common)]
