@@ -176,7 +176,7 @@ def _kept(kept: Sequence[Kept]) -> list[str]:
 def share(name: str | None, group: str | None, checkpoints: bool, stop: bool, place: PlaceOptions) -> int:
     """Let a group read a campaign.
 
-    It can read the folders of runs, now and later, and a SQLite store with everything in it; neither job files nor,
+    The group reads the folders of runs, now and later, and a SQLite store with everything in it; neither job files nor,
     without --checkpoints, checkpoints. Refuses if other files lie in `dir`: this campaign needs a `dir` of its own.
 
     Examples:
