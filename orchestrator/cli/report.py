@@ -67,7 +67,6 @@ def report(
     whole. Metrics are as recent as the reconciler's last pass.
 
     Examples:
-      campaign report sweep --watch --interval 60
       campaign report sweep --output results --baseline zero_stage-0
       campaign report sweep --json | jq '.workloads[].recommendation.sentence'
     """

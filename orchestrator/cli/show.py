@@ -193,8 +193,6 @@ def doctor(
     GPUs and links, memory, the disk at nvme_path, torch, DeepSpeed and its operators, an all-reduce, clocks, and the
     database.
 
-    Exit code 1: there is a problem. 3: the only problem is that Slurm or the store did not respond.
-
     Examples:
       campaign doctor campaign.yaml --on-node
       campaign doctor campaign.yaml --json | jq '.checks[] | select(.verdict == "problem")'
