@@ -130,9 +130,9 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
         against = {one.condition.title: out[one.condition.name] for one in comparisons}
         return Answer(lead, _nothing(against), none, remarks=remarks)
     standing = [one for one in standing if one.condition.name in measured]
-    chosen = _chosen(lead, left, standing, if_close=loss_leads)
-    fastest = fastest_of([one for one in left if one.speed] or left)
-    learner = fastest_of(best_learners(left, fastest)) if lead is Objective.SPEED else chosen
+    chosen = _chosen(lead, left, standing)
+    fastest = fastest_of([one for one in left if one.speed] or left, lead)
+    learner = _learner(lead, chosen, left, fastest)
     undecided = by is None and lead is Objective.SPEED and learner is not fastest
     rows = [_row(lead, one, chosen, standing, figure) for one in _ordered(lead, chosen, left, standing)]
     nothing_proven = {row.verdict for row in rows[1:]} == {Standing.NOT_PROVEN}
@@ -146,7 +146,7 @@ def answer(comparisons: Sequence[BaselineComparison], by: Objective | None = Non
     doubt, title = doubts[0].code if doubts else None, _name(chosen.condition)
     start = title if doubt is Why.DIFFERENT_CODE else f"{title} ranks first" if doubts else f"Use {title}"
     claim = _undecided(fastest, learner) if undecided else _claim(lead, chosen, rows, figure, start)
-    if doubt is Why.VARIES and not undecided:
+    if doubt is Why.VARIES and not undecided and (lead is not Objective.LOSS or chosen is learner):
         claim = f"{title} looks {'fastest' if lead is Objective.SPEED else f'best by {lead}'}"
     return Answer(
         lead=lead,
@@ -199,23 +199,29 @@ def _scored(figure: Metric, compared: Sequence[BaselineComparison]) -> list[Base
 
 
 def _chosen(
-    lead: Objective, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison], *, if_close: bool
+    lead: Objective, left: Sequence[BaselineComparison], standing: Sequence[BaselineComparison]
 ) -> BaselineComparison:
     if lead is Objective.SPEED:
         return fastest_of(left)
     if lead is Objective.LOSS:
         lowest = min(left, key=median_loss)
-        return fastest_of([one for one in left if _learns_like(one, lowest, if_close=if_close)])
+        return fastest_of([one for one in left if _learns_like(one, lowest)], lead)
     able = {one.condition.name for one in standing if not any(faster(other, one) for other in standing)}
     return max((one for one in left if one.condition.name in able), key=pace)
 
 
-def _learns_like(one: BaselineComparison, lowest: BaselineComparison, *, if_close: bool) -> bool:
-    """Return whether it learns as well as the lowest; `if_close` also if its loss looks so."""
+def _learner(
+    lead: Objective, chosen: BaselineComparison, left: Sequence[BaselineComparison], fastest: BaselineComparison
+) -> BaselineComparison:
+    if lead is Objective.SPEED:
+        return fastest_of(best_learners(left, fastest))
+    return min(left, key=median_loss) if lead is Objective.LOSS else chosen
+
+
+def _learns_like(one: BaselineComparison, lowest: BaselineComparison) -> bool:
+    """Return whether it is shown to learn as well as the lowest, or differs by rounding only."""
     same = one is lowest or learns_as_well(one, lowest)
-    test = compare_losses(one, lowest)
-    looks = if_close and test.difference is not None and test.difference.value <= test.margin
-    return same or looks or math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
+    return same or math.isclose(median_loss(one), median_loss(lowest), rel_tol=_ROUNDING)
 
 
 def _ordered(
@@ -332,8 +338,6 @@ def _claim(lead: Objective, chosen: BaselineComparison, rows: Sequence[Row], fig
 
 
 def _loss_claim(chosen: BaselineComparison, rows: Sequence[Row]) -> str:
-    if chosen.times_baseline and chosen.order is Standing.FASTER and chosen.loss.verdict is Standing.EQUAL:
-        return f"{chosen.times_baseline.value:.2f} × the baseline's speed, same loss"
     if min((row.comparison for row in rows), key=median_loss) is chosen:
         return f"lowest {chosen.loss_is} loss"
     same = sum(row.verdict in (Standing.EQUAL, Standing.SLOWER) for row in rows)

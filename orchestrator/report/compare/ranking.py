@@ -33,7 +33,7 @@ _FAILED: Final = {"crash": "crashed", "deterministic": "crashed", "diverged": "d
 
 def unfit(one: BaselineComparison, lead: Objective = Objective.SPEED) -> Reason | None:
     """Return the reason that a condition may not be chosen; if loss leads, a higher loss is no reason."""
-    return infeasible(one.condition) or _unequal(one, lead)
+    return infeasible(one.condition) or (_unlearned(one) if lead is Objective.LOSS else _unequal(one))
 
 
 def infeasible(condition: Condition) -> Reason | None:
@@ -91,7 +91,14 @@ def _strained(condition: Condition) -> Reason | None:
     return Reason(Why.OVERFLOW) if any(run.quality.skipped_steps for run in condition.runs) else None
 
 
-def _unequal(one: BaselineComparison, lead: Objective) -> Reason | None:
+def _unlearned(one: BaselineComparison) -> Reason | None:
+    """Return the reason that a condition has no loss to rank by."""
+    if not all(math.isfinite(loss) for _, loss in one.losses):
+        return Reason(Why.LOSS_NOT_FINITE)
+    return None if one.losses else Reason(Why.NO_LOSSES, (one.condition.title,))
+
+
+def _unequal(one: BaselineComparison) -> Reason | None:
     """Return the reason that a condition may learn worse than the baseline; learning better is fine."""
     test = one.loss
     if test.verdict in (Standing.EQUAL, Standing.BETTER):
@@ -99,19 +106,21 @@ def _unequal(one: BaselineComparison, lead: Objective) -> Reason | None:
     if test.difference is None:
         return Reason(Why.LOSS_NOT_FINITE if test.verdict is Standing.WORSE else Why.NO_LOSSES, (one.condition.title,))
     looks_worse = test.difference.value > test.margin or test.verdict is Standing.WORSE
-    if lead is Objective.LOSS or not looks_worse:
+    if not looks_worse:
         return None
     code = Why.LOSS_WORSE if test.verdict is Standing.WORSE else Why.LOSS_UNPROVEN
     return Reason(code, number=test.difference.value, unit=one.loss_unit, detail=one.loss_is)
 
 
-def fastest_of(left: Sequence[BaselineComparison]) -> BaselineComparison:
+def fastest_of(left: Sequence[BaselineComparison], lead: Objective = Objective.SPEED) -> BaselineComparison:
     """Return the condition to use of all that no other is faster than: ties are not transitive.
 
-    A condition that is proven to learn better than the thriftiest of them comes first: it costs no speed.
+    A condition that is proven to learn better than the thriftiest of them comes first: it costs no speed. If loss
+    leads, the baseline decides nothing.
     """
     able = [one for one in left if not any(faster(other, one) for other in left)]
-    able = [one for one in able if not may_be_worse(one)] or able
+    if lead is not Objective.LOSS:
+        able = [one for one in able if not may_be_worse(one)] or able
 
     def thriftiest(some: Sequence[BaselineComparison]) -> BaselineComparison:
         return min(some, key=lambda one: (*_thrift(one), -pace(one)))

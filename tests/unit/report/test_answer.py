@@ -80,6 +80,37 @@ def test_where_an_axis_changes_the_learning_loss_leads(planted: Plant) -> None:
     assert [row.condition.title for row in found.rows][1:] == ["lr 1e-3 · 1 layer", "lr 3e-4 · 12 layers"]
 
 
+NOISY = [
+    replace(one, config=SCRIPT, params={"label": "", "lr": lr})
+    for one, lr in (
+        (Planted("a", held_out=(2.579, 2.606, 2.628)), 1e-4),
+        (Planted("b", held_out=(2.477, 2.520, 2.537)), 3e-4),
+        (Planted("c", held_out=(2.499, 2.523, 2.530)), 1e-3),
+    )
+]
+
+
+@pytest.mark.parametrize("by", [None, Objective.LOSS])
+def test_where_loss_leads_the_baseline_decides_nothing(planted: Plant, by: Objective | None) -> None:
+    lost = replace(NOISY[0], name="lost", params={"label": "", "lr": 1.0}, held_out=(None,) * 3, tries=(Try(last=0),))
+    runs = planted(*NOISY, lost)
+    answers = [answered(runs, by, baseline) for baseline in ("a", "b", "c", "lost")]
+    assert {found.sentence for found in answers} == {"lr 3e-4 looks best by loss; lr 1e-3 may be as good."}
+    assert {found.learner and found.learner.name for found in answers} == {"b"}
+    assert {tuple(shown(found)) for found in answers} == {
+        (("b", "best"), ("c", "not_proven"), ("a", "worse"), ("lost", "out"))
+    }
+
+
+def test_the_fastest_of_equal_losses_does_not_look_best_by_loss(planted: Plant) -> None:
+    lowest = Planted("lowest", (0.3,) * 3, (2.4995, 2.500, 2.499))
+    vague = Planted("vague", held_out=(2.5, 3.002, 2.99))
+    found = answered(planted(lowest, LEARNER, vague), Objective.LOSS)
+    assert found.sentence == "learner ranks first: fastest of 2 with equally low loss; vague may be as good."
+    assert found.learner
+    assert found.learner.name == "lowest"
+
+
 def test_fastest_and_best_learner_are_both_named(planted: Plant) -> None:
     found = answered(planted(Planted("other", (0.3,) * 3), QUICK, LEARNER), baseline="other")
     assert found.undecided
