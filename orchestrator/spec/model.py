@@ -71,7 +71,7 @@ class DatasetConfig(SpecSection):
     path: Name
     """Name on the Hugging Face hub, or a local text, jsonl or parquet file, or a folder of them."""
     name: Name | None = None
-    """Configuration of a hub data set, such as `wikitext-103-raw-v1`."""
+    """Configuration of a hub data set (`wikitext-103-raw-v1`)."""
     split: Name | None = None
     """Split to train on; of a folder, the files whose path begins so. Default: `train`; all files of a folder without
     `eval_split`."""
@@ -89,7 +89,7 @@ class TrainConfig(SpecSection):
     """The experiment. The built-in training uses all fields; a `command` gets them as placeholders and variables."""
 
     model: Annotated[str | dict[str, Any] | None, AfterValidator(name_of_input)] = None
-    """Model: a name such as `gpt2`, a folder, or a configuration such as `{model_type: gpt2, n_layer: 2}`
+    """A name (`gpt2`), a folder, or a configuration (`{model_type: gpt2, n_layer: 2}`)
     ([models](models.md))."""
     pretrained: bool = False
     """Start from published weights."""
@@ -216,9 +216,9 @@ class LocalConfig(SpecSection):
     parallel: Positive = 1
     """Runs at a time."""
     mem_per_process: MemorySize | None = None
-    """Address space of a rank on CPUs, such as `8G`; above it the run counts as out of GPU memory."""
+    """Address space of a rank on CPUs (`8G`); above it the run counts as out of GPU memory."""
     gpu_mem_per_process: MemorySize | None = None
-    """GPU memory of a rank of the built-in training, such as `40G`."""
+    """GPU memory of a rank of the built-in training (`40G`)."""
     setup: Lines = ()
     """Shell lines to run before the training. A line that fails ends the attempt."""
 
@@ -255,7 +255,7 @@ class RunConfig(SpecSection):
     """[Program that starts the ranks](own-scripts.md#launchers) of a `command`: `deepspeed`, `torchrun`, `accelerate`,
     `srun` or `python`. Default: the one in `command`, or deepspeed."""
     launcher_options: tuple[Word, ...] = ()
-    """Options of the launcher, such as `[--mixed_precision, bf16]`. Default: those in `command`."""
+    """Options of the launcher (`[--mixed_precision, bf16]`). Default: those in `command`."""
     command: tuple[Word, ...] | None = None
     """[Your own script](own-scripts.md) and its arguments: `train.py --depth {depth}`, `-m package.module`, `torchrun
     train.py`. Braces hold [placeholders](own-scripts.md#placeholders); `--local_rank={local_rank}` is for scripts that

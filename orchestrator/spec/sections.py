@@ -110,7 +110,7 @@ class ScreenConfig(SpecSection):
     steps: Annotated[Whole, Field(ge=2, le=2**31 - 1)]
     """Optimizer steps of a screening run. The learning rate decays over these; warm-up takes at most a tenth."""
     keep: Annotated[int | str, BeforeValidator(_keep)] = PARETO
-    """[Points to run in full](#screening): `pareto`, a number such as `3`, or `within 10%`."""
+    """[Points to run in full](#screening): `pareto`, a number (`3`), or `within 10%`."""
     time: SlurmTime | None = None
     """Time limit of a screening job. Default: `slurm.time`."""
 

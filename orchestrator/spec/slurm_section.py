@@ -116,10 +116,10 @@ def _readable(read: Callable[[str], int]) -> AfterValidator:
 
 
 MemorySize = Annotated[Text, _readable(parse_mem_mb)]
-"""A Slurm memory size such as `64G`."""
+"""A Slurm memory size (`64G`)."""
 
 SlurmTime = Annotated[Text, _readable(parse_time_min)]
-"""A Slurm time such as `90`, `4:00:00` or `2-12`."""
+"""A Slurm time: `90`, `4:00:00` or `2-12`."""
 
 
 class SlurmConfig(SpecSection):
@@ -141,13 +141,13 @@ class SlurmConfig(SpecSection):
     """Generic resources, for clusters that request GPUs this way (`gpu:h100:8`); replaces gpus_per_node. Without GPUs
     among them, set `gpus_per_node: 0`."""
     time: SlurmTime = "1:00:00"
-    """Time limit of an attempt: minutes, `4:00:00`, or days-hours such as `2-12`. A longer run resumes."""
+    """Time limit of an attempt: minutes, `4:00:00`, or days-hours (`2-12`). A longer run resumes."""
     mem: MemorySize | None = None
-    """Memory per node, such as `512G`; `0` for all of it."""
+    """Memory per node (`512G`); `0` for all of it."""
     cpus_per_task: Whole | None = Field(default=None, ge=1)
     """CPU cores per node."""
     constraint: Text | None = None
-    """Node features, such as `nvlink&ib`."""
+    """Node features (`nvlink&ib`)."""
     exclude: Text | None = None
     """Nodes to exclude."""
     nodelist: Text | None = None
