@@ -271,13 +271,13 @@ def _seal_file(path: Path) -> FileEntry:
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def _reading(subject: str) -> Iterator[None]:
     """Raise an error of the file system as a CheckpointError that names the file."""
     try:
         yield
     except OSError as error:
         its_own = isinstance(error, FileNotFoundError) or concerns_one_file(error)
-        raise (CheckpointError if its_own else CheckpointAway)(f"{what}: {error.strerror or error}") from None
+        raise (CheckpointError if its_own else CheckpointAway)(f"{subject}: {error.strerror or error}") from None
 
 
 def _verify_size(path: Path, entry: FileEntry) -> None:

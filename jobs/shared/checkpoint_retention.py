@@ -64,10 +64,10 @@ def is_ours(path: Path) -> bool:
     manifest = None if path.is_symlink() else _manifest(path)
     if manifest is None:
         return False
-    named = {*manifest.files, MANIFEST, UNUSABLE, *DEEPSPEED_SCRIPTS}
-    named |= {folder.as_posix() for name in manifest.files for folder in PurePath(name).parents}
+    paths = {*manifest.files, MANIFEST, UNUSABLE, *DEEPSPEED_SCRIPTS}
+    paths |= {folder.as_posix() for name in manifest.files for folder in PurePath(name).parents}
     places = ours.walk(path, lambda _: ours.Part.TREE)
-    return all(place.part and place.path.relative_to(path).as_posix() in named for place in places)
+    return all(place.part and place.path.relative_to(path).as_posix() in paths for place in places)
 
 
 def rate(folder: Path, step: int, eval_loss: float) -> Path | None:
@@ -98,15 +98,17 @@ def require_room(folder: Path, generation: int) -> None:
     Drafts up to those of the attempt that wants to save may be removed. Raises OSError, ENOSPC, with the figures.
     """
     manifests = (_manifest(path) for path in newest_first(folder))
-    needed = MARGIN * next((manifest.size_bytes for manifest in manifests if manifest), 0)
-    if shutil.disk_usage(folder).free < needed:
+    size_bytes = MARGIN * next((manifest.size_bytes for manifest in manifests if manifest), 0)
+    if shutil.disk_usage(folder).free < size_bytes:
         remove_drafts(folder, generation + 1)
-    require_space(folder, needed, "for a checkpoint")
+    require_space(folder, size_bytes, "for a checkpoint")
 
 
 def _best(paths: list[Path]) -> Path | None:
     manifests = ((index, _manifest(path)) for index, path in enumerate(paths))
-    rated = [(one.eval_loss, index) for index, one in manifests if one and one.eval_loss is not None]
+    rated = [
+        (manifest.eval_loss, index) for index, manifest in manifests if manifest and manifest.eval_loss is not None
+    ]
     return paths[min(rated)[1]] if rated else None
 
 

@@ -180,12 +180,12 @@ def in_copy(command: Sequence[str], workdir: str, copy: CodeCopy, folder: Path) 
 
     def copied(word: str, before: str, *, script: bool) -> str:
         option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
-        named = option or (before if before.startswith("-") and "=" not in before else "")
-        if not (script or (value.endswith(NAMING) and not WRITTEN.match(named))):
+        option_name = option or (before if before.startswith("-") and "=" not in before else "")
+        if not (script or (value.endswith(NAMING) and not WRITTEN.match(option_name))):
             return word
         place = _counterpart(str(Path(workdir, value)), copy, folder)
-        there = place is not None and str(place.relative_to(folder)) in copy.files
-        return f"{option}{equals}{place}" if there else word
+        is_copied = place is not None and str(place.relative_to(folder)) in copy.files
+        return f"{option}{equals}{place}" if is_copied else word
 
     pairs = zip(("", *command), command, strict=False)
     return tuple(copied(word, before, script=position == 0) for position, (before, word) in enumerate(pairs))

@@ -30,13 +30,13 @@ _FALL: Final = 0.1
 """A loss that approaches 0, and is rounded, passes smaller values before."""
 
 
-def diverged(rows: Iterable[Mapping[str, Any]], *, begun: bool = True) -> tuple[str, int] | None:
+def diverged(rows: Iterable[Mapping[str, Any]], *, from_start: bool = True) -> tuple[str, int] | None:
     """Return the figure that is not finite at the end, and the step since when; None if the loss is real.
 
     Args:
-        begun: whether the first row is the training's first; otherwise all was well before.
+        from_start: whether the first row is the training's first; otherwise all was well before.
     """
-    watch = _Watch(begun)
+    watch = _Watch(from_start)
     for step, row in _by_step(rows):
         watch.look(step, row)
     return watch.result()
@@ -48,12 +48,12 @@ def is_real(loss: float, grad_norm: float | None) -> bool:
 
 
 class _Watch:
-    def __init__(self, begun: bool) -> None:
+    def __init__(self, from_start: bool) -> None:
         self._lost: dict[str, tuple[str, int]] = {}
         self._norms: list[int] = []
         self._zeros: list[int] = []
-        self._norm_was_finite, self._zero_is_usual = not begun, False
-        self._before = 0.0 if begun else math.inf
+        self._norm_was_finite, self._zero_is_usual = not from_start, False
+        self._before = 0.0 if from_start else math.inf
 
     def look(self, step: int, row: Mapping[str, float]) -> None:
         norm = next((row[name] for name in row if _NORM.fullmatch(name)), None)

@@ -156,14 +156,14 @@ def _first_that_fits(kinds: tuple[Any, ...], raw: Any, place: str) -> Any:
 def _record(kind: Any, raw: Any, place: str) -> Any:
     """Return a dataclass, or a typed dictionary, which keeps undeclared keys as they are."""
     types, required = _fields(kind)
-    given = _require(dict, raw, place)
-    unknown = given.keys() - types.keys() if getattr(kind, "exact", False) else ()
-    for state, names in (("unknown", unknown), ("missing", required - given.keys())):
+    fields = _require(dict, raw, place)
+    unknown = fields.keys() - types.keys() if getattr(kind, "exact", False) else ()
+    for state, names in (("unknown", unknown), ("missing", required - fields.keys())):
         if names:
             listed = [name[:_SHOWN] for name in sorted(names)[:_NAMED]]
             raise ValueError(f"{_prefix(place)}{state} fields {listed}; written by another version of dscampaign?")
-    values = {name: decode(types[name], given[name], _below(place, name)) for name in types if name in given}
-    return {**given, **values} if is_typeddict(kind) else kind(**values)
+    values = {name: decode(types[name], fields[name], _below(place, name)) for name in types if name in fields}
+    return {**fields, **values} if is_typeddict(kind) else kind(**values)
 
 
 @cache
@@ -200,10 +200,10 @@ def _key(kind: Any, key: str, place: str) -> Any:
     return int(key) if key.isdecimal() and len(key) < len(str(MAX_INT)) else _wrong(place, key, "is not a number")
 
 
-def _wrong(place: str, value: Any, why: str) -> NoReturn:
+def _wrong(place: str, value: Any, reason: str) -> NoReturn:
     """Raise ValueError with the beginning of a value; nested values have no text."""
     shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
-    raise ValueError(f"{_prefix(place)}{shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'} {why}")
+    raise ValueError(f"{_prefix(place)}{shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}…'} {reason}")
 
 
 def _below(place: str, name: str) -> str:

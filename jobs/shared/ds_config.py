@@ -106,12 +106,12 @@ def _offload(offload: str, nvme_path: str | None) -> dict[str, Any]:
 
 def _optimizer(train: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """AdamW of torch, fused: unlike DeepSpeed's own it needs no compiler on the node. Another type replaces it."""
-    given = overrides.get("optimizer", {})
+    section = overrides.get("optimizer", {})
     shared = {"lr": train["lr"], "weight_decay": train["weight_decay"]}
-    if given.get("type", "AdamW").lower() not in ("adam", "adamw"):
-        return merged({"params": shared}, given)
+    if section.get("type", "AdamW").lower() not in ("adam", "adamw"):
+        return merged({"params": shared}, section)
     adam = {**shared, "betas": [train["beta1"], train["beta2"]], "eps": train["eps"], "torch_adam": True}
-    optimizer = merged({"type": "AdamW", "params": adam}, given)
+    optimizer = merged({"type": "AdamW", "params": adam}, section)
     params = optimizer["params"]
     if params["torch_adam"] and not any(params.get(other) for other in NOT_FUSED):
         params.setdefault("fused", True)

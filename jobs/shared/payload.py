@@ -131,13 +131,13 @@ class Payload(Document):
         """Return the payload of a search from this size on: few passes a step, and no other end."""
         assert self.share is not None
         whole = micro_batch * SEARCH_PASSES * self.world_size
-        made = self._with_sizes(micro_batch, SEARCH_PASSES)
+        payload = self._with_sizes(micro_batch, SEARCH_PASSES)
         plan = {
             "global_batch": whole // ranks_per_sample(self.train or {}),
             "search": {"share": self.share, "seconds": seconds, "too_big": too_big},
         }
         return replace(
-            made, train={**(made.train or {}), **plan}, ds_config={**made.ds_config, "train_batch_size": whole}
+            payload, train={**(payload.train or {}), **plan}, ds_config={**payload.ds_config, "train_batch_size": whole}
         )
 
     @property

@@ -92,12 +92,12 @@ def _groups(words: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
 
 def _option(group: Sequence[str], values: Mapping[str, object]) -> Iterator[str]:
     names = {name for word in group for name in names_in(word)}
-    known = {name: values[name] for name in names if name in values}
-    if any(value is None or value is False or value == "" for value in known.values()):
+    own = {name: values[name] for name in names if name in values}
+    if any(value is None or value is False or value == "" for value in own.values()):
         return
-    flags = {f"{{{name}}}" for name, value in known.items() if value is True}
-    words = [filled(word, known) for word in group if word not in flags]
-    if names - known.keys() - {OF_A_RANK}:
+    flags = {f"{{{name}}}" for name, value in own.items() if value is True}
+    words = [filled(word, own) for word in group if word not in flags]
+    if names - own.keys() - {OF_A_RANK}:
         words[0] = f"[{words[0]}"
         words[-1] += "]"
     yield from words

@@ -47,8 +47,8 @@ def step_reached(spool: Path, start_step: int, target: int | None = None) -> int
     steps = sorted(step for step in reported if step <= highest_step(target))
     if not steps:
         return None
-    apart = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
-    return steps[-1] + max(apart) - 1 + (first_step(spool, 1, least=0) <= start_step)
+    gaps = [later - step for step, later in pairwise(steps)] or [steps[0] - start_step, 1]
+    return steps[-1] + max(gaps) - 1 + (first_step(spool, 1, least=0) <= start_step)
 
 
 def diverged_at(spool: Path) -> tuple[str, int] | None:
@@ -56,7 +56,7 @@ def diverged_at(spool: Path) -> tuple[str, int] | None:
     with contextlib.suppress(OSError):
         end = [_object(line) for line in tail(spool)]
         certain = diverged(end)
-        if certain or diverged(end, begun=False):
+        if certain or diverged(end, from_start=False):
             return diverged(map(_object, _lines(spool))) or certain
     return None
 
@@ -90,10 +90,10 @@ def _lines(spool: Path) -> Iterator[bytes]:
     while offset < HEAD_BYTES and (stretch := read_on(spool, offset, _CHUNK_BYTES)):
         lines = stretch.chunk[: stretch.chunk.rfind(b"\n") + 1]
         yield from lines.splitlines()
-        taken = stretch.skipped + len(stretch.chunk if stretch.endless else lines)
-        if not taken:
+        length = stretch.skipped + len(stretch.chunk if stretch.endless else lines)
+        if not length:
             return
-        offset += taken
+        offset += length
 
 
 def _step(line: str | bytes, least: int = 1) -> int | None:

@@ -60,7 +60,7 @@ Variables of an active Python environment are here because the interpreter is re
 
 def of_another_process(name: str) -> bool:
     """Return whether a variable belongs to a job, rank or run, and misleads any other that inherits it."""
-    return any(known.fullmatch(name) for known in (_OF_A_JOB, PER_TASK, _OF_A_RUN))
+    return any(pattern.fullmatch(name) for pattern in (_OF_A_JOB, PER_TASK, _OF_A_RUN))
 
 
 def inheritable(env: Mapping[str, str], kept: Collection[str] = ()) -> dict[str, str]:
@@ -69,14 +69,14 @@ def inheritable(env: Mapping[str, str], kept: Collection[str] = ()) -> dict[str,
     return {name: value for name, value in env.items() if name in kept or not of_another_process(name)}
 
 
-def digests(env: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
+def digests(env: Mapping[str, str], explicit: Collection[str]) -> dict[str, str]:
     """Return a short hash of the value of each inherited variable that may change the speed of a training.
 
     Args:
-        given: names that the spec itself sets: these are part of the configuration.
+        explicit: names that the spec itself sets: these are part of the configuration.
     """
     return {
         name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:12]
         for name, value in sorted(env.items())
-        if _PERFORMANCE.fullmatch(name) and not _PLACES.fullmatch(name) and name not in given
+        if _PERFORMANCE.fullmatch(name) and not _PLACES.fullmatch(name) and name not in explicit
     }

@@ -133,7 +133,7 @@ class _Joined:
 def _rows_joined(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(shards) != shards[0]["ranks"]:
         raise ValueError(f"the checkpoint has {len(shards)} shards of {shards[0]['ranks']}")
-    weights = {name: _Joined([one["parts"][name]["weight"] for one in shards]) for name in shards[0]["parts"]}
+    weights = {name: _Joined([shard["parts"][name]["weight"] for shard in shards]) for name in shards[0]["parts"]}
     return {**shards[0]["buffers"], **weights}
 
 

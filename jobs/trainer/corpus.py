@@ -109,8 +109,8 @@ class Corpus:
             yield iter([text])
 
     def _lacks_field(self, names: Iterable[str], place: str) -> ValueError:
-        there = ", ".join(sorted(names)) or "nothing"
-        return ValueError(f"{place}: no field {self.text_field!r}, there is {there}; see train.dataset.text_field")
+        fields = ", ".join(sorted(names)) or "nothing"
+        return ValueError(f"{place}: no field {self.text_field!r}, there is {fields}; see train.dataset.text_field")
 
 
 def _record(line: str, place: str) -> Mapping[str, object]:

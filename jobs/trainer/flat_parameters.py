@@ -48,16 +48,16 @@ class FlatModel(nn.Module):
                 next replay, while gradients are still accumulated over micro-batches or read by the optimizer.
         """
         super().__init__()
-        named = list(inner.named_parameters())
+        parameters = list(inner.named_parameters())
         self._parts: dict[str, list[_Part]] = {}
-        for flat, found in (
-            (MATRICES, [(name, p) for name, p in named if p.dim() >= 2]),
-            (VECTORS, [(name, p) for name, p in named if p.dim() < 2]),
+        for flat, members in (
+            (MATRICES, [(name, p) for name, p in parameters if p.dim() >= 2]),
+            (VECTORS, [(name, p) for name, p in parameters if p.dim() < 2]),
         ):
-            self._parts[flat] = [_Part(name, p.shape) for name, p in found]
-            joined = torch.cat([p.detach().flatten() for _, p in found])
+            self._parts[flat] = [_Part(name, p.shape) for name, p in members]
+            joined = torch.cat([p.detach().flatten() for _, p in members])
             self.register_parameter(flat, nn.Parameter(joined.to(device)))
-            for _, parameter in found:
+            for _, parameter in members:
                 parameter.data = torch.empty(0)
             if copy_gradients:
                 getattr(self, flat).register_hook(torch.clone)

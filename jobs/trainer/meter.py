@@ -143,11 +143,11 @@ class Meter:
 
     def finish(self) -> None:
         """Report event ``speed``: the figures of the attempt's steps after the warm-up, and the memory at their end."""
-        taken = torch.tensor([memory.current_gb(self._device)], device=self._device)
-        end = {"mem_end_gb": float(_gather(taken).max())}
+        used_gb = torch.tensor([memory.current_gb(self._device)], device=self._device)
+        end = {"mem_end_gb": float(_gather(used_gb).max())}
         if summary := self._speed.summary():
-            known = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
-            report.event("speed", **known, **end, alloc_retries=self._retries, **memory.place(self._device))
+            figures = {name: value for name, value in summary.items() if value is not None} | self._timed_peak
+            report.event("speed", **figures, **end, alloc_retries=self._retries, **memory.place(self._device))
 
     def _read(self, pending: _Pending | None, *, due: bool = False) -> None:
         if pending is None:
@@ -199,8 +199,8 @@ class Meter:
         time_s = self._spent_s / self._spent_steps
         self._spent_s, self._spent_steps = 0.0, 0
         mfu = self._work.mfu(time_s)
-        known = {} if mfu is None else {"mfu": mfu}
-        return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **known}
+        figures = {} if mfu is None else {"mfu": mfu}
+        return {"step_time": time_s, "tokens_per_s": self._work.tokens / time_s, **figures}
 
     def _say(self, pending: _Pending, loss: float, tokens_per_s: float | None) -> None:
         """Print a line for `campaign logs`, at most once a second, and for the last step."""

@@ -312,7 +312,7 @@ def _attention_width(config: PreTrainedConfig, seq_len: int) -> float:
     reach = {"full_attention": seq_len, "sliding_attention": window, "chunked_attention": chunk}
     kinds = getattr(config, "layer_types", None)
     each = [window] if kinds is None else [reach.get(kind, 0) for kind in kinds]
-    reached = sum(min(one, seq_len) for one in each) / len(each)
+    reached = sum(min(length, seq_len) for length in each) / len(each)
     return heads * (queries + values) / 2 * reached / seq_len
 
 

@@ -35,8 +35,8 @@ def main() -> None:
         return
     question = json.load(sys.stdin)
     findings = {
-        "deepspeed": [deepspeed_findings(config, given) for config, given in question["deepspeed"]],
-        "models": [model_findings(*asked) for asked in question["models"]],
+        "deepspeed": [deepspeed_findings(config, own) for config, own in question["deepspeed"]],
+        "models": [model_findings(*arguments) for arguments in question["models"]],
     }
     json.dump(findings, answer)
     answer.flush()
@@ -56,13 +56,13 @@ def _finding(places: Any, message: str, hint: str = "", *, at_key: bool = False,
 # -- DeepSpeed ---------------------------------------------------------------------------------------------------------
 
 
-def deepspeed_findings(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
+def deepspeed_findings(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
     """Return DeepSpeed's objections to a configuration, and the keys that it would ignore."""
     findings: list[Any] = []
     config = deepcopy(config)
     errors = _errors(config)
     while errors and len(findings) < MOST_ERRORS:
-        causes = {error: _causes(_errors, config, given, error) for error in errors}
+        causes = {error: _causes(_errors, config, own, error) for error in errors}
         findings += [_described(error, config, places) for error, places in causes.items()]
         for place in {place for places in causes.values() for place in places if place}:
             config = _without(config, place)
@@ -70,7 +70,7 @@ def deepspeed_findings(config: dict[str, Any], given: dict[str, Any]) -> list[di
         if remaining == errors:
             return findings
         errors = remaining
-    return findings + _ignored(config, given)
+    return findings + _ignored(config, own)
 
 
 def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -88,11 +88,11 @@ def _errors(config: dict[str, Any]) -> list[tuple[str, str, str]]:
     return []
 
 
-def _causes(errors: Any, config: Any, given: Any, error: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _causes(errors: Any, config: Any, own: Any, error: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the smallest parts of the input without any of which the error disappears."""
-    inner = _at(given, place)
+    inner = _at(own, place)
     keys = [key for key in inner if error not in errors(_without(config, (*place, key)))] if _is_dict(inner) else []
-    causes = [cause for key in keys for cause in _causes(errors, config, given, error, (*place, key))]
+    causes = [cause for key in keys for cause in _causes(errors, config, own, error, (*place, key))]
     return causes or [place]
 
 
@@ -111,7 +111,7 @@ def _renamed(config: dict[str, Any], place: tuple[Any, ...]) -> str:
     for other in get_close_matches(name, sorted(_model_fields()), 5, 0.7):
         tried = _without(config, place)
         _at(tried, around)[other] = _at(config, place)
-        last = [(where.rpartition(".")[2], kind) for where, kind, _ in _errors(tried)]
+        last = [(path.rpartition(".")[2], kind) for path, kind, _ in _errors(tried)]
         if (other, "extra_forbidden") not in last:
             return f'did you mean "{other}"?'
     return ""
@@ -126,7 +126,7 @@ def _model_fields() -> set[str]:
     return {name for each in classes for name in each.model_fields}
 
 
-def _ignored(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, Any]]:
+def _ignored(config: dict[str, Any], own: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the given keys that DeepSpeed ignores silently: those that its source does not contain.
 
     Only keys of the configuration and of its sections: below them, users may choose names.
@@ -134,15 +134,15 @@ def _ignored(config: dict[str, Any], given: dict[str, Any]) -> list[dict[str, An
     import deepspeed
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    known = _names_in(Path(deepspeed.__file__).parent)
-    sections = [((), given), *(((name,), section) for name, section in given.items() if _is_dict(section))]
+    names = _names_in(Path(deepspeed.__file__).parent)
+    sections = [((), own), *(((name,), section) for name, section in own.items() if _is_dict(section))]
     findings = []
     for place, section in sections:
         for key in section.keys() & set(_at(config, place) or ()):
             misplaced = not place and key in DeepSpeedZeroConfig.model_fields
-            if key in known and not misplaced:
+            if key in names and not misplaced:
                 continue
-            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(known), 1, NEAR)
+            near = get_close_matches(str(key).lower().replace("-", "_"), sorted(names), 1, NEAR)
             hint = f'did you mean "{near[0]}"?' if near else ""
             if misplaced:
                 hint = f"move it to deepspeed.zero_optimization.{key}"
@@ -173,8 +173,8 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
         problem = "has no causal language model for" if kind in CONFIG_MAPPING else "does not have the model type"
         hint = f'did you mean "{near[0]}"?' if near else "use gpt2, llama, qwen2, mistral, ..."
         return [_finding([("model", "model_type")], f"Transformers {problem} {kind}", hint)]
-    given = {name: value for name, value in fields.items() if value != "auto"}
-    if misspelt := misspelt_fields(given):
+    settings = {name: value for name, value in fields.items() if value != "auto"}
+    if misspelt := misspelt_fields(settings):
         message = f"{kind} of Transformers has no such field, and would ignore it"
         meant = {name: f'did you mean "{near}"?' for name, near in misspelt.items()}
         return [_finding([("model", name)], message, hint, at_key=True) for name, hint in meant.items()]
@@ -188,11 +188,11 @@ def model_findings(fields: dict[str, Any], seq_len: int, attention: str) -> list
             return [" ".join(str(exc).split())]
         return []
 
-    if wrong := errors(given):
-        fixed = {name: value for name, value in given.items() if name != "model_type"}
-        places = [("model", *place) for place in _causes(errors, given, fixed, wrong[0])]
+    if wrong := errors(settings):
+        fixed = {name: value for name, value in settings.items() if name != "model_type"}
+        places = [("model", *place) for place in _causes(errors, settings, fixed, wrong[0])]
         return [_finding(places, f"Transformers: {wrong[0]}")]
-    config = AutoConfig.for_model(**given)
+    config = AutoConfig.for_model(**settings)
     positions, findings = getattr(config, "max_position_embeddings", None), []
     if positions is not None and positions < seq_len:
         message = f"{seq_len} is more than the {positions} positions of the model"
@@ -212,8 +212,8 @@ def misspelt_fields(fields: Mapping[str, Any]) -> dict[str, str]:
     from transformers import AutoConfig
 
     default = AutoConfig.for_model(fields["model_type"])
-    known = {*default.to_dict(), *default.attribute_map}
-    near = {name: get_close_matches(name, sorted(known), 1, NEAR) for name in sorted(fields.keys() - known)}
+    names = {*default.to_dict(), *default.attribute_map}
+    near = {name: get_close_matches(name, sorted(names), 1, NEAR) for name in sorted(fields.keys() - names)}
     return {name: match[0] for name, match in near.items() if match}
 
 

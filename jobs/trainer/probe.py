@@ -41,9 +41,9 @@ def report_memory(engine: Engine, config: TrainerConfig, job: Job) -> None:
     usable_gb = _measured(lambda: memory.usable_gb(device, job.gpu_mem_bytes) or unknown)
     usable = torch.tensor(-unknown if usable_gb is None else usable_gb, device=device)
     dist.all_reduce(usable, dist.ReduceOp.MIN)
-    found = {"after_init_gb": worst[0], "per_sample_gb": worst[1], "usable_gb": usable}
-    known = {name: float(value) for name, value in found.items() if torch.isfinite(value)}
-    report.event("memory", micro_batch=config.micro_batch, **known, **memory.place(device))
+    sizes = {"after_init_gb": worst[0], "per_sample_gb": worst[1], "usable_gb": usable}
+    finite = {name: float(value) for name, value in sizes.items() if torch.isfinite(value)}
+    report.event("memory", micro_batch=config.micro_batch, **finite, **memory.place(device))
 
 
 def _needs(engine: Engine, config: TrainerConfig, job: Job) -> tuple[float | None, float | None]:

@@ -130,7 +130,7 @@ def _write(
     mine = checkpoint.seal(draft, _written_by(job.rank, parts, draft))
     of_ranks: list[dict[str, FileEntry]] = [{} for _ in range(job.world_size)]
     dist.all_gather_object(of_ranks, mine)
-    return {name: entry for one in of_ranks for name, entry in one.items()}
+    return {name: entry for entries in of_ranks for name, entry in entries.items()}
 
 
 def _written_by(rank: int, parts: int, draft: Path) -> list[Path]:

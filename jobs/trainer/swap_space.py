@@ -37,8 +37,8 @@ def apart(ds_config: Mapping[str, Any], job: Job) -> dict[str, Any]:
             _remove(folder, rf"{_run(job)}-g\d+", keep=_name(job))
         mine = folder / _name(job)
         folder.mkdir(parents=True, exist_ok=True)
-        if why := private_folder(mine):  # its name can be guessed, and what it holds becomes the model's weights
-            raise ValueError(f"train.nvme_path: {why}")
+        if doubt := private_folder(mine):  # its name can be guessed, and what it holds becomes the model's weights
+            raise ValueError(f"train.nvme_path: {doubt}")
         section["nvme_path"] = str(mine)
     return config
 

@@ -36,9 +36,9 @@ def prepare(model: PreTrainedModel, ranks: int) -> None:
     if config.model_type not in CUTTABLE_MODELS:
         served = ", ".join(sorted(CUTTABLE_MODELS))
         raise ValueError(f"train.tensor_parallel: not for {config.model_type}; it is known to fit {served}")
-    for name, why in UNCUT_FIELDS.items():
+    for name, reason in UNCUT_FIELDS.items():
         if getattr(config, name, None):
-            raise ValueError(f"train.tensor_parallel: not with the model's {name}: {why}")
+            raise ValueError(f"train.tensor_parallel: not with the model's {name}: {reason}")
     for name in DIVIDED:
         if (size := getattr(config, name, None)) and size % ranks:
             raise ValueError(f"train.tensor_parallel: {ranks} ranks cannot share {name} {size} equally")
