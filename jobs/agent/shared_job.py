@@ -77,12 +77,12 @@ class Turns:
 
     def ended(self, index: int, exit_code: int, lasted_s: float, now_s: float, *, out_of_memory: bool = False) -> bool:
         """Record the end of an attempt's step; return whether the job may go on."""
-        closed, taken = self.is_closed(index), exit_code == EXIT_NOT_MINE
+        closed, is_anothers = self.is_closed(index), exit_code == EXIT_NOT_MINE
         if (read_json(self._paths(index).claim) or {}).get("job_id") != self._job_id:
-            if not taken:
+            if not is_anothers:
                 self.give_back(f"job {self._job_id} could not begin it", index)
-            return taken
-        if not taken and not closed and any(end in _STOPPED for end in self._ends(index)):
+            return is_anothers
+        if not is_anothers and not closed and any(end in _STOPPED for end in self._ends(index)):
             return False  # so was the job: Slurm knows why
         self._longest_s = max(self._longest_s, lasted_s)
         self._write(ended={**self.record.ended, index: StepEnd(exit_code, now_s, out_of_memory, closed)})
@@ -92,9 +92,9 @@ class Turns:
         """Return whether all nodes of an attempt have recorded its end."""
         return len(self._ends(index)) >= int(self._attempts[index]["nodes"])
 
-    def give_back(self, why: str, *also: int) -> None:
+    def give_back(self, reason: str, *also: int) -> None:
         """Begin nothing more."""
-        self._write(returned=(*self.record.returned, *also, *self._waiting), why=why)
+        self._write(returned=(*self.record.returned, *also, *self._waiting), why=reason)
         self._waiting.clear()
 
     def is_closed(self, index: int) -> bool:

@@ -321,7 +321,7 @@ def _variables(submission: Submission, copies: CodeCopies) -> list[str]:
         os.environ,
         read={name for code in copies.seen if code.copy for name in code.copy.reads},
         setup="\n".join(spec.slurm.setup if spec.executor == "slurm" else spec.local.setup),
-        given=spec.env,
+        explicit=spec.env,
         on_slurm=spec.executor == "slurm",
     )
 

@@ -129,10 +129,10 @@ def _revoke(action: Revoke, writer: FencedWriter) -> None:
 def _close(ends: Sequence[Finish], writer: FencedWriter, paths: CampaignPaths, failures: Failures) -> None:
     """An attempt that has begun keeps its job's claim; all others of an array are closed together."""
     unbegun: dict[str, list[Finish]] = defaultdict(list)
-    made = run_folders(paths) if ends else set()  # one listing instead of a look at each of thousands
+    folders = run_folders(paths) if ends else set()  # one listing instead of a look at each of thousands
     for end in writer.renewing(ends):
         try:
-            if run_folder(end.attempt) not in made or not is_claimed(end.attempt):
+            if run_folder(end.attempt) not in folders or not is_claimed(end.attempt):
                 unbegun[end.attempt.token].append(end)
         except Exception as exc:  # noqa: BLE001 - it concerns this run alone
             if _unclosed(exc, [end], paths, failures):
@@ -152,6 +152,6 @@ def _unclosed(error: Exception, ends: Sequence[Finish], paths: CampaignPaths, fa
     if away := storage.shared_trouble(error, paths.runs):
         failures.troubles.append(away)
         return True
-    why, passing = in_words(error), may_pass(error)
-    failures.aside += [SetAside(end.attempt.run_id, why, RunState.HELD, end, passing) for end in ends]
+    reason, passing = in_words(error), may_pass(error)
+    failures.aside += [SetAside(end.attempt.run_id, reason, RunState.HELD, end, passing) for end in ends]
     return False

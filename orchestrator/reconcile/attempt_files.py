@@ -40,8 +40,8 @@ def take_claim(row: AttemptRow) -> bool:
     if files.claim.exists():
         return _is_fenced(row)
     make_below(files.dir.parents[1], files.dir)  # the folder of all runs is made by whoever records the campaign
-    taken = create_exclusively(files.claim, json.dumps({"job_id": revoked(row.token), "ts": time.time(), **own}))
-    return taken or _is_fenced(row)
+    is_new = create_exclusively(files.claim, json.dumps({"job_id": revoked(row.token), "ts": time.time(), **own}))
+    return is_new or _is_fenced(row)
 
 
 def _is_fenced(row: AttemptRow) -> bool:
@@ -116,13 +116,13 @@ def outcomes_in(
     files: AttemptPaths, nodes: int, names: Collection[str] | None
 ) -> tuple[tuple[NodeOutcome, ...], tuple[str, ...]]:
     """Return the agents' outcomes, and why others cannot be read."""
-    found, unreadable = [], []
+    outcomes, unreadable = [], []
     for path in there(map(files.outcome, range(nodes)), names):
         try:
-            found.append(NodeOutcome.load(path))
+            outcomes.append(NodeOutcome.load(path))
         except Unreadable as exc:
             unreadable.append(str(exc))
-    return tuple(outcome for outcome in found if outcome is not None), tuple(unreadable)
+    return tuple(outcome for outcome in outcomes if outcome is not None), tuple(unreadable)
 
 
 def tail_of(log: Path) -> list[LogLine]:

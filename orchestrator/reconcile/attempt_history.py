@@ -61,20 +61,20 @@ class EndedAttempt(Verdict):
 
 def ended_attempt(row: AttemptRow) -> EndedAttempt:
     """Return an attempt that the store records as ended."""
-    told = row.evidence
+    evidence = row.evidence
     return EndedAttempt(
         row=row,
         kind=FailureClass(row.failure_class or FailureClass.CRASH),
-        reason=str(told.get("reason", "")),
-        hint=str(told.get("hint", "")),
-        rule=str(told.get("rule", "")),
-        host=str(told.get("host", "")),
-        place=str(told.get("place", "")),
-        line=LogLine(**told["line"]) if told.get("line") else None,
+        reason=str(evidence.get("reason", "")),
+        hint=str(evidence.get("hint", "")),
+        rule=str(evidence.get("rule", "")),
+        host=str(evidence.get("host", "")),
+        place=str(evidence.get("place", "")),
+        line=LogLine(**evidence["line"]) if evidence.get("line") else None,
         start_step=row.start_step or 0,
         last_step=row.last_step,
-        ended_s=float(told.get("seen_s") or row.ended_s or row.created_s),
-        begun=bool(told.get("begun", True)),
+        ended_s=float(evidence.get("seen_s") or row.ended_s or row.created_s),
+        begun=bool(evidence.get("begun", True)),
     )
 
 
@@ -115,10 +115,10 @@ def _counts(attempt: EndedAttempt, run: RunRow) -> bool:
 
 def has_more_steps(attempt: EndedAttempt, run: RunRow) -> bool:
     """Return whether the built-in training succeeded with fewer steps than the run has now."""
-    made, wanted = attempt.last_step, run.target_step
-    if made is None or wanted is None or run.config.get("command"):
+    last_step, wanted = attempt.last_step, run.target_step
+    if last_step is None or wanted is None or run.config.get("command"):
         return False
-    return attempt.kind is FailureClass.COMPLETED and made < wanted
+    return attempt.kind is FailureClass.COMPLETED and last_step < wanted
 
 
 def latest_of_configuration(view: RunView) -> AttemptRow | None:
@@ -160,9 +160,9 @@ def makes_no_progress(view: RunView, history: Sequence[EndedAttempt]) -> bool:
     """
     own_checkpoints = bool(view.run.config.get("command"))
     tried = [end for end in history if end.progressed or end.kind.policy.must_save]
-    known = [end for end in tried if not own_checkpoints or end.last_step is not None][-NO_PROGRESS_LIMIT:]
-    alike = len(known) == NO_PROGRESS_LIMIT and len({end.start_step for end in known}) == 1
-    stuck = alike and view.checkpoint_step <= known[0].start_step
+    recent = [end for end in tried if not own_checkpoints or end.last_step is not None][-NO_PROGRESS_LIMIT:]
+    alike = len(recent) == NO_PROGRESS_LIMIT and len({end.start_step for end in recent}) == 1
+    stuck = alike and view.checkpoint_step <= recent[0].start_step
     newest = [end.last_step for end in tried[-NO_PROGRESS_LIMIT:]]
     return stuck or (own_checkpoints and newest == [None] * NO_PROGRESS_LIMIT)
 

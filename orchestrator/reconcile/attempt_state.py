@@ -103,12 +103,12 @@ def follow_attempt(
     state = RunState.RUNNING if running else RunState.QUEUED
     if job is None:
         waits = snapshot.listed and not any(isinstance(action, Revoke) for action in recorded)
-        why = _rivalry(attempt) if attempt.rivals else _unknown(attempt, snapshot)
-        yield from set_run(view, state, why if waits else "")
+        reason = _rivalry(attempt) if attempt.rivals else _unknown(attempt, snapshot)
+        yield from set_run(view, state, reason if waits else "")
     elif job.state == "COMPLETED":
         until = clock_time((job.ended_s or snapshot.now_s) + _outcome_wait_s(view, attempt, snapshot))
-        why = "the record of its end is not visible in the shared folder yet"
-        yield from set_run(view, state, f"job {job.job_id} is completed; {why}: waiting until {until}")
+        reason = "the record of its end is not visible in the shared folder yet"
+        yield from set_run(view, state, f"job {job.job_id} is completed; {reason}: waiting until {until}")
     elif not snapshot.is_desired(view):
         yield from set_run(view, state, f"job {job.job_id} has not ended yet")
     elif job.pending and attempt.share and attempt.share.runs:
@@ -118,8 +118,8 @@ def follow_attempt(
 
 
 def _rivalry(attempt: AttemptView) -> str:
-    where = "this machine" if attempt.row.executor == "local" else "Slurm"
-    return f"{where} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim distinguishes them"
+    place = "this machine" if attempt.row.executor == "local" else "Slurm"
+    return f"{place} has jobs {' and '.join(attempt.rivals)} for this run; waiting until its claim distinguishes them"
 
 
 def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
@@ -127,8 +127,8 @@ def _unknown(attempt: AttemptView, snapshot: Snapshot) -> str:
     if not snapshot.complete and not attempt.complete:
         if row.executor == "local":
             until = clock_time(_deadline_s(attempt, snapshot))
-            seen = f"{row.job_id or 'its process'} is another machine's, and only seen there"
-            return f"{seen}; without a sign of life it counts as lost at {until}"
+            text = f"{row.job_id or 'its process'} is another machine's, and only seen there"
+            return f"{text}; without a sign of life it counts as lost at {until}"
         return f"squeue does not show job {row.job_id or 'of this run'}, and sacct does not answer: waiting for it"
     if before and not attempt.complete and attempt.signs != before.signs:
         return f"Slurm does not know job {row.job_id}, but its agents are alive"
@@ -178,8 +178,8 @@ def _return(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Revoke |
         by_user = job is not None and job.state == "CANCELLED" and not _not_the_user(attempt, snapshot.user)
         if by_user or (job is not None and job.never_began) or not (share.began or row.position):
             return None
-    why = share.returned or f"job {row.job_id} ended before its turn"
-    return Revoke(row, wanted=snapshot.is_desired(view), returned=why)
+    reason = share.returned or f"job {row.job_id} ended before its turn"
+    return Revoke(row, wanted=snapshot.is_desired(view), returned=reason)
 
 
 def _is_replaced(view: RunView, attempt: AttemptView) -> bool:
@@ -197,8 +197,8 @@ def _notice(view: RunView, attempt: AttemptView) -> Iterator[Note]:
         if reason := health.hang(attempt.heartbeats, view.p99_step_s, view.steps_known, **limits):
             yield Note(row, HANG, reason)
     if STRAGGLER not in row.evidence and (slow := health.stragglers(attempt.heartbeats)):
-        named = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
-        yield Note(row, STRAGGLER, f"{named} as the median rank")
+        names = ", ".join(f"rank {s.rank} on {s.host} computes {s.ratio:.1f} times as long" for s in slow)
+        yield Note(row, STRAGGLER, f"{names} as the median rank")
 
 
 def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resize]:
@@ -210,19 +210,19 @@ def _resize(view: RunView, row: AttemptRow, snapshot: Snapshot) -> Iterator[Resi
 
 
 def _observe_absent(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Iterator[Action]:
-    row, begun, wanted = attempt.row, attempt.claimed or attempt.complete, snapshot.is_desired(view)
+    row, has_begun, wanted = attempt.row, attempt.claimed or attempt.complete, snapshot.is_desired(view)
     seeks = snapshot.complete or _elsewhere(attempt, snapshot)
     if attempt.complete and not attempt.interrupted:
         yield _finish(view, attempt, snapshot)  # Slurm has forgotten the job, but every node recorded its end
-    elif not begun and row.job_id is None:
+    elif not has_begun and row.job_id is None:
         if seeks and snapshot.now_s > _deadline_s(attempt, snapshot):
             yield Revoke(row, wanted=wanted)
-    elif not begun and not wanted:
+    elif not has_begun and not wanted:
         yield Revoke(row, wanted=False)  # not cancelled: its number may be another job's by now
     elif seeks or attempt.complete:
         absence = _absence(attempt, snapshot)
         if snapshot.now_s >= _deadline_s(attempt, snapshot):
-            yield _finish(view, attempt, snapshot) if begun else _return(view, attempt, snapshot) or Revoke(row)
+            yield _finish(view, attempt, snapshot) if has_begun else _return(view, attempt, snapshot) or Revoke(row)
         elif absence != Absence.of(row):
             yield NoteAbsence(row, absence)
 
@@ -261,8 +261,8 @@ def _may_still_arrive(view: RunView, attempt: AttemptView, snapshot: Snapshot) -
 
 def _outcome_wait_s(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> float:
     done = attempt.job is not None and attempt.job.state == "COMPLETED"
-    target, made = view.run.target_step, attempt.row.last_step or 0
-    unproved = done and (target is None or made < target) and not attempt.unreadable
+    target, last_step = view.run.target_step, attempt.row.last_step or 0
+    unproved = done and (target is None or last_step < target) and not attempt.unreadable
     return max(COMPLETED_WAIT_S, snapshot.outcome_grace_s) if unproved else snapshot.outcome_grace_s
 
 
@@ -296,16 +296,16 @@ def _finish(view: RunView, attempt: AttemptView, snapshot: Snapshot) -> Finish |
     unproved = verdict.kind in (FailureClass.CRASH, FailureClass.LOST) and not (ended.outcomes and verdict.line)
     unproved |= verdict.kind is FailureClass.COMPLETED  # by the other nodes' records, or Slurm's word
     if attempt.unreadable and unproved:
-        why = "; ".join([verdict.reason, *attempt.unreadable])  # what is not known could be there
-        return SetAside(view.run.id, why, RunState.HELD, replace(finish, verdict=unreadable(why)))
+        reason = "; ".join([verdict.reason, *attempt.unreadable])  # what is not known could be there
+        return SetAside(view.run.id, reason, RunState.HELD, replace(finish, verdict=unreadable(reason)))
     return finish
 
 
 def _never_began(attempt: AttemptView) -> bool:
     """Return whether its job surely left the queue without a node, and no agent has left a file."""
-    gone = attempt.job is not None and attempt.job.cancelled_in_queue
+    left_queue = attempt.job is not None and attempt.job.cancelled_in_queue
     left = (attempt.claimed, attempt.start, attempt.outcomes, attempt.unreadable, attempt.row.last_step)
-    return gone and not any(left)
+    return left_queue and not any(left)
 
 
 def _unread(view: RunView, attempt: AttemptView, verdict: Verdict, snapshot: Snapshot) -> Finish:
@@ -336,9 +336,9 @@ def _limit_near(view: RunView, ended: Ended) -> str:
 
 def _without_a_folder(attempt: AttemptView) -> Verdict | None:
     """The folder could not be written when the end was seen, so its agents could not record it."""
-    why = attempt.row.evidence.get(UNWRITABLE)
-    reason = f"ended without a record, which could not be written: {why}"
-    return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if why else None
+    cause = attempt.row.evidence.get(UNWRITABLE)
+    reason = f"ended without a record, which could not be written: {cause}"
+    return Verdict(FailureClass.STORAGE, reason, "free space there", rule=UNWRITABLE) if cause else None
 
 
 def _without_a_trace(attempt: AttemptView) -> Verdict | None:

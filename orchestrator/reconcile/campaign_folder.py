@@ -53,14 +53,14 @@ def run_folder(row: AttemptRow) -> str:
     return row.spool_path.rsplit("/", 3)[-3]
 
 
-def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) -> None:
+def require_free(paths: CampaignPaths, store: str = "", *, recorded: bool = False) -> None:
     """Make sure that a campaign's folder holds nothing but the files of `create`, and runs by hand.
 
     A folder that this very store has made and forgotten stays its own, with all its files: see `recall`.
 
     Args:
         store: its URL without a password.
-        known: whether a damaged marker in it is the campaign's own.
+        recorded: whether a damaged marker in it is the campaign's own.
 
     Raises:
         UserError: it holds other files, or another campaign.
@@ -77,7 +77,7 @@ def require_free(paths: CampaignPaths, store: str = "", *, known: bool = False) 
         if place.name == BY_HAND or _DRAFT.fullmatch(place.name):
             continue
         empty = place in (paths.runs, paths.batches) and not place.is_symlink() and not any(place.iterdir())
-        if empty or (place == paths.marker and not place.is_symlink() and (known or _read_marker(paths))):
+        if empty or (place == paths.marker and not place.is_symlink() and (recorded or _read_marker(paths))):
             continue
         if _read_marker(paths):
             hint = f"choose another name or --dir; if its store was deleted and nobody needs it, `rm -r {folder}`"
@@ -92,8 +92,8 @@ def _was_left_by(paths: CampaignPaths, store: str) -> bool:
 def _read_marker(paths: CampaignPaths) -> dict[str, Any] | None:
     """Return the content of the marker; None if it is absent, damaged, or not written by this program."""
     with suppress(ValueError):
-        found = load_json(paths.marker) or {}
-        return found if {"campaign", "created_s"} <= found.keys() else None
+        marker = load_json(paths.marker) or {}
+        return marker if {"campaign", "created_s"} <= marker.keys() else None
     return None
 
 
@@ -111,19 +111,19 @@ class CampaignFolder:
         folder = self.paths.dir
         return not folder.exists() and folder.parent.is_dir() and any(folder.parent.iterdir())
 
-    def create(self, store: str = "", *, known: bool = False) -> None:
+    def create(self, store: str = "", *, recorded: bool = False) -> None:
         """Make the folder of a campaign that is being recorded for the first time.
 
         Args:
             store: as of `require_free`; the marker keeps it.
-            known: the store had recorded it before, so a damaged marker is its own.
+            recorded: the store had recorded it before, so a damaged marker is its own.
 
         Raises:
             UserError: the folder holds other files.
             Unreachable: it cannot be written.
         """
         try:
-            require_free(self.paths, store, known=known)
+            require_free(self.paths, store, recorded=recorded)
             make_private(self.paths.dir)
             self._make_folders()
             left = (_read_marker(self.paths) or {}) if _was_left_by(self.paths, store) else {_STORE: store}
@@ -138,7 +138,7 @@ class CampaignFolder:
             Unreachable: the folder is not here, is another campaign's, or cannot be read.
         """
         try:
-            found = self.paths.dir.stat()
+            info = self.paths.dir.stat()
             if not self._is_marked():
                 raise self._away()
         except FileNotFoundError as exc:
@@ -146,7 +146,7 @@ class CampaignFolder:
         except OSError as exc:
             message = f"the shared folder cannot be read: {exc}"
             raise Unreachable(message, "the next pass tries again", about="not readable") from exc
-        return FolderId(found.st_dev, found.st_ino)
+        return FolderId(info.st_dev, info.st_ino)
 
     def complete(self) -> None:
         """Add missing parts of a folder that is here.
@@ -171,12 +171,12 @@ class CampaignFolder:
             if self._is_damaged and self.paths.batches.is_dir():
                 self._mark()
             else:
-                self.create(known=True)
+                self.create(recorded=True)
         self.require()
 
     def _is_marked(self) -> bool:
-        found = _read_marker(self.paths)
-        return found is not None and found.items() >= self._marker.items()
+        marker = _read_marker(self.paths)
+        return marker is not None and marker.items() >= self._marker.items()
 
     @property
     def _is_another(self) -> bool:

@@ -56,24 +56,24 @@ def decide(snapshot: Snapshot) -> list[Action]:
     Screening runs come first, and all first repeats before any second one, so that drift of a machine affects all
     conditions alike.
     """
-    seen, broken = _each(
+    observed, broken = _each(
         sorted(snapshot.runs, key=lambda view: (view.run.stage is Stage.FULL, view.run.repeat)), snapshot
     )
-    everything = [*map(ended_attempt, snapshot.failed), *(end for one in seen for end in one.ended)]
+    everything = [*map(ended_attempt, snapshot.failed), *(end for item in observed for end in item.ended)]
     nodes = NodeEvidence.of(everything, snapshot.trained_on, snapshot.trained_with)
     context = _pass_context(snapshot, [nodes.reattribute(end) for end in everything])
     closed, limit = gate(snapshot), max_active(snapshot)
-    everyone: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
-    named = [one.run for one in everyone if one.run.desired != ABSENT]
-    screened = gates(named, snapshot.screenings, snapshot.campaign.provenance)
-    active = sum(1 for one in seen if one.history is None) + sum(1 for one in broken if one.attempt)
+    views: list[RunView | BrokenRun] = [*snapshot.runs, *snapshot.broken]
+    wanted_runs = [item.run for item in views if item.run.desired != ABSENT]
+    screened = gates(wanted_runs, snapshot.screenings, snapshot.campaign.provenance)
+    active = sum(1 for item in observed if item.history is None) + sum(1 for item in broken if item.attempt)
     active += snapshot.queue.length
-    actions: list[Action] = [action for one in broken for action in _leave(one, snapshot)]
-    for one in seen:
-        planned = _planned(one, snapshot, nodes, context)
+    actions: list[Action] = [action for item in broken for action in _leave(item, snapshot)]
+    for item in observed:
+        planned = _planned(item, snapshot, nodes, context)
         submits = any(isinstance(action, Submit) for action in planned)
-        if submits and (held := screened.get(one.view.run.id) or closed or code_lost(one.view, snapshot)):
-            planned = [*one.found, *set_run(one.view, *held)]
+        if submits and (held := screened.get(item.view.run.id) or closed or code_lost(item.view, snapshot)):
+            planned = [*item.found, *set_run(item.view, *held)]
         elif submits and limit is not None and active >= limit:
             planned = [action for action in planned if not isinstance(action, Submit)]
         else:
@@ -86,21 +86,23 @@ def settled(snapshot: Snapshot) -> bool:
     """Return whether nothing is left to do."""
     if snapshot.more or snapshot.queue.length:
         return False
-    seen = all(view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs)
-    return seen and all(broken.run.state in SETTLED_RUN and broken.attempt is None for broken in snapshot.broken)
+    all_settled = all(
+        view.run.state in SETTLED_RUN and not (view.latest and view.latest.active) for view in snapshot.runs
+    )
+    return all_settled and all(broken.run.state in SETTLED_RUN and broken.attempt is None for broken in snapshot.broken)
 
 
 def _each(views: Sequence[RunView], snapshot: Snapshot) -> tuple[list[_Seen], list[BrokenRun]]:
     """Look at each run by itself: a run that the policy cannot handle is broken, and holds up no other."""
-    seen, broken = [], list(snapshot.broken)
+    observed, broken = [], list(snapshot.broken)
     for view in views:
         try:
-            seen.append(_see(view, snapshot))
+            observed.append(_see(view, snapshot))
         except ImportError:  # what is loaded late is this program's own: the environment is away, for all runs
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, it is this run's alone
             broken.append(_broken(view, exc))
-    return seen, broken
+    return observed, broken
 
 
 def _broken(view: RunView, error: Exception) -> BrokenRun:
@@ -135,14 +137,14 @@ def _is_over(row: AttemptRow, job: JobView | None, snapshot: Snapshot) -> bool:
     return snapshot.listed and snapshot.complete and not 0 <= silent_s <= snapshot.lost_grace_s
 
 
-def _planned(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
+def _planned(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> list[Action]:
     try:
-        return [*one.found, *_follow_up(one, snapshot, nodes, context)]
+        return [*item.found, *_follow_up(item, snapshot, nodes, context)]
     except ImportError:  # as above
         raise
     except Exception as exc:  # noqa: BLE001 - as above
-        ended = replace(_broken(one.view, exc), attempt=None)  # if one has just ended, that is recorded
-        return [*one.found, *_leave(ended, snapshot)]
+        ended = replace(_broken(item.view, exc), attempt=None)  # if one has just ended, that is recorded
+        return [*item.found, *_leave(ended, snapshot)]
 
 
 def _see(view: RunView, snapshot: Snapshot) -> _Seen:
@@ -150,12 +152,12 @@ def _see(view: RunView, snapshot: Snapshot) -> _Seen:
     before = tuple(ended_attempt(attempt.row) for attempt in view.attempts if not attempt.active)
     if latest is None or not latest.active:
         return _Seen(view, (), attempt_history(before, view.run), before)
-    found = tuple(transitions(view, latest, snapshot))
-    finish = next((action for action in found if isinstance(action, Finish)), None)
+    actions = tuple(transitions(view, latest, snapshot))
+    finish = next((action for action in actions if isinstance(action, Finish)), None)
     if finish is None:
-        return _Seen(view, (*found, *follow_attempt(view, latest, found, snapshot)), None, before)
+        return _Seen(view, (*actions, *follow_attempt(view, latest, actions, snapshot)), None, before)
     ended = (*before, ending_attempt(finish))
-    return _Seen(view, found, attempt_history(ended, view.run), ended)
+    return _Seen(view, actions, attempt_history(ended, view.run), ended)
 
 
 def _pass_context(snapshot: Snapshot, ended: Sequence[EndedAttempt]) -> PassContext:
@@ -176,8 +178,8 @@ def _exclude_h(view: RunView) -> float:
     return 0.0
 
 
-def _follow_up(one: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
-    view, history = one.view, one.history
+def _follow_up(item: _Seen, snapshot: Snapshot, nodes: NodeEvidence, context: PassContext) -> Iterator[Action]:
+    view, history = item.view, item.history
     if history is None:
         return
     if not snapshot.is_desired(view):
@@ -213,9 +215,9 @@ def gate(snapshot: Snapshot) -> tuple[RunState, str, Cause | None] | None:
 
 def code_lost(view: RunView, snapshot: Snapshot) -> tuple[RunState, str] | None:
     """Return the state of a run whose code is lost, and why; None if it can start."""
-    why = snapshot.damaged.get(code_of(view.run, view.config))
+    reason = snapshot.damaged.get(code_of(view.run, view.config))
     hint = "a retry uses the present code"
-    return (RunState.HELD, f"its copy of the code cannot be used: {why}; {hint}") if why else None
+    return (RunState.HELD, f"its copy of the code cannot be used: {reason}; {hint}") if reason else None
 
 
 def max_active(snapshot: Snapshot) -> int | None:

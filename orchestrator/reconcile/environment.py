@@ -87,11 +87,11 @@ def require_same_cluster(tokens: Iterable[str], paths: CampaignPaths, executor: 
         theirs = ""
         with contextlib.suppress(FileNotFoundError), open_regular(file) as record:
             theirs = (record.read(NAME_BYTES) or b"").decode(errors="replace").strip()
-        if theirs and theirs.casefold() != (here := executor.cluster()).casefold():
-            if not here:
+        if theirs and theirs.casefold() != (own := executor.cluster()).casefold():
+            if not own:
                 raise Unreachable("scontrol does not name this cluster", "the next pass tries again")
             raise Unreachable(
-                f"jobs of this campaign are on cluster {theirs}, and this host uses cluster {here}",
+                f"jobs of this campaign are on cluster {theirs}, and this host uses cluster {own}",
                 f"work on a host of {theirs}, or with its SLURM_CONF; if that cluster is no more, "
                 f"`rm {paths.batches}/*/{file.name}` gives its jobs up",
             )

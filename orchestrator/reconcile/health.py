@@ -90,8 +90,8 @@ def stragglers(heartbeats: Sequence[Heartbeat]) -> list[Straggler]:
     slow = [
         rank for rank in measured if rank.progress.busy_ms > max(STRAGGLES * usual_ms, usual_ms + STRAGGLER_EXCESS_MS)
     ]
-    found = (Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / max(usual_ms, 1e-3), 2)) for rank in slow)
-    return sorted(found, key=lambda straggler: -straggler.ratio)
+    slowest = (Straggler(rank.rank, rank.host, round(rank.progress.busy_ms / max(usual_ms, 1e-3), 2)) for rank in slow)
+    return sorted(slowest, key=lambda straggler: -straggler.ratio)
 
 
 def _ranks(heartbeats: Sequence[Heartbeat]) -> list[_Placed]:

@@ -44,20 +44,20 @@ def write_intent(
     """
     with writer.write() as conn:
         now = queries.run_marks(conn, writer.campaign_id, [action.run.id for job in jobs for action in job])
-        asked = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
-        places = [(task, n) for task, job in enumerate(filter(None, asked)) for n in range(len(job))]
-        group = [action for job in asked for action in job]
+        unchanged = [[a for a in job if now.get(a.run.id) == queries.RunMark.of(a.run)] for job in jobs]
+        places = [(task, n) for task, job in enumerate(filter(None, unchanged)) for n in range(len(job))]
+        group = [action for job in unchanged for action in job]
         new = [_new_attempt(action, index, token, paths) for index, action in enumerate(group)]
         if shared:
-            new = [replace(one, task=task, position=n) for one, (task, n) in zip(new, places, strict=True)]
+            new = [replace(attempt, task=task, position=n) for attempt, (task, n) in zip(new, places, strict=True)]
         ids = queries.insert_attempts(conn, new)
         queries.update_runs(conn, [action.run.id for action in group], state=RunState.QUEUED, not_before_s=None)
         rows = queries.attempts_of(conn, ids)
         saved = queries.saved_steps(
             conn, writer.campaign_id, [action.run.id for action in group if action.generation > 1]
         )
-        told = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
-        queries.add_events(conn, writer.campaign_id, told)
+        events = [_submitting(row, action) for row, action in zip(rows, group, strict=True)]
+        queries.add_events(conn, writer.campaign_id, events)
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         recorded_s = campaign.created_s if campaign else 0.0
         store = None if writer.store.is_sqlite else writer.store.url_without_password
@@ -112,7 +112,7 @@ def _payload(
     origin: Origin,
     recorded_s: float,
 ) -> Payload:
-    made = job_request.payload(
+    payload = job_request.payload(
         action.run,
         config_changes.changed(action.config, action.changes),
         paths,
@@ -126,5 +126,5 @@ def _payload(
         python=origin.interpreter,
         code=row.code,
     )
-    made = replace(made, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)
-    return replace(made, task=row.task, position=row.position)
+    payload = replace(payload, retry_epoch=row.retry_epoch, changes=row.changes, recorded_s=recorded_s)
+    return replace(payload, task=row.task, position=row.position)

@@ -134,9 +134,9 @@ class FencedWriter:
         if queries.update_attempt(conn, row.id, expect_states=ACTIVE_ATTEMPT, state=kind.policy.attempt, **values):
             self.event(conn, "ended", f"attempt {row.generation}: {words(kind)}: {reason}", row)
 
-    def end_refused(self, conn: Connection, row: AttemptRow, said: str) -> None:
+    def end_refused(self, conn: Connection, row: AttemptRow, answer: str) -> None:
         """Fail a run whose job sbatch refused."""
-        reason = f"sbatch refused it: {said}"
+        reason = f"sbatch refused it: {answer}"
         self.end_unrun(conn, row, FailureClass.REFUSED, reason)
         cause = Cause(CauseCode.REFUSED)
         queries.update_run(conn, row.run_id, state=RunState.FAILED, reason=reason, cause=cause)

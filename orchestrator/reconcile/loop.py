@@ -111,7 +111,7 @@ class Pass:
         if self.unread and not self.troubles:
             return True
         fresh = _fresh(self.snapshot)
-        taken_up = {one.run.id for one in self.actions if isinstance(one, Submit | SetRun)}
+        taken_up = {action.run.id for action in self.actions if isinstance(action, Submit | SetRun)}
         return self.snapshot.more and not self.troubles and bool(fresh) and fresh <= taken_up
 
 
@@ -157,7 +157,7 @@ class Reconciler:
         before = self._before if self._before.epoch == writer.epoch else _Before(writer.epoch)
         self._before = _Before(writer.epoch)
         drained = _Drained(time.monotonic() + LONGEST_DRAIN_S)
-        seen = self._folder.require()
+        folder_id = self._folder.require()
         recalled = self._recollection.recall(writer)
         self._drain(writer, before, drained)
         stored = read_open(self._store, self._campaign, self._skipped)
@@ -168,10 +168,10 @@ class Reconciler:
         writer.renew()  # where no run needs a look, nothing in between has
         record_activities(snapshot, writer)
         decided = _without_judgement(decide(snapshot), drained.unread)
-        decided = [one for one in decided if not (isinstance(one, Submit) and one.run.id in recalled.waiting)]
+        decided = [each for each in decided if not (isinstance(each, Submit) and each.run.id in recalled.waiting)]
         actions, away = self._environments.ready(decided, stored.configs.read, snapshot.workdir_away)
         self._skipped = self._skipped + _stuck(snapshot, decided, actions) if snapshot.more and _fresh(snapshot) else 0
-        self._require_unchanged(seen, actions)
+        self._require_unchanged(folder_id, actions)
         troubles = [
             *filter(None, (recalled.trouble, trouble)),
             *away,
@@ -198,22 +198,22 @@ class Reconciler:
         Yields errors and waits while another reconciler has the lease. Once a pass was possible, it does the same while
         a store, a shared folder or an environment is away, and waits twice as long each time, a minute at most.
         """
-        begun, away, poll_s = False, 0, poll_s or default_poll_s(self._campaign)
+        has_run, away, poll_s = False, 0, poll_s or default_poll_s(self._campaign)
         while True:
             try:
                 done = self.run_pass()
                 yield done
                 if self.is_over(done):
                     return
-                begun = True
+                has_run = True
                 if done.goes_on:
                     away = 0
                     continue
             except (LeaseHeld, StaleLease) as exc:
-                begun, away = True, 0
+                has_run, away = True, 0
                 yield exc
             except (*AWAY, Unreachable) as exc:
-                if not begun:
+                if not has_run:
                     raise
                 yield exc
                 away += 1
@@ -221,18 +221,18 @@ class Reconciler:
                 away = 0
             sleep(min(poll_s * 2 ** min(away, 9), max(poll_s, LONGEST_REST_S)))
 
-    def _require_unchanged(self, seen: FolderId, actions: Sequence[Action]) -> None:
+    def _require_unchanged(self, folder_id: FolderId, actions: Sequence[Action]) -> None:
         """Make sure that the folder was there all the time: files seemed to be missing while it was away."""
-        known = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
-        ended = self._with_folder([action.attempt for action in known.values()])
-        if self._folder.require() != seen or any(_has_appeared(known[row.id]) for row in ended):
+        finishes = {action.attempt.id: action for action in actions if isinstance(action, Finish)}
+        ended = self._with_folder([action.attempt for action in finishes.values()])
+        if self._folder.require() != folder_id or any(_has_appeared(finishes[row.id]) for row in ended):
             raise Unreachable("the shared folder was unavailable for a moment", "the next pass looks again")
         self._folder.complete()
 
     def _with_folder(self, rows: Sequence[AttemptRow]) -> list[AttemptRow]:
         """The first agent of a run makes its folder: without it, there are no files."""
-        made = run_folders(self.paths) if rows else set()
-        return [row for row in rows if run_folder(row) in made]
+        folders = run_folders(self.paths) if rows else set()
+        return [row for row in rows if run_folder(row) in folders]
 
     def _drain(self, writer: FencedWriter, before: _Before, drained: _Drained) -> None:
         """Spools of runs that are settled for long are read once."""
@@ -241,8 +241,8 @@ class Reconciler:
             # Since the last pass, hours may have gone by without one, or the clock may have been set back.
             late_s = min(now_s, before.drained_s or now_s) - LATE_S
             spools = open_runs.unread_spools(conn, self._campaign.id, late_s, ended=before.drained_s is None)
-        made = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
-        rows = self._rows(attempt_id for attempt_id, name in spools if name in made)
+        folders = run_folders(self.paths) if spools else set()  # the first agent of a run makes its folder
+        rows = self._rows(attempt_id for attempt_id, name in spools if name in folders)
         drain(writer, rows, drained)
 
     def _rows(self, attempt_ids: Iterable[int]) -> Iterator[AttemptRow]:
@@ -275,8 +275,8 @@ def _asks(campaign: CampaignRow) -> tuple[object, ...]:
 
 
 def _fresh(snapshot: Snapshot) -> set[int]:
-    everyone = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
-    return {run.id for run in everyone if run.state is RunState.PENDING and not run.generation}
+    all_runs = [*(view.run for view in snapshot.runs), *(broken.run for broken in snapshot.broken)]
+    return {run.id for run in all_runs if run.state is RunState.PENDING and not run.generation}
 
 
 def _stuck(snapshot: Snapshot, decided: Sequence[Action], ready: Sequence[Action]) -> int:
@@ -294,11 +294,11 @@ def _without_judgement(decided: Sequence[Action], unread: Collection[int]) -> li
 
 
 def _has_appeared(finish: Finish) -> bool:
-    known = {outcome.node_rank for outcome in finish.ended.outcomes}
+    node_ranks = {outcome.node_rank for outcome in finish.ended.outcomes}
     paths, mine = attempt_paths(finish.attempt), Identity.of(finish.attempt)
     if is_foreign(finish.attempt):
         return False
-    late = (NodeOutcome.read(paths.outcome(node)) for node in range(finish.attempt.nodes) if node not in known)
+    late = (NodeOutcome.read(paths.outcome(node)) for node in range(finish.attempt.nodes) if node not in node_ranks)
     return any(outcome is not None and mine.owns(vars(outcome)) for outcome in late)
 
 
@@ -333,9 +333,9 @@ def drain(writer: FencedWriter, rows: Iterable[AttemptRow], drained: _Drained) -
             paths = attempt_paths(row)
             gpus = [paths.gpu_spool(node) for node in range(row.nodes)]
             spools = AttemptSpools(row.id, paths.metrics, paths.forward_spool, gpus)
-            seen = partial(_seen, writer, row, offsets) if first else None
+            position_of = partial(_seen, writer, row, offsets) if first else None
             try:
-                if drain_attempt(writer.store, spools, seen, writer.renew, stretches=1):
+                if drain_attempt(writer.store, spools, position_of, writer.renew, stretches=1):
                     left.append(row)
             except (StoreUnreachable, StaleLease):
                 raise

@@ -102,8 +102,8 @@ def observe(
     except Unreachable as exc:
         trouble = exc
     else:
-        known = listing.jobs.keys() | listing.rivals.keys()
-        missing = {row.token for row in active if row.job_key not in known}
+        listed = listing.jobs.keys() | listing.rivals.keys()
+        missing = {row.token for row in active if row.job_key not in listed}
         require_same_cluster(missing, paths, executor)
     folder = _Folder(paths)
     news = {key for key, ledger in stored.ledgers.items() if ledger != (ledgers or {}).get(key)}
@@ -149,8 +149,8 @@ def list_jobs(
 
 def _waited(stored: Stored) -> Iterator[WaitedJob]:
     now_s, heard_s = stored.now_s, stored.heard_s or 0.0
-    for one in stored.waiting:
-        yield WaitedJob(*one.job_key, one.job_id, _ago_s(max(heard_s, one.created_s), now_s))
+    for attempt in stored.waiting:
+        yield WaitedJob(*attempt.job_key, attempt.job_id, _ago_s(max(heard_s, attempt.created_s), now_s))
     for row in stored.active:
         if row.state is AttemptState.QUEUED and row.job_id:
             absence = Absence.of(row)
@@ -225,11 +225,11 @@ def _views(
     return tuple(views), tuple(broken), failed
 
 
-def _broken(run: RunRow, stored: Stored, listing: JobListing, why: str) -> BrokenRun:
+def _broken(run: RunRow, stored: Stored, listing: JobListing, reason: str) -> BrokenRun:
     rows = tuple(stored.attempts.get(run.id, ()))
     active = rows[-1] if rows and rows[-1].state not in TERMINAL_ATTEMPT else None
     job, _ = _job(active, listing, "") if active else (None, ())
-    return BrokenRun(run, active, job, why)
+    return BrokenRun(run, active, job, reason)
 
 
 def _run_view(run: RunRow, stored: Stored, listing: JobListing, folder: _Folder, metrics: RunMetrics) -> RunView:
@@ -268,10 +268,10 @@ def _lives(attempt: AttemptView) -> bool:
 
 def _by_losses(attempt: AttemptView) -> bool:
     """Return whether an attempt that has just ended made no step on any node, or completed without an outcome."""
-    made = (outcome.last_step for outcome in attempt.outcomes)
+    steps = (outcome.last_step for outcome in attempt.outcomes)
     if not attempt.complete:
         return attempt.job is not None and attempt.job.state == "COMPLETED"
-    return attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in made)
+    return attempt.active and all((step or 0) <= (attempt.start_step or 0) for step in steps)
 
 
 def _same(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
@@ -297,7 +297,7 @@ def _untouched(run: RunRow, rows: Sequence[AttemptRow], listing: JobListing) -> 
 
 def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: CampaignPaths) -> int:
     train = config_changes.changed(config, config_changes.parse(last.changes)).train
-    found = checkpoint.newest_verified(
+    newest = checkpoint.newest_verified(
         paths.run(run.name).checkpoints(run.config_hash),
         run.config_hash,
         config.world_size(),
@@ -305,7 +305,7 @@ def _saved_step(run: RunRow, config: RunConfig, last: AttemptRow, paths: Campaig
         arrangement=arrangement(train.model_dump()) if config.command is None else None,
         check_digests=False,
     )
-    return found.step if found else 0
+    return newest.step if newest else 0
 
 
 def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Folder) -> AttemptView:
@@ -315,8 +315,8 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     names = names_in(files)
     if is_there(files.claim, names) and is_foreign(row):
         return AttemptView(row, _job(row, listing, "")[0], foreign=True)
-    taken = is_there(files.claim, names)
-    claim = job_claim(files, row.token) if taken else None
+    has_claim = is_there(files.claim, names)
+    claim = job_claim(files, row.token) if has_claim else None
     claimed_by = str((claim or {}).get("job_id", ""))
     job, rivals = _job(row, listing, claimed_by)
     record = (
@@ -324,7 +324,7 @@ def _attempt_view(row: AttemptRow, run: RunRow, listing: JobListing, folder: _Fo
     )
     if job and (claim is not None or (record and record.begun)) and job.cancelled_in_queue and job.inferred:
         job = None  # it did begin: what Slurm says of its array lags
-    revoked = taken and claim is None and files.claim.exists()
+    revoked = has_claim and claim is None and files.claim.exists()
     if job and job.terminal and revoked and record is None:
         job = None  # the reconciler took the claim first: this job has run nothing
     mine = Identity.of(row)
@@ -362,7 +362,7 @@ def _damaged(stored: Stored, paths: CampaignPaths) -> dict[str, str]:
     waiting = (run for run in stored.runs if run.state is RunState.HELD or run.state not in SETTLED_RUN)
     codes = {run.code for run in waiting}
     troubles = {code: CopyPaths(paths.code(code)).trouble() for code in codes if is_copy(code)}
-    return {code: why for code, why in troubles.items() if why}
+    return {code: reason for code, reason in troubles.items() if reason}
 
 
 def _nodes(stored: Stored, executor: Executor) -> int | None:
@@ -376,10 +376,10 @@ def _nodes(stored: Stored, executor: Executor) -> int | None:
 def _storage(stored: Stored, paths: CampaignPaths) -> str | None:
     """Test the campaign's folder only if a run waits for it."""
     waiting = [run.id for run in stored.runs if waits_for_storage(run, stored.attempts.get(run.id, ()))]
-    needed = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
+    required_bytes = max((stored.checkpoint_bytes.get(run_id, 0) for run_id in waiting), default=0)
     if not waiting:
         return None
-    trouble = trouble_of(paths.dir, needed)
+    trouble = trouble_of(paths.dir, required_bytes)
     return trouble.why if trouble else ""
 
 

@@ -51,13 +51,13 @@ def starting_fit(view: RunView, last: AttemptRow | None, ledgers: Ledgers) -> Fi
     """
     changes = config_changes.parse(last.changes) if last else ()
     train = view.config.train
-    asked = train.fixed_micro_batch
-    micro = (last.micro_batch if last else None) or asked
+    requested = train.fixed_micro_batch
+    micro = (last.micro_batch if last else None) or requested
     ledger = _ledger(view, changes, ledgers)
-    if ledger is None or not train.global_batch or not asked:
+    if ledger is None or not train.global_batch or not requested:
         return Fit(micro, changes)
     choice = prediction.start_micro_batch(
-        train.global_batch, train.data_parallel(view.config.world_size()), asked, ledger
+        train.global_batch, train.data_parallel(view.config.world_size()), requested, ledger
     )
     if micro and choice.predicted_gb is None:  # nothing was measured that would make a larger one fit
         return Fit(min(micro, choice.micro_batch), changes, None, choice.why)
@@ -78,8 +78,8 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
         and config_changes.EXPANDABLE_SEGMENTS not in last.changes
         and not too_big
     ):
-        why = "memory was free but fragmented, tried with expandable segments"
-        return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, why)
+        reason = "memory was free but fragmented, tried with expandable segments"
+        return Fit(micro, (*last.changes, config_changes.EXPANDABLE_SEGMENTS), None, reason)
     if not batch or not micro:
         hint = "set train.global_batch and train.micro_batch, so that a smaller micro-batch can be tried"
         return NoFit(f"{last.reason} · {hint}")
@@ -87,8 +87,8 @@ def after_out_of_memory(view: RunView, history: Sequence[EndedAttempt], ledgers:
         return _next_change(view, last, micro, before.row.micro_batch)
     shares = view.config.train.data_parallel(view.config.world_size())
     if choice := prediction.after_oom(batch, shares, micro, ledger):
-        why = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
-        return Fit(choice.micro_batch, last.changes, choice.predicted_gb, why)
+        reason = f"out of memory at micro-batch {micro}, tried at {choice.micro_batch} with the same global batch"
+        return Fit(choice.micro_batch, last.changes, choice.predicted_gb, reason)
     return _next_change(view, last, micro)
 
 

@@ -58,8 +58,8 @@ class Origin:
         A folder outside the spec's may be on the compute nodes alone.
         """
         folder = Path(self.workdir)
-        seen = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
-        return self.workdir if seen and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises
+        beside_spec = bool(self.spec) and folder.is_relative_to(Path(self.spec).parent)
+        return self.workdir if beside_spec and not os.path.isdir(folder) else ""  # noqa: PTH112 - which never raises
 
     def missing(self, environ: Mapping[str, str]) -> list[str]:
         """Return the variables that an attempt would lack if this process submitted it."""
@@ -67,7 +67,7 @@ class Origin:
 
 
 def that_matter(
-    environ: Collection[str], *, read: Collection[str], setup: str, given: Collection[str], on_slurm: bool
+    environ: Collection[str], *, read: Collection[str], setup: str, explicit: Collection[str], on_slurm: bool
 ) -> list[str]:
     """Return the names in an environment that an attempt is likely to depend on.
 
@@ -75,10 +75,10 @@ def that_matter(
         environ: the names.
         read: names that the code reads, by its text.
         setup: the shell lines that run before the training: the variables that they use matter, those they set do not.
-        given: names that the spec itself sets.
+        explicit: names that the spec itself sets.
     """
     wanted = {*read, *_MENTIONED.findall(setup)}
-    set_anyway = {*given, *_ASSIGNED.findall(setup), *(_BY_SLURM if on_slurm else ())}
+    set_anyway = {*explicit, *_ASSIGNED.findall(setup), *(_BY_SLURM if on_slurm else ())}
     if _MODULES.search(setup):
         set_anyway |= {"LOADEDMODULES", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME"}
     return sorted(

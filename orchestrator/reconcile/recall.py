@@ -124,13 +124,13 @@ class Recollection:
         tasks = [task for token in sorted(forgotten) for task in self._tasks(token)]
         if not tasks:
             return Recalled()
-        found = self._sorted_out(tasks, runs, writer)
-        self._fence(found.passed)
-        if found.attempts or found.passed:
+        sorted_tasks = self._sorted_out(tasks, runs, writer)
+        self._fence(sorted_tasks.passed)
+        if sorted_tasks.attempts or sorted_tasks.passed:
             with writer.write() as conn:
-                self._record(conn, found, writer)
-        done = {row.id for row, _ in found.passed} | found.attempts.keys() | found.waiting
-        return Recalled(frozenset(found.waiting), _behind(len(done)) if done else None)
+                self._record(conn, sorted_tasks, writer)
+        done = {row.id for row, _ in sorted_tasks.passed} | sorted_tasks.attempts.keys() | sorted_tasks.waiting
+        return Recalled(frozenset(sorted_tasks.waiting), _behind(len(done)) if done else None)
 
     def _names(self) -> set[str]:
         try:
@@ -143,64 +143,66 @@ class Recollection:
         path = payloads_file(self._paths.batch(token))
         with suppress(FileNotFoundError, Distrusted, ValueError):
             for index, raw in enumerate(read_array(open_trusted(path, self._paths.root), path)):
-                said = decode(_Submitted, raw)
-                if said.token == token:
-                    yield _Task(token, index, said)
+                submitted = decode(_Submitted, raw)
+                if submitted.token == token:
+                    yield _Task(token, index, submitted)
 
     def _sorted_out(self, tasks: Sequence[_Task], runs: Mapping[str, RunRow], writer: FencedWriter) -> _Found:
         """A submission is recorded as a whole, once it is the next one of all of its runs."""
         open_tasks = [t for t in tasks if t.said.run in runs and t.said.generation > runs[t.said.run].generation]
         oldest: dict[str, int] = {}
-        for _, _, said in open_tasks:
-            oldest[said.run] = min(said.generation, oldest.get(said.run, said.generation))
+        for _, _, submitted in open_tasks:
+            oldest[submitted.run] = min(submitted.generation, oldest.get(submitted.run, submitted.generation))
         with writer.store.read() as conn:
             rows = list(open_runs.attempts_of_runs(conn, [runs[name].id for name in oldest]))
         active = {row.run_id for row in rows if row.state not in TERMINAL_ATTEMPT}
         late = {t.token for t in open_tasks if t.said.generation > oldest[t.said.run] or runs[t.said.run].id in active}
-        found = _Found()
+        result = _Found()
         for task in open_tasks:
             run = runs[task.said.run]
             if task.token in late:
-                found.waiting.add(run.id)
+                result.waiting.add(run.id)
             elif self._is_same(run, task.said):
-                found.attempts[run.id] = run, self._attempt(run, task)
+                result.attempts[run.id] = run, self._attempt(run, task)
             else:
-                found.passed.append((run, task))
-        return found
+                result.passed.append((run, task))
+        return result
 
-    def _is_same(self, run: RunRow, said: _Submitted) -> bool:
+    def _is_same(self, run: RunRow, submitted: _Submitted) -> bool:
         """Return whether an attempt is of the present experiment of its run.
 
         In a campaign that was recorded anew, it must have its variables, too: nobody knows the spec of before.
         """
-        same = said.config_hash == run.config_hash
+        same = submitted.config_hash == run.config_hash
         with suppress(Exception):
-            return same and (said.recorded_s == self._recorded_s or dict(run_config(run).env) == dict(said.env))
+            return same and (
+                submitted.recorded_s == self._recorded_s or dict(run_config(run).env) == dict(submitted.env)
+            )
         return False
 
     def _attempt(self, run: RunRow, task: _Task) -> NewAttempt:
-        said = task.said
+        submitted = task.said
         key = None
         with suppress(Exception):  # a configuration that cannot be read is told where its run is looked at
-            key = memory_key(config_changes.changed(run_config(run), config_changes.parse(said.changes)))
+            key = memory_key(config_changes.changed(run_config(run), config_changes.parse(submitted.changes)))
         return NewAttempt(
             run_id=run.id,
-            generation=said.generation,
+            generation=submitted.generation,
             token=task.token,
-            config_hash=said.config_hash,
-            micro_batch=said.micro_batch,
-            accumulation=said.accumulation,
-            world_size=said.nodes * said.ranks_per_node,
-            nodes=said.nodes,
+            config_hash=submitted.config_hash,
+            micro_batch=submitted.micro_batch,
+            accumulation=submitted.accumulation,
+            world_size=submitted.nodes * submitted.ranks_per_node,
+            nodes=submitted.nodes,
             executor="",
-            spool_path=str(self._paths.run(run.name).attempt(said.generation).metrics),
-            retry_epoch=said.retry_epoch,
+            spool_path=str(self._paths.run(run.name).attempt(submitted.generation).metrics),
+            retry_epoch=submitted.retry_epoch,
             array_index=task.task,
-            task=said.task,
-            position=said.position,
-            changes=said.changes,
+            task=submitted.task,
+            position=submitted.position,
+            changes=submitted.changes,
             memory_key=key,
-            code=Path(said.code).name,
+            code=Path(submitted.code).name,
         )
 
     def _fence(self, passed: Sequence[tuple[RunRow, _Task]]) -> None:
@@ -211,27 +213,27 @@ class Recollection:
         for token, indexes in of_batch.items():
             close_tasks(self._paths.batch(token), indexes)
 
-    def _record(self, conn: Connection, found: _Found, writer: FencedWriter) -> None:
+    def _record(self, conn: Connection, sorted_tasks: _Found, writer: FencedWriter) -> None:
         campaign = queries.campaign_by_id(conn, writer.campaign_id)
         assert campaign is not None
-        told, changes = [], dict[int, dict[str, object]]()
-        for run, task in found.passed:
-            said = f"attempt {task.said.generation} ({task.token}) is of another experiment: it is not taken over"
-            told.append(queries.NewEvent(PASSED_OVER, said, run.id))
+        events, changes = [], dict[int, dict[str, object]]()
+        for run, task in sorted_tasks.passed:
+            message = f"attempt {task.said.generation} ({task.token}) is of another experiment: it is not taken over"
+            events.append(queries.NewEvent(PASSED_OVER, message, run.id))
             changes[run.id] = {"generation": task.said.generation}
         new = []
-        for run, one in found.attempts.values():
-            new.append(replace(one, executor=campaign.executor))
-            epoch = max(run.retry_epoch, one.retry_epoch)
-            wanted = {"desired": "run"} if one.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
+        for run, attempt in sorted_tasks.attempts.values():
+            new.append(replace(attempt, executor=campaign.executor))
+            epoch = max(run.retry_epoch, attempt.retry_epoch)
+            wanted = {"desired": "run"} if attempt.retry_epoch > run.retry_epoch and run.desired not in WANTED else {}
             state = {"state": RunState.QUEUED, "reason": "", "not_before_s": None, "retry_epoch": epoch}
-            changes[run.id] = {**state, **wanted, "generation": one.generation}
+            changes[run.id] = {**state, **wanted, "generation": attempt.generation}
         queries.change_runs(conn, changes)
         rows: list[AttemptRow] = queries.attempts_of(conn, queries.insert_attempts(conn, new))
         for row in rows:
-            said = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
-            told.append(queries.NewEvent(RECALLED, said, row.run_id, row.id))
-        queries.add_events(conn, writer.campaign_id, told)
+            message = f"attempt {row.generation} ({row.token}) was submitted, and this store did not know it"
+            events.append(queries.NewEvent(RECALLED, message, row.run_id, row.id))
+        queries.add_events(conn, writer.campaign_id, events)
 
 
 def _behind(runs: int) -> Unreachable:

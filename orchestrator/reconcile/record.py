@@ -53,7 +53,9 @@ def record(actions: Iterable[Action], writer: FencedWriter, failures: Failures) 
             run_id: refusal(conn, partial(_record_parts, conn, {run_id: part}, writer))
             for run_id, part in parts.items()
         }
-    failures.aside += [_unrecorded(run_id, parts[run_id], in_words(why)) for run_id, why in refused.items() if why]
+    failures.aside += [
+        _unrecorded(run_id, parts[run_id], in_words(reason)) for run_id, reason in refused.items() if reason
+    ]
 
 
 def set_aside(action: SetAside, writer: FencedWriter) -> Unreachable | None:
@@ -123,11 +125,11 @@ class _Changes:
     def write(self) -> None:
         """Write all changes."""
         for some in in_pieces("attempts recorded", list(self._attempts)):
-            queries.change_attempts(self._conn, {found: self._attempts[found] for found in some})
+            queries.change_attempts(self._conn, {row_id: self._attempts[row_id] for row_id in some})
         for some in in_pieces("runs recorded", list(self._runs)):
-            queries.change_runs(self._conn, {found: self._runs[found] for found in some})
-        for told in in_pieces("events recorded", self._told):
-            queries.add_events(self._conn, self._writer.campaign_id, told)
+            queries.change_runs(self._conn, {row_id: self._runs[row_id] for row_id in some})
+        for events in in_pieces("events recorded", self._told):
+            queries.add_events(self._conn, self._writer.campaign_id, events)
         for finish in self._ends:
             remember_end(self._conn, finish.attempt, finish.verdict.kind)
 
@@ -169,8 +171,8 @@ class _Changes:
     def _note_absence(self, action: NoteAbsence) -> None:
         row = action.attempt
         before = {name: value for name, value in self._evidence.get(row.id, {}).items() if name != ABSENCE}
-        known = {ABSENCE: asdict(action.absence)} if action.absence else {}
-        self._change(row, ACTIVE_ATTEMPT, evidence={**before, **known})
+        absence = {ABSENCE: asdict(action.absence)} if action.absence else {}
+        self._change(row, ACTIVE_ATTEMPT, evidence={**before, **absence})
 
     def _finish(self, action: Finish) -> None:
         row, verdict, ended = action.attempt, action.verdict, action.ended
@@ -196,15 +198,15 @@ class _Changes:
             self._ends.append(action)
 
 
-def _unrecorded(run_id: int, actions: Iterable[Action], why: str) -> SetAside:
+def _unrecorded(run_id: int, actions: Iterable[Action], reason: str) -> SetAside:
     """The store refuses the part of a run: its end is recorded without the evidence."""
     finish = next((action for action in actions if isinstance(action, Finish)), None)
     if finish is None:
         over = all(isinstance(action, SetRun) for action in actions)
-        return SetAside(run_id, why, RunState.HELD if over else None)
+        return SetAside(run_id, reason, RunState.HELD if over else None)
     ended = replace(finish.ended, job=None, outcomes=())
-    bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(why), ended=ended)
-    return SetAside(run_id, why, RunState.HELD, bare)
+    bare = replace(finish, state=AttemptState.FAILED, verdict=unreadable(reason), ended=ended)
+    return SetAside(run_id, reason, RunState.HELD, bare)
 
 
 def _lasted_s(action: Finish) -> float:
@@ -279,17 +281,19 @@ def record_activities(snapshot: Snapshot, writer: FencedWriter) -> None:
     if changed := activities(snapshot):
         with writer.write() as conn:
             states = queries.lock_attempts(conn, list(changed))
-            seen = {found: vars(now) for found, now in changed.items() if states.get(found) in ACTIVE_ATTEMPT}
-            queries.change_attempts(conn, seen)
+            activities_by_id = {
+                attempt_id: vars(now) for attempt_id, now in changed.items() if states.get(attempt_id) in ACTIVE_ATTEMPT
+            }
+            queries.change_attempts(conn, activities_by_id)
 
 
 def activities(snapshot: Snapshot) -> dict[int, Activity]:
     """Return the changed activities of attempts that may still run, by id."""
     newest = (view.latest for view in snapshot.runs)
-    found = ((attempt, _activity(attempt, snapshot.now_s)) for attempt in newest if attempt and attempt.active)
+    pairs = ((attempt, _activity(attempt, snapshot.now_s)) for attempt in newest if attempt and attempt.active)
     return {
         attempt.row.id: now
-        for attempt, now in found
+        for attempt, now in pairs
         if now and (now.phase, now.node_list) != (attempt.row.phase, attempt.row.node_list)
     }
 

@@ -59,14 +59,14 @@ class _Next:
 
 def first_attempt(view: RunView, context: PassContext) -> Iterator[Action]:
     """Start a run that has no attempt yet, or none that counts."""
-    why = "its experiment has changed" if view.run.generation else "first attempt"
+    reason = "its experiment has changed" if view.run.generation else "first attempt"
     last = latest_of_configuration(view)
     if last and last.failure_class == FailureClass.RETURNED:
-        why = str(last.evidence.get("reason", ""))
+        reason = str(last.evidence.get("reason", ""))
     elif view.run.retry_epoch:
         longer = last is not None and has_more_steps(ended_attempt(last), view.run)
-        why = "it has more steps now" if longer else "asked for again"
-    yield from _submit(view, (), _Next(why), context)
+        reason = "it has more steps now" if longer else "asked for again"
+    yield from _submit(view, (), _Next(reason), context)
 
 
 def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassContext) -> Iterator[Action]:
@@ -75,8 +75,8 @@ def next_attempt(view: RunView, history: Sequence[EndedAttempt], context: PassCo
     if end := _end(view, last):
         yield from set_run(view, *end)
     elif same := same_end_before(history):
-        again = f"the same error at the same place ended attempt {same.row.generation}: retrying would not help"
-        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {again}")
+        advice = f"the same error at the same place ended attempt {same.row.generation}: retrying would not help"
+        yield from set_run(view, RunState.FAILED, f"{last.with_hint} · {advice}")
     elif last.kind.policy.retry is RetryMode.SMALLER:
         yield from _fitted(view, history, context)
     elif used_up := _used_up(view, history):  # before it waits: no folder is tested for a run that has failed
@@ -145,8 +145,8 @@ def _within(view: RunView, history: Sequence[EndedAttempt], budget: Budget, cont
         wait_s = _backoff(view, last, tries, min(budget.longest_wait_s, view.retry.max_backoff_s))
         moves = last.host and (last.kind.policy.elsewhere or last.rule == SET_UP) and _has_others(last, context)
         elsewhere = (last.host,) if moves else ()
-        why = f"{last.reason}, tried again ({tries} of {allowed})"
-        yield from _submit(view, history, _Next(why, last.ended_s, wait_s, exclude=elsewhere), context)
+        reason = f"{last.reason}, tried again ({tries} of {allowed})"
+        yield from _submit(view, history, _Next(reason, last.ended_s, wait_s, exclude=elsewhere), context)
 
 
 def _has_others(last: EndedAttempt, context: PassContext) -> bool:
@@ -176,15 +176,15 @@ def _submit(view: RunView, history: Sequence[EndedAttempt], how: _Next, context:
     fit = how.fit or oom_policy.starting_fit(
         view, history[-1].row if history else latest_of_configuration(view), context.ledgers
     )
-    why = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
+    reason = how.why if how.fit or not fit.why else f"{how.why}; {fit.why}"
     # a run that waits for room shows as pending, also when its last attempt has just ended
-    yield from set_run(view, RunState.PENDING, why if history else "")
+    yield from set_run(view, RunState.PENDING, reason if history else "")
     yield Submit(
         run=view.run,
         config=view.config,
         generation=max(view.run.generation, view.begun) + 1,
         micro_batch=fit.micro_batch,
-        why=why,
+        why=reason,
         mem_scale=MEM_GROWTH ** count(history, FailureClass.HOST_OOM),
         changes=fit.changes,
         predicted_gb=fit.predicted_gb,

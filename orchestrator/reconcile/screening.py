@@ -73,9 +73,9 @@ class _Figure:
     of: Callable[[Screening], float | None]
     higher: bool = True
 
-    def good(self, one: Screening) -> float | None:
+    def good(self, screening: Screening) -> float | None:
         """Return the figure such that more is better; None if it is unknown, or no number."""
-        value = self.of(one)
+        value = self.of(screening)
         return None if value is None or not math.isfinite(value) else value if self.higher else -value
 
 
@@ -123,7 +123,11 @@ class ScreeningRule:
     def left_out(self, measured: Mapping[str, Screening]) -> list[str]:
         """Return the names of the points that do not run in full; a point without a figure runs."""
         if self.keep == PARETO:
-            return [name for name, one in measured.items() if any(self._beats(b, one) for b in measured.values())]
+            return [
+                name
+                for name, screening in measured.items()
+                if any(self._beats(b, screening) for b in measured.values())
+            ]
         ranked = self._ranked(measured)
         if isinstance(self.keep, int):
             return ranked[self.keep :]
@@ -131,21 +135,21 @@ class ScreeningRule:
         return [name for name in ranked if self._behind(measured[name], measured[ranked[0]]) > share]
 
     def _ranked(self, measured: Mapping[str, Screening]) -> list[str]:
-        known = {name: good for name, one in measured.items() if (good := self._by.good(one)) is not None}
-        return sorted(known, key=lambda name: -known[name])
+        values = {name: good for name, screening in measured.items() if (good := self._by.good(screening)) is not None}
+        return sorted(values, key=lambda name: -values[name])
 
-    def _behind(self, one: Screening, best: Screening) -> float:
+    def _behind(self, screening: Screening, best: Screening) -> float:
         """The part by which a point is worse than the best."""
-        mine, top = self._by.of(one), self._by.of(best)
+        mine, top = self._by.of(screening), self._by.of(best)
         if not mine or not top:
             return 0.0
         return 1 - mine / top if self._by.higher else mine / top - 1
 
-    def _beats(self, other: Screening, one: Screening) -> bool:
-        pairs = [(each.good(other), each.good(one)) for each in self._front]
-        known = [(theirs, mine) for theirs, mine in pairs if theirs is not None and mine is not None]
-        clearly = any(theirs - mine > NOISE * abs(mine) for theirs, mine in known)
-        return bool(known) and clearly and all(theirs >= mine for theirs, mine in known)
+    def _beats(self, other: Screening, screening: Screening) -> bool:
+        pairs = [(each.good(other), each.good(screening)) for each in self._front]
+        values = [(theirs, mine) for theirs, mine in pairs if theirs is not None and mine is not None]
+        clearly = any(theirs - mine > NOISE * abs(mine) for theirs, mine in values)
+        return bool(values) and clearly and all(theirs >= mine for theirs, mine in values)
 
 
 def gates(
@@ -179,8 +183,8 @@ def _of_group(
 ) -> dict[str, tuple[RunState, str]]:
     open_runs = [run for run in group.values() if run.state in UNSETTLED_RUN]
     if open_runs:
-        why = f"waits for the screening: {len(group) - len(open_runs)} of {count(len(group), 'point')} done"
-        return dict.fromkeys(group, (RunState.PENDING, why))
+        reason = f"waits for the screening: {len(group) - len(open_runs)} of {count(len(group), 'point')} done"
+        return dict.fromkeys(group, (RunState.PENDING, reason))
     ended = {point: run for point, run in group.items() if run.state is not RunState.COMPLETED}
     lost = {point: (RunState.SCREENED, _no_result(run)) for point, run in ended.items()}
     figures = {point: measured.get(run.id, Screening()) for point, run in group.items() if point not in ended}
@@ -189,8 +193,8 @@ def _of_group(
 
 def _no_result(run: RunRow) -> str:
     ends = {RunState.FAILED: "failed", RunState.HELD: "is held"}
-    why = f": {run.reason}" if run.reason else ""
-    return f"its screening run {run.name} {ends.get(run.state, 'was cancelled')}{why}"
+    reason = f": {run.reason}" if run.reason else ""
+    return f"its screening run {run.name} {ends.get(run.state, 'was cancelled')}{reason}"
 
 
 def work_of(config: Mapping[str, Any]) -> str:
@@ -207,5 +211,5 @@ def point_of(params: Mapping[str, Any]) -> str:
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value) and value > 0]
-    return statistics.median(known) if known else None
+    finite = [value for value in values if value is not None and math.isfinite(value) and value > 0]
+    return statistics.median(finite) if finite else None

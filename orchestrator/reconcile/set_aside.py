@@ -37,13 +37,13 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError | UserError):
         return message
     place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
-    return f"{type(error).__name__}: {message}{where}"
+    location = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in place)
+    return f"{type(error).__name__}: {message}{location}"
 
 
-def unreadable(why: str) -> Verdict:
+def unreadable(reason: str) -> Verdict:
     """Return the verdict on an attempt without readable evidence: to try again would not show more."""
-    return Verdict(FailureClass.CRASH, why, HINT, rule=EVIDENCE)
+    return Verdict(FailureClass.CRASH, reason, HINT, rule=EVIDENCE)
 
 
 def may_pass(error: BaseException) -> bool:
@@ -62,7 +62,7 @@ def give_up_spool(row: AttemptRow, error: Exception, writer: FencedWriter) -> Un
     if may_pass(error):
         return Unreachable(message, "nothing is lost; the next pass tries again", about="metrics")
     with writer.write() as conn:
-        known = queries.events_of_kind(conn, row.run_id, UNREAD)
-        if all(event.attempt_id != row.id for event in known):
+        events = queries.events_of_kind(conn, row.run_id, UNREAD)
+        if all(event.attempt_id != row.id for event in events):
             writer.event(conn, UNREAD, message, row)
     return None

@@ -47,8 +47,8 @@ class Absence:
     @classmethod
     def of(cls, row: AttemptRow) -> Absence | None:
         """Return the stored absence; None while the job is listed."""
-        found = row.evidence.get(ABSENCE)
-        return cls(found["since_s"], tuple(found["signs"]), found["listed_all"]) if found else None
+        stored = row.evidence.get(ABSENCE)
+        return cls(stored["since_s"], tuple(stored["signs"]), stored["listed_all"]) if stored else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class AttemptView:
     @property
     def start_step(self) -> int | None:
         """The first step, by its agents or its metrics."""
-        known = self.start.start_step if self.start else None
-        return self.row.start_step if known is None else known
+        step = self.start.start_step if self.start else None
+        return self.row.start_step if step is None else step
 
     @property
     def active(self) -> bool:
@@ -171,7 +171,7 @@ class RunView:
             "slurm": ("slurm.mem", config.slurm.mem),
             "local": ("local.mem_per_process", config.local.mem_per_process),
         }
-        field, asked = limits[config.executor]
+        field, requested = limits[config.executor]
         return Ended(
             job=attempt.job,
             outcomes=attempt.outcomes,
@@ -180,7 +180,7 @@ class RunView:
             steps_decide=self.config.command is None,
             on_cpu=trains_on_cpu(config),
             resizable=config.command is None or bool(train.global_batch and train.fixed_micro_batch),
-            host_memory=(field, asked or ""),
+            host_memory=(field, requested or ""),
             agent_lines=attempt.lines,
             set_up=attempt.set_up,
             known_start_step=attempt.start_step,
@@ -249,19 +249,21 @@ def sort_out(
     """
     length, look, shared = 0, [], set()
     news_of: dict[tuple[str, Cause | None], list[int]] = defaultdict(list)
-    for one in waiting:
-        job = listing.jobs.get(one.job_key)
-        behind = job is not None and one.position is not None and not (job.pending or job.terminal)
-        waits = (job.pending or behind) and job.job_id == one.job_id if job else not listed
-        if not waits or one.name in folders or one.memory_key in news:
-            look.append(one.run_id)
+    for attempt in waiting:
+        job = listing.jobs.get(attempt.job_key)
+        behind = job is not None and attempt.position is not None and not (job.pending or job.terminal)
+        waits = (job.pending or behind) and job.job_id == attempt.job_id if job else not listed
+        if not waits or attempt.name in folders or attempt.memory_key in news:
+            look.append(attempt.run_id)
             continue
         length += 1
-        if one.position is not None:
-            shared.add(one.job_key)
-        why = waits_for_turn(one.job_id, one.position) if behind else waits_because(job.reason if job else "")
-        if why[0] != one.reason:
-            news_of[why].append(one.run_id)
+        if attempt.position is not None:
+            shared.add(attempt.job_key)
+        reason = (
+            waits_for_turn(attempt.job_id, attempt.position) if behind else waits_because(job.reason if job else "")
+        )
+        if reason[0] != attempt.reason:
+            news_of[reason].append(attempt.run_id)
     return Queue(length, shared, news_of), look
 
 
@@ -343,7 +345,9 @@ class Snapshot(StoreState):
         for key in self.queue.shared:
             wanted[key].add(0)  # of some run that waits
         newest = [(view.run, view.latest.row) for view in self.runs if view.latest and self.is_desired(view)]
-        newest += [(one.run, one.attempt) for one in self.broken if one.attempt and self.is_desired(one)]
+        newest += [
+            (attempt.run, attempt.attempt) for attempt in self.broken if attempt.attempt and self.is_desired(attempt)
+        ]
         for run, row in newest:
             if row.task is not None and row.state not in TERMINAL_ATTEMPT and row.retry_epoch == run.retry_epoch:
                 wanted[row.job_key].add(run.id)

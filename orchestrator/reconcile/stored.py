@@ -52,10 +52,10 @@ class Configs:
 
     def of(self, run: RunRow) -> RunConfig:
         """Return the configuration of a run. Raises any error that keeps it from being read."""
-        found = self._read.get(run.id)
-        if found is None:
-            found = self._read[run.id] = run_config(run, self._sections)
-        return found
+        config = self._read.get(run.id)
+        if config is None:
+            config = self._read[run.id] = run_config(run, self._sections)
+        return config
 
     def if_readable(self, run: RunRow) -> RunConfig | None:
         """Return it, or None for a run that cannot be read, which is reported when it is looked at."""
@@ -131,7 +131,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         most = _most(conn, store, fresh, len(ids) + len(waiting))
         begin, more = open_runs.fresh_runs(conn, campaign.id, most, skipped)
         runs, attempts = _read(conn, [*ids, *begin])
-        stored = _stored(conn, store, fresh, runs, attempts, [one.memory_key for one in waiting])
+        stored = _stored(conn, store, fresh, runs, attempts, [attempt.memory_key for attempt in waiting])
         lease = queries.read_lease(conn, lease_name(campaign.id))
         return replace(
             stored,
@@ -144,7 +144,7 @@ def read_open(store: Store, campaign: CampaignRow, skipped: int = 0) -> Stored:
         )
 
 
-def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> int | None:
+def _most(conn: Connection, store: Store, campaign: CampaignRow, running: int) -> int | None:
     """Return how many fresh runs to look at; None for all, as screening decides on them together."""
     if campaign.provenance.get("screen"):
         return None
@@ -152,7 +152,7 @@ def _most(conn: Connection, store: Store, campaign: CampaignRow, begun: int) -> 
     full_s = queries.newest_event_s(conn, campaign.id, QUEUE_FULL)
     if full_s is not None and store.now(conn) - full_s < QUEUE_FULL_S:
         return PROBED
-    return AT_ONCE if limit is None else min(AT_ONCE, max(PROBED, limit - begun))
+    return AT_ONCE if limit is None else min(AT_ONCE, max(PROBED, limit - running))
 
 
 def _read(conn: Connection, run_ids: Sequence[int]) -> tuple[list[RunRow], dict[int, list[AttemptRow]]]:
@@ -190,7 +190,7 @@ def _stored(
 def _gpu_seconds(store: Store, campaign: CampaignRow, now_s: float) -> float:
     with store.read() as conn:
         used = campaigns.rank_seconds(conn, lambda _: now_s, campaign.id).get(campaign.id, {})
-    return sum(seconds * gpus_per_rank(campaign.executor, *asked) for asked, seconds in used.items())
+    return sum(seconds * gpus_per_rank(campaign.executor, *requested) for requested, seconds in used.items())
 
 
 def _trained_on(store: Store, campaign_id: int) -> frozenset[str]:

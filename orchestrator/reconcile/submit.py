@@ -132,7 +132,7 @@ def _submit_apart(jobs: _Jobs, resources: dict[str, Any], target: _Target, failu
 def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[str, Any], _Jobs]]:
     """Return the jobs that are submitted together, with their resources; set aside runs that have none."""
     shapes: dict[str, list[Submit]] = defaultdict(list)
-    asked: dict[str, dict[str, Any]] = {}
+    requests: dict[str, dict[str, Any]] = {}
     kinds = job_request.Shapes()
     for action in actions:
         try:
@@ -143,10 +143,10 @@ def _batches(actions: Sequence[Submit], failures: Failures) -> list[tuple[dict[s
             failures.aside.append(SetAside(action.run.id, in_words(exc), RunState.HELD))
             continue
         shapes[key].append(action)
-        asked[key] = resources
+        requests[key] = resources
     jobs = {key: _jobs_of(group) for key, group in shapes.items()}
     return [
-        (asked[key], of_shape[start : start + ARRAY_LIMIT])
+        (requests[key], of_shape[start : start + ARRAY_LIMIT])
         for key, of_shape in jobs.items()
         for start in range(0, len(of_shape), ARRAY_LIMIT)
     ]
@@ -205,7 +205,7 @@ def _submit_batch(jobs: _Jobs, resources: dict[str, Any], target: _Target) -> No
     rows = write_intent(jobs, token, writer, paths, origin, shared=shared)
     if not rows:
         return
-    size = 1 + max(one.row.job_key[1] for one in rows)
+    size = 1 + max(element.row.job_key[1] for element in rows)
     folder, workdir = paths.batch(token), origin.workdir or None
     batch = JobArray(token, job_name(token), folder, size, resources, workdir=workdir, shared=shared)
     try:
@@ -285,7 +285,7 @@ def _submit_without_exclusions(group: Sequence[Submit], target: _Target) -> None
         _submit_batch(part, resources, target)
 
 
-def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
+def _refuse(rows: Sequence[Element], writer: FencedWriter, answer: str) -> None:
     # A job that has been faster keeps its claim, and the next pass finds it, as it does an attempt whose claim cannot
     # be taken for now.
     refused, failed = [], None
@@ -296,16 +296,16 @@ def _refuse(rows: Sequence[Element], writer: FencedWriter, said: str) -> None:
             failed = exc
     with writer.write() as conn:
         for row in refused:
-            writer.end_refused(conn, row, said)
+            writer.end_refused(conn, row, answer)
     if failed:
         raise storage.unwritable(failed) from failed
 
 
 def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: SubmissionUnclear) -> Unreachable:
     """Keep the intent: only the next listing shows whether there is a job. Returns the error."""
-    known = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
+    evidence = {UNCLEAR: {"said": last_words(str(unclear)), "full": unclear.full, "objects": unclear.objects}}
     with writer.write() as conn:
-        queries.change_attempts(conn, {row.id: {"evidence": known} for row, *_ in rows})
+        queries.change_attempts(conn, {row.id: {"evidence": evidence} for row, *_ in rows})
         for row, *_ in rows:
             writer.event(conn, "submission.unclear", str(unclear), row)
     if unclear.full:
@@ -317,10 +317,10 @@ def _left_open(rows: Sequence[Element], writer: FencedWriter, unclear: Submissio
 def _withdraw(rows: Sequence[Element], writer: FencedWriter, exc: Exception) -> None:
     with writer.write() as conn:
         queries.withdraw_attempts(conn, [row.id for row, *_ in rows])
-        which = f"attempt {rows[0].row.generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
+        subject = f"attempt {rows[0].row.generation} was" if len(rows) == 1 else f"attempts of {len(rows)} runs were"
         run_id = rows[0].row.run_id if len(rows) == 1 else None
         if not _lately(conn, WITHDRAWN, writer):
-            queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{which} not submitted: {exc}", run_id=run_id)
+            queries.add_event(conn, writer.campaign_id, WITHDRAWN, f"{subject} not submitted: {exc}", run_id=run_id)
 
 
 def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
@@ -332,10 +332,10 @@ def _say_alive(batch: JobArray, writer: FencedWriter) -> None:
 def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> None:
     writer, paths = target.writer, target.paths
     make_below(paths.batches, batch.folder)
-    made = run_folders(paths)
+    folders = run_folders(paths)
     for row, action, _ in writer.renewing(rows):
         run = paths.run(action.run.name)
-        if row.generation == 1 and action.run.name not in made:
+        if row.generation == 1 and action.run.name not in folders:
             continue  # nothing of it can still run, and its agents make its folder
         try:
             make_below(paths.runs, run.dir)
@@ -348,7 +348,7 @@ def _write_files(rows: Sequence[Element], batch: JobArray, target: _Target) -> N
             raise RunUnwritable(exc) from exc
     writer.renew()
     make_closed(batch.folder)
-    write_payloads(payloads_file(batch.folder), [one.payload for one in rows])
+    write_payloads(payloads_file(batch.folder), [element.payload for element in rows])
     note_cluster(batch.folder, target.executor)
 
 
@@ -356,14 +356,14 @@ def _record_job_ids(rows: Sequence[Element], job_ids: Sequence[str], writer: Fen
     with writer.write() as conn:
         jobs = {row.id: job_ids[row.job_key[1]] for row, *_ in rows}
         queued = set(queries.mark_queued(conn, jobs))
-        told = [
+        events = [
             queries.NewEvent(
                 "submitted", f"attempt {row.generation} is {_place(row, jobs[row.id])}", row.run_id, row.id
             )
             for row, *_ in rows
             if row.id in queued
         ]
-        queries.add_events(conn, writer.campaign_id, told)
+        queries.add_events(conn, writer.campaign_id, events)
 
 
 def _place(row: AttemptRow, job_id: str) -> str:

@@ -97,7 +97,7 @@ class Turns:
 
         Raises an error of `AWAY` if the store is away at the start; later it yields the error and waits.
         """
-        begun, before_s = False, -math.inf
+        has_run, before_s = False, -math.inf
         while True:
             try:
                 now_s, turns = self._read()
@@ -106,12 +106,12 @@ class Turns:
                     self.close()
                 before_s = now_s
             except AWAY as exc:
-                if not begun:
+                if not has_run:
                     raise
                 yield exc
                 sleep(SLURM_POLL_S)
                 continue
-            begun = True
+            has_run = True
             if not turns:
                 return
             turn = next_turn(turns, now_s)
@@ -130,15 +130,15 @@ class Turns:
 
     def _read(self, without: Collection[int] = ()) -> tuple[float, list[Turn]]:
         with self._store.read() as conn:
-            now_s, known = self._store.now(conn), queries.list_campaigns(conn)
+            now_s, campaigns = self._store.now(conn), queries.list_campaigns(conn)
             lacking = queries.lacking_variables(conn)
-            complete = {row.id for row in known if not Origin.of(row.provenance).missing(os.environ)}
+            complete = {row.id for row in campaigns if not Origin.of(row.provenance).missing(os.environ)}
             left = queries.unsettled_campaigns(conn) | (lacking & complete)
-            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in known if row.id in left}
-        self._unfinished &= {row.id for row in known}
+            leases = {row.id: queries.read_lease(conn, lease_name(row.id)) for row in campaigns if row.id in left}
+        self._unfinished &= {row.id for row in campaigns}
         turns = [
             Turn(row, max(due_s(leases.get(row.id), now_s), self._rests_until_s.get(row.id, 0.0)))
-            for row in known
+            for row in campaigns
             if row.id not in without and (row.id in left or row.id in self._unfinished)
         ]
         return now_s, turns

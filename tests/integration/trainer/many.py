@@ -24,7 +24,7 @@ if __name__ == "__main__":
     CPU_Accelerator.is_fp16_supported = lambda _: True  # DeepSpeed says no where it is only slow
     if backend := os.environ.get("COMPILE_BACKEND"):
         compiles: Any = torch.compile
-        torch.compile = lambda *args, **options: compiles(*args, **{**options, "backend": backend})  # type: ignore[assignment]
+        torch.compile = lambda *args, **options: compiles(*args, **{**options, "backend": backend})
     for environment in json.loads(Path(sys.argv[1]).read_text()):
         os.environ.update(environment)
         importlib.reload(report)  # it reads the environment once, as a training script would have it

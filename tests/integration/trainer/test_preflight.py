@@ -67,7 +67,7 @@ def test_a_mistake_has_its_line_and_libraries_are_asked_once(tmp_path: Path, mon
 def given_to(deepspeed: dict[str, Any], train: dict[str, Any] | None = None) -> list[tuple[str, ...]]:
     """The message of each finding, and its places."""
     config = RunConfig.model_validate({"train": train or {"zero_stage": 1}, "deepspeed": deepspeed})
-    findings = deepspeed_findings(config.rendered_deepspeed(), config.deepspeed)  # type: ignore[arg-type]
+    findings = deepspeed_findings(config.rendered_deepspeed(), config.deepspeed)
     return [(f["message"], *(".".join(place) for place in f["places"])) for f in findings]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dscampaign.jobs.agent import agent
-from dscampaign.jobs.agent.evidence import REFUSED
+from dscampaign.jobs.agent.evidence import EXIT_NOT_MINE, REFUSED
 from dscampaign.jobs.shared.layout import payloads_file
 from dscampaign.orchestrator.failures.evidence import UserRule
 from dscampaign.orchestrator.failures.rules import USER_ACTIONS
@@ -90,10 +90,10 @@ def test_a_refusal_of_the_agent_is_not_tried_again(
     payloads_file(batch).write_text("{}")
     monkeypatch.setattr(os, "umask", lambda mask: mask)
     batch.chmod(0o777)
-    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    assert agent.main([str(batch), "0"]) == EXIT_NOT_MINE
     batch.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert agent.main([str(batch), "0"]) == agent.EXIT_NOT_MINE
+    assert agent.main([str(batch), "0"]) == EXIT_NOT_MINE
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     for text in said:

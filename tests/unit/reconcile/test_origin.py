@@ -23,7 +23,7 @@ TORCH_CUDA_ARCH_LIST DS_SKIP_CUDA_CHECK OMP_NUM_THREADS https_proxy LOADEDMODULE
 
 
 def matter(*names: str, read: tuple[str, ...] = (), setup: str = "", given: tuple[str, ...] = ()) -> list[str]:
-    return that_matter([*LOGIN.split(), *names], read=read, setup=setup, given=given, on_slurm=True)
+    return that_matter([*LOGIN.split(), *names], read=read, setup=setup, explicit=given, on_slurm=True)
 
 
 @pytest.mark.parametrize("name", TRAINING.split())
@@ -40,7 +40,7 @@ def test_variables_that_code_or_setup_read_are_recorded() -> None:
 def test_visible_devices_are_recorded_without_slurm_only() -> None:
     names = ["CUDA_VISIBLE_DEVICES"]
     assert matter(*names) == []
-    assert that_matter(names, read=(), setup="", given=(), on_slurm=False) == names
+    assert that_matter(names, read=(), setup="", explicit=(), on_slurm=False) == names
 
 
 def test_a_missing_variable_is_named() -> None:
